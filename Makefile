@@ -10,7 +10,7 @@ SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients generated lint types lock clean
+.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,10 +74,15 @@ test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
 test-clients: setup-test ## Anthropic's SDK and LangChain against a gateway
 	$(PYTEST) -m clients --timeout 600 $(ARGS)
 
+test-kubernetes: setup-test ## on the API server that KUBE_APISERVER, KUBE_SCHEDULER and ETCD name
+	$(PYTEST) -m "kubernetes and not slow" --timeout 600 tests/kubernetes $(ARGS)
+
 generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md and fields.md
 	@$(SETUP) frontend-types
 	$(PY) -m scheduling.gateway.errors > docs/reference/errors.md
 	$(PY) -m scheduling.gateway.fields > docs/reference/fields.md
+	$(PY) manage.py crds deploy/helm/quartermaster/crds
+	$(PY) -m controlplane.kubernetes.chart > deploy/helm/quartermaster/values.schema.json
 
 lint: setup-test ## ruff, import rules, Biome over the console
 	$(PY) -m ruff check .

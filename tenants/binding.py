@@ -28,6 +28,7 @@ class Claim:
     state: EntitlementState  # where it stands now
     valid_from: datetime | None = None
     valid_until: datetime | None = None
+    unfit: str = ""  # why a cluster's scheduler has no room for its lease; empty: it has, or is not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ def judge(configured: Amounts, live: Amounts, claims: Iterable[Claim], now: date
             continue
         was_bound = claim.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)
         unkept = EntitlementState.DEGRADED if was_bound else EntitlementState.PENDING
+        if claim.unfit:
+            yield Binding(claim.id, unkept, f"Kubernetes: {claim.unfit}"[:300])
+            continue
         if short := tightest(claim.share, configured):
             yield Binding(claim.id, unkept, f"{_shortage(claim, short, configured)}: add backends or lower it")
             continue

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from scheduling.core import capacity
 from scheduling.core.types import EntitlementState, ServiceClass
-from tenants import binding, keys, notify, promises, versions
+from tenants import binding, keys, notify, ownership, promises, versions
 from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot
 from tenants.models import (
     AccessToken,
@@ -30,6 +30,7 @@ from tenants.models import (
     Backend,
     CatalogVersion,
     Entitlement,
+    Lease,
     Membership,
     Pool,
     Project,
@@ -128,6 +129,8 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
                     after[name] = "(changed)" if getattr(instance, name) else ""
         if before == after:
             return instance
+        if before is not None:
+            ownership.refuse_change(actor, instance, (name for name in after if before.get(name) != after[name]))
         with _an_admin_remains(instance):
             instance.save()
         if isinstance(instance, Pool):
@@ -155,6 +158,7 @@ def delete(*, actor: Actor, instance: models.Model) -> None:
         ProtectedError: while other objects need it.
     """
     with change(actor=actor) as current:
+        ownership.refuse_delete(actor, instance)
         for belonging in _belongings(instance):
             delete(actor=actor, instance=belonging)
         _touch(current, instance)
@@ -343,6 +347,24 @@ def set_silent(*, pool_slug: str, answering: Mapping[str, bool]) -> None:
             current.pools.add(backend.pool_id)
 
 
+def set_leases(found: Mapping[str, tuple[str, str]]) -> None:
+    """Notes what a cluster's scheduler says of entitlements' leases: by entitlement, the lease's state and the
+    scheduler's reason. What is not bound there is not bound here."""
+    with change(actor=SYSTEM) as current:
+        for row in Entitlement.objects.select_for_update().filter(slug__in=found):
+            lease, reason = found[row.slug]
+            reason = reason[:300]
+            if (row.lease, row.lease_reason) == (lease, reason):
+                continue
+            before = {"lease": row.lease, "lease_reason": row.lease_reason}
+            row.lease, row.lease_reason = lease, reason
+            row.save(update_fields=["lease", "lease_reason"])
+            after = {"lease": lease, "lease_reason": reason}
+            record(actor=SYSTEM, action="lease", instance=row, before=before, after=after)
+            current.catalog = True
+            current.pools.add(row.pool_id)
+
+
 def set_policy(
     *, actor: Actor, pool: Pool, policy: str, params: dict[str, float | int | str], **around: object
 ) -> Pool:
@@ -417,6 +439,7 @@ def _settle(*, actor: Actor, pool: Pool) -> None:
             EntitlementState(e.state),
             e.valid_from,
             e.valid_until,
+            unfit=e.lease_reason if e.lease == Lease.PENDING else "",
         )
         for e in rows.values()
     ]

@@ -3,8 +3,9 @@
 from tenants.models.capacity import Adapter, Backend, Pool, ScalingDriver, ScalingMode
 from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier
 from tenants.models.credentials import AccessToken, ApiKey
-from tenants.models.entitlements import Entitlement, EntitlementState
+from tenants.models.entitlements import Entitlement, EntitlementState, Lease
 from tenants.models.metering import Price, Quota, QuotaPeriod
+from tenants.models.ownership import Owner
 from tenants.models.people import Membership, Role, Tenant
 from tenants.models.projects import Project
 from tenants.models.records import AuditEntry, CatalogVersion, EpochFloor
@@ -21,8 +22,10 @@ __all__ = [
     "Entitlement",
     "EntitlementState",
     "EpochFloor",
+    "Lease",
     "Membership",
     "OverLimit",
+    "Owner",
     "PolicyVersion",
     "Pool",
     "Price",

@@ -26,6 +26,14 @@ class EntitlementState(models.TextChoices):
     EXPIRED = core.EntitlementState.EXPIRED.value, "expired"
 
 
+class Lease(models.TextChoices):
+    """What a cluster's scheduler says of the pod that stands for an entitlement's share."""
+
+    NONE = "", "none"
+    PENDING = "pending", "pending"
+    BOUND = "bound", "bound"
+
+
 class Entitlement(Named):
     """The share ``(lambda_e, chi_e, r_e)`` that a tenant has of a pool, under a tier's contract."""
 
@@ -72,6 +80,10 @@ class Entitlement(Named):
         max_length=8, choices=EntitlementState.choices, default=EntitlementState.PENDING, editable=False
     )
     state_reason = models.CharField(max_length=300, blank=True, default="", editable=False)
+    lease = models.CharField(
+        max_length=8, choices=Lease.choices, default=Lease.NONE, db_default="", blank=True, editable=False
+    )
+    lease_reason = models.CharField(max_length=300, blank=True, default="", db_default="", editable=False)
 
     fixed: ClassVar[tuple[str, ...]] = ("slug", "tenant", "pool", "adapter")
 

@@ -15,7 +15,7 @@ class AuditEntry(models.Model):
 
     at = models.DateTimeField(auto_now_add=True, db_index=True)
     actor = models.CharField(max_length=150, help_text="User name, or the part of the system that acted.")
-    via = models.CharField(max_length=16, help_text="Where it was done: api, admin, cli or system.")
+    via = models.CharField(max_length=16, help_text="Where it was done: api, admin, cli, kubernetes or system.")
     action = models.CharField(max_length=32)
     kind = models.CharField(max_length=32, help_text="What sort of object.")
     object_id = models.CharField(max_length=150, help_text="Its name.")

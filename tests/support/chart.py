@@ -22,6 +22,7 @@ EVERYTHING: dict[str, Any] = {
     "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["llm.example.net"]},
     "networkPolicy": {"enabled": True, "ingressFrom": [{"namespaceSelector": {}}]},
     "scaling": {"namespaces": ["inference", "research"]},
+    "operator": {"enabled": True},
     "monitoring": {
         "serviceMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True},

@@ -11,7 +11,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from controlplane.kubernetes import chart
+from controlplane.kubernetes import chart, leases, resources
+from scheduling.core.types import ServiceClass
 from tests.support.chart import EVERYTHING, SECRET, one, render
 
 ONLY_OURS = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}  # custom resources of others: no schema here
@@ -62,7 +63,7 @@ def test_values_that_cannot_be_meant_are_refused_by_name(values: dict[str, Any],
 def test_a_setting_reaches_every_process_as_it_was_written() -> None:
     objects = render(EVERYTHING)
     pods = [o["spec"]["template"]["spec"] for o in objects if o["kind"] in ("Deployment", "Job")]
-    assert len(pods) == 4
+    assert len(pods) == 5
     for pod in pods:
         env = env_of(pod["containers"][0])
         assert env["QUARTERMASTER_FILE_BYTES"] == "104857600"
@@ -90,7 +91,9 @@ def test_every_pod_is_closed_down_as_far_as_it_can_be() -> None:
         assert pod["enableServiceLinks"] is False  # a Service "quartermaster" would set QUARTERMASTER_PORT
         assert pod["securityContext"]["runAsNonRoot"] is True
         label = made["metadata"].get("labels", {}).get("app.kubernetes.io/component")
-        assert pod["automountServiceAccountToken"] is (label in ("worker", "standby"))  # who scales asks the cluster
+        assert pod["automountServiceAccountToken"] is (
+            label in ("worker", "standby", "operator")
+        )  # who scales asks the cluster
         for container in pod["containers"]:
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -141,3 +144,20 @@ def test_alert_rules_and_dashboard_are_those_of_deploy() -> None:
     assert rules == yaml.safe_load((chart.CHART.parents[1] / "prometheus" / "alerts.yaml").read_text())
     [text] = one(objects, "ConfigMap")["data"].values()
     assert json.loads(text) == json.loads((chart.CHART.parents[1] / "grafana" / "quartermaster.json").read_text())
+
+
+def test_priority_classes_are_those_that_leases_ask_for() -> None:
+    made = {o["metadata"]["name"]: o["value"] for o in render(EVERYTHING) if o["kind"] == "PriorityClass"}
+    assert made == {f"quartermaster-{name}": value for name, value in leases.PRIORITIES.items()}
+    assert list(leases.PRIORITIES) == [one.value for one in ServiceClass]
+
+
+def test_custom_resources_are_those_that_the_manifest_has() -> None:
+    there = {path.name: path.read_text() for path in (chart.CHART / "crds").iterdir()}
+    assert there == dict(resources.documents())
+
+
+def test_the_operator_may_write_every_resource_it_serves() -> None:
+    rules = one(render(EVERYTHING), "ClusterRole")["rules"]
+    ours = {r for rule in rules if rule["apiGroups"] == [resources.GROUP] for r in rule["resources"]}
+    assert ours == {name for r in resources.RESOURCES for name in (r.plural, f"{r.plural}/status")}

@@ -126,7 +126,7 @@ capabilities: {drop: [ALL]}
 {{/* What every pod of ours has: account, security, placement. (dict "root" $ "component" name) */}}
 {{- define "quartermaster.pod" -}}
 {{- if ne .component "migrate" }}{{/* before an install it is not there yet */}}
-serviceAccountName: {{ include "quartermaster.serviceAccount" .root }}
+serviceAccountName: {{ eq .component "operator" | ternary (printf "%s-operator" (include "quartermaster.fullname" .root)) (include "quartermaster.serviceAccount" .root) }}
 {{- end }}
 automountServiceAccountToken: {{ has .component (list "worker" "standby" "operator") }}
 {{- /* A Service of another product named "quartermaster" would otherwise set QUARTERMASTER_PORT to tcp://... */}}

@@ -1,0 +1,92 @@
+"""Calls to the Kubernetes API that kopf does not make for us: statuses, nodes, lease pods."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import kopf
+
+from controlplane.kubernetes.resources import GROUP, VERSION
+
+TIMEOUT_S = 10.0
+MERGE = {"content-type": "application/merge-patch+json"}
+PAGE = 500
+
+
+class Api:
+    """The few calls the operator needs. Raises httpx.HTTPStatusError where the API refuses."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def get(self, path: str) -> dict[str, Any] | None:
+        """One object, or None where there is none."""
+        answer = await self._client.get(path)
+        if answer.status_code == 404:
+            return None
+        return _checked(answer)
+
+    async def list(self, path: str, labels: str) -> list[dict[str, Any]]:
+        """All objects with these labels, page by page."""
+        found: list[dict[str, Any]] = []
+        more: dict[str, str | int] = {"labelSelector": labels, "limit": PAGE}
+        while True:
+            page = _checked(await self._client.get(path, params=more))
+            found += page["items"]
+            following = page.get("metadata", {}).get("continue")
+            if not following:
+                return found
+            more["continue"] = following
+
+    async def create(self, path: str, body: dict[str, Any]) -> bool:
+        """Whether it was made: False where it is there already."""
+        answer = await self._client.post(path, json=body)
+        if answer.status_code == 409:
+            return False
+        _checked(answer)
+        return True
+
+    async def patch(self, path: str, body: dict[str, Any]) -> None:
+        _checked(await self._client.patch(path, json=body, headers=MERGE))
+
+    async def delete(self, path: str, uid: str = "") -> None:
+        """What is gone already is as good; with ``uid``, one that was made anew meanwhile stays."""
+        options = {"preconditions": {"uid": uid}} if uid else {}
+        answer = await self._client.request("DELETE", path, json=options)
+        if answer.status_code not in (404, 409):
+            _checked(answer)
+
+    async def status(self, plural: str, namespace: str, name: str, status: dict[str, Any]) -> None:
+        """Writes the status of one of our resources; one that is gone needs none."""
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}/status"
+        answer = await self._client.patch(path, json={"status": status}, headers=MERGE)
+        if answer.status_code != 404:
+            _checked(answer)
+
+
+def _checked(answer: httpx.Response) -> dict[str, Any]:
+    if answer.is_error:
+        said = f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text[:500]}"
+        raise httpx.HTTPStatusError(said, request=answer.request, response=answer)
+    result: dict[str, Any] = answer.json()
+    return result
+
+
+@asynccontextmanager
+async def connect(info: kopf.ConnectionInfo) -> AsyncIterator[Api]:
+    """A client with the credentials that kopf logged in with."""
+    context: ssl.SSLContext | bool
+    if info.insecure:
+        context = False
+    else:
+        data = info.ca_data.decode() if isinstance(info.ca_data, bytes) else info.ca_data
+        context = ssl.create_default_context(cafile=info.ca_path, cadata=data)
+        if info.certificate_path:
+            context.load_cert_chain(info.certificate_path, info.private_key_path)
+    headers = {"authorization": f"{info.scheme or 'Bearer'} {info.token}"} if info.token else {}
+    async with httpx.AsyncClient(base_url=info.server, headers=headers, verify=context, timeout=TIMEOUT_S) as client:
+        yield Api(client)

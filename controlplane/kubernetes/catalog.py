@@ -1,0 +1,236 @@
+"""The operator's side of the catalog: custom resources in, rows and their states out. Runs in threads.
+
+What a resource says is applied as ``manage.py apply`` applies a file: the same checks, messages and audit entries.
+Nothing is ever deleted because it is not there; only a resource that is being deleted deletes its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import close_old_connections, transaction
+from django.db.models import Model, ProtectedError
+
+from controlplane.kubernetes.leases import Reservation
+from controlplane.kubernetes.resources import RESOURCES
+from scheduling.core import capacity
+from tenants import ownership, services
+from tenants.audit import Actor
+from tenants.manifest.document import Desired, parse
+from tenants.manifest.kinds import BY_NAME
+from tenants.manifest.plan import apply, plan
+from tenants.manifest.reader import ManifestError, Node
+from tenants.models import Entitlement, Owner, Pool
+
+ORDER = {resource.kind: at for at, resource in enumerate(RESOURCES)}
+
+
+def _fresh(function: Any) -> Any:
+    """A connection that PostgreSQL has closed meanwhile is not used again."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        close_old_connections()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_old_connections()
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A custom resource as it is in the cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    spec: Mapping[str, Any]
+
+    @property
+    def where(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+    def node(self) -> Node:
+        whole = {"kind": self.kind, "metadata": {"name": self.name}, "spec": dict(self.spec)}
+        return _node(whole, self.where, "")
+
+
+def _node(value: Any, where: str, path: str) -> Node:
+    if isinstance(value, Mapping):
+        inner = {key: _node(one, where, f"{path}.{key}" if path else str(key)) for key, one in value.items()}
+        return Node(inner, where, 0, path)
+    if isinstance(value, list):
+        return Node([_node(one, where, f"{path}[{at}]") for at, one in enumerate(value)], where, 0, path)
+    return Node(value, where, 0, path)
+
+
+def _actor(wanted: Wanted) -> Actor:
+    return Actor(f"{wanted.namespace}/{wanted.name}"[:150], ownership.KUBERNETES)
+
+
+@_fresh
+def reconcile(objects: Iterable[Wanted]) -> dict[str, str]:
+    """Makes the catalog say what these resources say. By uid: empty, or why it cannot be.
+
+    All at once if all fit, which is quick for many; else one after the other, so that one fault holds up nobody else.
+    """
+    objects = sorted(objects, key=lambda one: (ORDER[one.kind], one.namespace, one.name))
+    faults = _taken(objects)
+    free = [one for one in objects if one.uid not in faults]
+    if not free:
+        return faults
+    together = Actor("operator", ownership.KUBERNETES)
+    try:
+        _apply(free, together if len(free) > 1 else _actor(free[0]))
+    except ManifestError as error:
+        if len(free) == 1:
+            return faults | {free[0].uid: _said(error)}
+    else:
+        return faults | {one.uid: "" for one in free}
+    for one in free:
+        try:
+            _apply([one], _actor(one))
+            faults[one.uid] = ""
+        except ManifestError as error:
+            faults[one.uid] = _said(error)
+    return faults
+
+
+def _taken(objects: list[Wanted]) -> dict[str, str]:
+    """Resources whose name another one, elsewhere in the cluster, has in the catalog."""
+    owners = {(owner.kind, owner.name): owner for owner in Owner.objects.all()}
+    faults = {}
+    for one in objects:
+        owner = owners.get((one.kind, one.name))
+        if owner is not None and owner.uid != one.uid and owner.namespace != one.namespace:
+            faults[one.uid] = f"the name {one.name} belongs to {owner}: names are unique over all namespaces"
+    return faults
+
+
+def _apply(objects: list[Wanted], actor: Actor) -> None:
+    nodes = [one.node() for one in objects]
+    with transaction.atomic():
+        desired = {(one.kind.name, one.name): one for one in parse(nodes)}
+        apply(plan(nodes), actor=actor)
+        for one in objects:
+            _own(one, desired)
+
+
+def _own(one: Wanted, desired: Mapping[tuple[str, str], Desired]) -> None:
+    """Notes which fields this resource sets, of its row and of rows inside it."""
+    mine = desired[one.kind, one.name]
+    rows = {(one.kind, one.name): mine}
+    if one.kind == "TokenPool":
+        rows |= {
+            key: found for key, found in desired.items() if found.state.get("pool") == one.name and key[0] == "Backend"
+        }
+    for (kind, name), found in rows.items():
+        said = sorted(rule.attribute for rule in found.kind.fields if rule.path in found.state)
+        Owner.objects.update_or_create(
+            kind=kind, name=name, defaults={"namespace": one.namespace, "uid": one.uid, "attributes": said}
+        )
+    if one.kind == "TokenPool":
+        _remove_backends(one, {name for kind, name in rows if kind == "Backend"})
+
+
+def _remove_backends(one: Wanted, there: set[str]) -> None:
+    """Backends that this pool's resource had and no longer has."""
+    gone = Owner.objects.filter(kind="Backend", uid=one.uid).exclude(name__in=there)
+    for owner in gone:
+        _delete("Backend", owner.name, _actor(one))
+        owner.delete()
+
+
+def _said(error: ManifestError) -> str:
+    return "; ".join(fault.replace(":0: ", ": ") for fault in error.faults)[:1000]
+
+
+@_fresh
+def remove(one: Wanted) -> str:
+    """Deletes the row of a resource that is being deleted. Empty, or why it has to stay for now."""
+    owner = Owner.objects.filter(kind=one.kind, name=one.name).first()
+    if owner is None or owner.uid != one.uid:
+        return ""  # never ours: it was refused, or another resource has taken the name
+    try:
+        with transaction.atomic():
+            if one.kind == "TokenPool":
+                for backend in Owner.objects.filter(kind="Backend", uid=one.uid):
+                    _delete("Backend", backend.name, _actor(one))
+                    backend.delete()
+            _delete(one.kind, one.name, _actor(one))
+            owner.delete()
+    except ProtectedError as error:
+        needed = sorted({f"{row._meta.verbose_name} {row}" for row in error.protected_objects})
+        return f"still needed by {', '.join(needed)[:800]}"
+    except ValidationError as error:
+        return "; ".join(error.messages)[:1000]
+    return ""
+
+
+def _delete(kind: str, name: str, actor: Actor) -> None:
+    model: type[Model] = BY_NAME[kind].model
+    row = model._default_manager.filter(slug=name).first()
+    if row is not None:
+        services.delete(actor=actor, instance=row)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the catalog knows now, for statuses, nodes and leases."""
+
+    pools: dict[str, dict[str, Any]]  # by name: the status of its resource
+    entitlements: dict[str, dict[str, Any]]
+    node_amounts: dict[str, capacity.Amounts]  # by pool: what answers
+    reservations: dict[str, Reservation]  # by entitlement
+
+
+@_fresh
+def snapshot() -> Snapshot:
+    """States of all pools and entitlements, read in three queries."""
+    pools, amounts, reservations, states = {}, {}, {}, {}
+    rows = list(Entitlement.objects.select_related("tier", "pool"))
+    by_pool: dict[int, list[Entitlement]] = {}
+    for row in rows:
+        by_pool.setdefault(row.pool_id, []).append(row)
+    for pool in Pool.objects.prefetch_related("backends"):
+        backends = list(pool.backends.all())
+        silent = [backend for backend in backends if backend.silent_since is not None]
+        whole = capacity.of_pool(backend.spec() for backend in backends)
+        live = capacity.of_pool(backend.spec() for backend in backends if backend not in silent)
+        held = capacity.Amounts()
+        for row in by_pool.get(pool.pk, []):
+            if row.tier.service_class in capacity.RESERVING and row.state == "bound":
+                held += _amounts(row)
+        amounts[pool.slug] = live
+        pools[pool.slug] = {
+            "backends": f"{len(backends) - len(silent)}/{len(backends)}",
+            "capacity": _shown(whole),
+            "answering": _shown(live),
+            "reserved": _shown(held),
+        }
+    for row in rows:
+        states[row.slug] = {"state": row.state, "reason": row.state_reason, "lease": row.lease}
+        reservations[row.slug] = Reservation(row.slug, row.pool.slug, row.tier.service_class, _amounts(row), row.lease)
+    return Snapshot(pools, states, amounts, reservations)
+
+
+def _amounts(row: Entitlement) -> capacity.Amounts:
+    return capacity.Amounts(row.concurrency, row.kv_tokens, row.tokens_per_s)
+
+
+def _shown(amounts: capacity.Amounts) -> dict[str, float]:
+    names = {"slots": "slots", "kv_tokens": "kvTokens", "tokens_per_s": "tokensPerSecond"}
+    return {names[name]: value for name, value in amounts.as_dict().items()}
+
+
+@_fresh
+def set_leases(found: Mapping[str, tuple[str, str]]) -> None:
+    """What the scheduler says of leases: ``services.set_leases``."""
+    services.set_leases(found)

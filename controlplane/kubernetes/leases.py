@@ -1,0 +1,143 @@
+"""Virtual nodes and lease pods (token pools 4.1): capacity promised through the cluster's own scheduler.
+
+A pool is a node that runs nothing and offers what its replicas have as extended resources. An entitlement's share is a
+pod that asks for it there. The scheduler binds the pod or says why not; both are the entitlement's state. Pure: what
+should be there follows from what the catalog says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.kubernetes.resources import API_VERSION, GROUP
+from scheduling.core.capacity import Amounts
+
+NODE_LABEL = f"{GROUP}/pool"
+LEASE_LABEL = f"{GROUP}/entitlement"
+TAINT = f"{GROUP}/virtual"
+PAUSE = "registry.k8s.io/pause:3.10"  # never started: no kubelet serves such a node
+RESOURCES = {"slots": "slots", "kv_tokens": "kv-cache-tokens", "tokens_per_s": "tokens-per-second"}
+PODS = 10_000  # of one node: leases cost nothing
+
+# Service classes in the order in which the scheduler preempts: a lease takes the room of one with a lower priority.
+PRIORITIES = {"dedicated": 1_000_000, "guaranteed": 900_000, "elastic": 500_000, "spot": 100_000, "preemptible": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """An entitlement as its lease sees it."""
+
+    name: str
+    pool: str
+    service_class: str
+    amounts: Amounts
+    lease: str  # what the catalog knows: "", "pending" or "bound"
+
+
+def quantities(amounts: Amounts, *, up: bool) -> dict[str, str]:
+    """Whole numbers, as extended resources have to be: what is asked for is rounded up, what is offered down. A
+    dimension without a bound, or of which nothing is asked, is left out."""
+    result = {}
+    for attribute, name in RESOURCES.items():
+        value = getattr(amounts, attribute)
+        if math.isfinite(value) and (value > 0 or not up):
+            result[f"{GROUP}/{name}"] = str(math.ceil(value) if up else math.floor(value))
+    return result
+
+
+def node_name(namespace: str, pool: str) -> str:
+    return f"quartermaster.{namespace}.{pool}"
+
+
+def node(namespace: str, pool: str, uid: str) -> dict[str, Any]:
+    """The node of a pool, without its status. Its taint keeps all pods away but leases."""
+    name = node_name(namespace, pool)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                NODE_LABEL: pool,
+                f"{GROUP}/namespace": namespace,
+                "type": "virtual",
+                "kubernetes.io/hostname": name,
+                "node.kubernetes.io/exclude-from-external-load-balancers": "true",
+            },
+            "annotations": {f"{GROUP}/uid": uid},
+        },
+        "spec": {"taints": [{"key": TAINT, "value": "pool", "effect": "NoSchedule"}]},
+    }
+
+
+def node_status(amounts: Amounts, now: str) -> dict[str, Any]:
+    """Its status: ready, with what answers. ``now``: RFC 3339."""
+    offered = {"pods": str(PODS)} | quantities(amounts, up=False)
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "QuartermasterServes",
+        "message": "A pool of replicas; it runs no containers.",
+        "lastHeartbeatTime": now,
+    }
+    return {"capacity": offered, "allocatable": offered, "conditions": [ready]}
+
+
+def pod_name(entitlement: str) -> str:
+    return f"lease-{entitlement}"
+
+
+def pod(namespace: str, reservation: Reservation, uid: str, pool_namespace: str, offered: Amounts) -> dict[str, Any]:
+    """The pod that holds an entitlement's share. It goes with its resource.
+
+    ``offered``: what the pool's node has. A dimension without a bound (unmeasured throughput) is not asked for.
+    """
+    owner = {"apiVersion": API_VERSION, "kind": "TokenEntitlement", "name": reservation.name, "uid": uid}
+    asked = quantities(reservation.amounts, up=True)
+    asked = {name: amount for name, amount in asked.items() if name in quantities(offered, up=False)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(reservation.name),
+            "namespace": namespace,
+            "labels": {LEASE_LABEL: reservation.name, NODE_LABEL: reservation.pool},
+            "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": False}],
+        },
+        "spec": {
+            "priorityClassName": f"quartermaster-{reservation.service_class}",
+            "nodeSelector": {NODE_LABEL: reservation.pool, f"{GROUP}/namespace": pool_namespace},
+            "tolerations": [{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}],
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "containers": [{"name": "lease", "image": PAUSE, "resources": {"requests": asked, "limits": asked}}],
+        },
+    }
+
+
+def same_share(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for what it should: resources, node and class of a pod cannot be changed."""
+    [mine], [theirs] = wanted["spec"]["containers"], there["spec"]["containers"]
+    return (
+        mine["resources"]["requests"] == theirs.get("resources", {}).get("requests", {})
+        and wanted["spec"]["nodeSelector"] == there["spec"].get("nodeSelector")
+        and wanted["spec"]["priorityClassName"] == there["spec"].get("priorityClassName")
+    )
+
+
+def verdict(there: Mapping[str, Any] | None) -> tuple[str, str]:
+    """What the scheduler says of a lease pod: ``pending`` or ``bound``, and why it is not bound."""
+    if there is None:
+        return "pending", "its lease pod is not there yet"
+    if there["metadata"].get("deletionTimestamp"):
+        return "pending", "its lease pod is being replaced"
+    if there["spec"].get("nodeName"):
+        return "bound", ""
+    for condition in there.get("status", {}).get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return "pending", str(condition.get("message") or condition.get("reason") or "not scheduled")
+    return "pending", "the scheduler has not looked at its lease pod yet"

@@ -1,0 +1,208 @@
+"""Custom resources, made from the kinds of the manifest; ``manage.py crds DIRECTORY`` writes their definitions.
+
+One declaration: a field of ``tenants.manifest.kinds`` is a field of ``spec``, with the type, bounds, choices and help
+text of its column. ``TokenPool`` and ``TokenEntitlement`` have the shape of the token-pools paper, 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from tenants.manifest.kinds import BACKEND, BY_NAME, Field, Kind
+
+GROUP = "quartermaster.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """How a kind of the manifest is served by Kubernetes."""
+
+    kind: str
+    plural: str
+    columns: tuple[tuple[str, str, str], ...] = ()  # printer columns: name, type, JSON path
+
+    @property
+    def fields(self) -> Kind:
+        return BY_NAME[self.kind]
+
+
+_STATE = (("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),)
+RESOURCES: tuple[Resource, ...] = (
+    Resource("Slo", "slos", _STATE),
+    Resource("Tier", "tiers", (("Class", "string", ".spec.serviceClass"), ("Rank", "integer", ".spec.rank"), *_STATE)),
+    Resource(
+        "TokenPool",
+        "tokenpools",
+        (
+            ("Model", "string", ".spec.model"),
+            ("Backends", "string", ".status.backends"),
+            ("Slots", "number", ".status.capacity.slots"),
+            *_STATE,
+        ),
+    ),
+    Resource("Tenant", "tenants", _STATE),
+    Resource("Project", "projects", (("Tenant", "string", ".spec.tenantRef.name"), *_STATE)),
+    Resource(
+        "TokenEntitlement",
+        "tokenentitlements",
+        (
+            ("Tenant", "string", ".spec.tenantRef.name"),
+            ("Pool", "string", ".spec.poolRef.name"),
+            ("Tier", "string", ".spec.qos.tier"),
+            ("State", "string", ".status.state"),
+            *_STATE,
+        ),
+    ),
+)
+BY_KIND = {resource.kind: resource for resource in RESOURCES}
+
+
+def definition(resource: Resource) -> dict[str, Any]:
+    """The CustomResourceDefinition of one kind."""
+    columns: list[dict[str, Any]] = [{"name": n, "type": kind, "jsonPath": path} for n, kind, path in resource.columns]
+    columns.append({"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1})
+    columns.append({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"})
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+                "categories": ["quartermaster"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": columns,
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "required": ["spec"],
+                            "properties": {"spec": _spec(resource.fields), "status": _status(resource.kind)},
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _spec(kind: Kind) -> dict[str, Any]:
+    tree: dict[str, Any] = {"type": "object", "properties": {}}
+    fixed = getattr(kind.model, "fixed", ())
+    for field in kind.fields:
+        *parents, name = field.path.split(".")
+        node = tree
+        for parent in parents:
+            node = node["properties"].setdefault(parent, {"type": "object", "properties": {}})
+        node["properties"][name] = _field(kind, field, fixed=field.attribute in fixed)
+        if field.required:
+            node.setdefault("required", []).append(name)
+    if kind.name == "TokenPool":
+        inner = _spec(BACKEND)
+        inner["properties"].pop("pool")
+        inner["required"] = ["name", *(r for r in inner.get("required", []) if r != "pool")]
+        named = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"}
+        inner["properties"] = {"name": named} | inner["properties"]
+        tree["properties"]["backends"] = {
+            "type": "array", "maxItems": 500, "items": inner,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+        }  # fmt: skip
+    # A reference that has to be there makes what it is in required as well.
+    for name, node in tree["properties"].items():
+        if node.get("required") and node.get("properties"):
+            tree.setdefault("required", []).append(name)
+    return tree
+
+
+def _field(kind: Kind, field: Field, *, fixed: bool) -> dict[str, Any]:
+    column = kind.model._meta.get_field(field.attribute)
+    assert isinstance(column, models.Field)
+    types: dict[str, dict[str, Any]] = {
+        "text": {"type": "string"},
+        "ref": {"type": "string", "maxLength": 63},
+        "whole": {"type": "integer", "format": "int64"},
+        "number": {"type": "number"},
+        "money": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "time": {"type": "string", "format": "date-time"},
+        "names": {"type": "array", "items": {"type": "string"}, "maxItems": 1000},
+        "params": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    }
+    schema = dict(types[field.type])
+    if column.help_text:
+        schema = {"description": str(column.help_text)} | schema
+    if field.type == "text" and column.choices:
+        schema["enum"] = [str(value) for value, _ in column.flatchoices if value is not None]
+    elif field.type == "text" and column.max_length:
+        schema["maxLength"] = column.max_length
+    if field.type in ("whole", "number", "money"):
+        for validator in column.validators:
+            if not isinstance(validator, MinValueValidator | MaxValueValidator):
+                continue
+            bound: float = validator.limit_value
+            if isinstance(validator, MinValueValidator):
+                schema["minimum"] = max(schema.get("minimum", bound), bound)
+            elif bound < 2**53:  # the type's own limit says nothing
+                schema["maximum"] = min(schema.get("maximum", bound), bound)
+    if field.nullable:
+        schema["nullable"] = True
+    if fixed:
+        said = "cannot change after creation: make a new object and delete this one"
+        schema["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": said}]
+    return schema
+
+
+def _status(kind: str) -> dict[str, Any]:
+    text, number = {"type": "string"}, {"type": "number"}
+    condition = {
+        "type": "object",
+        "required": ["type", "status"],
+        "properties": {
+            "type": text,
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": text,
+            "message": text,
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+        },
+    }
+    properties: dict[str, Any] = {
+        "observedGeneration": {"type": "integer", "format": "int64"},
+        "reason": text,
+        "conditions": {
+            "type": "array", "items": condition,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+        },
+    }  # fmt: skip
+    amounts = {"type": "object", "properties": {"slots": number, "kvTokens": number, "tokensPerSecond": number}}
+    if kind == "TokenPool":
+        properties |= {"backends": text, "node": text, "capacity": amounts, "answering": amounts, "reserved": amounts}
+    if kind == "TokenEntitlement":
+        properties |= {"state": text, "lease": text}
+    # kopf keeps nothing here; other operators may.
+    return {"type": "object", "properties": properties}
+
+
+def documents() -> Iterator[tuple[str, str]]:
+    """File name and text of each definition."""
+    for resource in RESOURCES:
+        head = "# Made from tenants/manifest/kinds.py: `make generated` writes it anew.\n"
+        yield f"{resource.plural}.yaml", head + yaml.safe_dump(definition(resource), sort_keys=False, width=120)

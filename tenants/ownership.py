@@ -1,0 +1,63 @@
+"""One source of truth per object: what a custom resource says, only the custom resource changes.
+
+A field that the resource does not mention stays free: a pool's policy can be tuned here while its backends come from
+the cluster. Rows that belong to another (a pool's backends) go by that one's resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.core.exceptions import ValidationError
+from django.db import models
+
+from tenants.audit import Actor
+from tenants.models import Owner
+
+KUBERNETES = "kubernetes"  # Actor.via of the operator
+
+# By model: the kind's name in a file. Backends are named inside their pool.
+KIND_OF = {
+    "slo": "Slo",
+    "tier": "Tier",
+    "pool": "TokenPool",
+    "backend": "Backend",
+    "tenant": "Tenant",
+    "project": "Project",
+    "entitlement": "TokenEntitlement",
+}
+
+
+def owner_of(instance: models.Model) -> Owner | None:
+    """The custom resource that keeps this row, if one does."""
+    kind = KIND_OF.get(instance._meta.model_name or "")
+    slug = getattr(instance, "slug", "")
+    return Owner.objects.filter(kind=kind, name=slug).first() if kind and slug else None
+
+
+def refuse_change(actor: Actor, instance: models.Model, changed: Iterable[str]) -> None:
+    """Called inside a write, before it is kept.
+
+    Raises:
+        ValidationError: by field, where one of these is set by a custom resource and ``actor`` is not the operator.
+    """
+    if actor.via in (KUBERNETES, "system"):
+        return
+    owner = owner_of(instance)
+    if owner is None:
+        return
+    said = f"{owner} in Kubernetes sets this. Change it there."
+    faults = {name: said for name in changed if name in owner.attributes}
+    if faults:
+        raise ValidationError(faults)
+
+
+def refuse_delete(actor: Actor, instance: models.Model) -> None:
+    """Raises:
+    ValidationError: a custom resource keeps this row and would make it again.
+    """
+    if actor.via == KUBERNETES:
+        return
+    owner = owner_of(instance)
+    if owner is not None:
+        raise ValidationError(f"{owner} in Kubernetes keeps this. Delete it there.")

@@ -1,0 +1,382 @@
+"""The operator on a real API server and scheduler, with the rights that the chart gives it and no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from controlplane.kubernetes import leases
+from controlplane.kubernetes.chart import CHART
+from controlplane.kubernetes.resources import GROUP, RESOURCES
+from tests.support.chart import EVERYTHING, render
+from tests.support.instance import ROOT, Up
+from tests.support.kubernetes_cluster import Cluster, cluster, missing
+from tests.support.ports import free_port
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+
+OPERATOR = "llm:qm-quartermaster-operator"
+STRANGER = "default:stranger"
+OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}  # the API server of the tests is 1.20
+OTHERS = ("monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1")  # custom resources of other products
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if why := missing():
+        pytest.skip(why)
+    with cluster(tmp_path_factory.mktemp("kubernetes"), (OPERATOR, STRANGER)) as found:
+        for name in ("llm", "inference", "research"):
+            found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for resource in RESOURCES:
+            found.create(yaml.safe_load((CHART / "crds" / f"{resource.plural}.yaml").read_text()))
+        for resource in RESOURCES:
+            found.wait(lambda r=resource: found.client.get(found.path(r.kind)).status_code == 200)
+        for made in render(EVERYTHING):
+            if made["apiVersion"] not in OTHERS:
+                found.create(made | {"apiVersion": OLDER.get(made["apiVersion"], made["apiVersion"])}, "llm")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Web, worker and Redis beside the cluster, as its pods would run them."""
+    up = Up(tmp_path_factory.mktemp("instance") / "home").start()
+    try:
+        yield up.wait_ready()
+    finally:
+        up.stop()
+
+
+class Catalog:
+    """A database alone: nobody asks whether a backend answers, so that pools need no engines."""
+
+    def __init__(self, home: Path) -> None:
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("QUARTERMASTER_")} | {
+            "QUARTERMASTER_HOME": str(home)
+        }
+
+    def manage(self, *words: str) -> str:
+        command = [sys.executable, "manage.py", *words]
+        return subprocess.run(command, cwd=ROOT, env=self.environ, check=True, capture_output=True, text=True).stdout
+
+    def ask(self, expression: str) -> str:
+        return self.manage("shell", "--no-imports", "-c", f"from tenants.models import *; print({expression})").strip()
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    made = Catalog(tmp_path_factory.mktemp("catalog") / "home")
+    made.manage("migrate", "--noinput")
+    return made
+
+
+@contextmanager
+def operating(there: Cluster, instance: Up | Catalog, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An operator with the token of its service account."""
+    environ = instance.environ | {"KUBECONFIG": str(there.kubeconfig(OPERATOR))}
+    with (there.folder / "operator.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "operator", *options], cwd=ROOT, env=environ, stdout=log, stderr=log
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(20)
+
+
+@pytest.fixture
+def operator(there: Cluster, catalog: Catalog) -> Iterator[subprocess.Popen[bytes]]:
+    with operating(there, catalog) as process:
+        yield process
+
+
+@pytest.fixture
+def names(there: Cluster) -> Iterator[Callable[[str, str], str]]:
+    """Names of this test's own; what has one is deleted after it, in the order in which it may be."""
+    made: list[tuple[str, str]] = []
+    own = os.urandom(3).hex()
+
+    def name(kind: str, what: str) -> str:
+        made.append((kind, f"{what}-{own}"))
+        return f"{what}-{own}"
+
+    yield name
+    for kind, what in reversed(made):
+        there.client.delete(there.path(kind, what))
+
+
+Names = Callable[[str, str], str]
+
+
+def contract(there: Cluster, names: Names, service_class: str = "guaranteed") -> str:
+    """A tier with its SLO."""
+    slo, tier = names("Slo", f"slo-{service_class}"), names("Tier", f"tier-{service_class}")
+    there.make("Slo", slo, {"ttftSeconds": 5.0, "tbtSeconds": 0.5})
+    there.make("Tier", tier, {"serviceClass": service_class, "slo": slo, "rank": 0, "weight": 10})
+    return tier
+
+
+def pool(there: Cluster, names: Names, slots: int, url: str = "") -> str:
+    name = names("TokenPool", "pool")
+    backend = {"name": name, "url": url or f"http://127.0.0.1:{free_port()}", "slots": slots, "kvTokens": 100_000}
+    there.make("TokenPool", name, {"model": name, "backends": [backend]})
+    return name
+
+
+def entitlement(there: Cluster, names: Names, tier: str, pool: str, slots: int, what: str = "share") -> str:
+    tenant, name = names("Tenant", f"tenant-{what}"), names("TokenEntitlement", what)
+    there.make("Tenant", tenant, {"description": "Tests."})
+    there.make("TokenEntitlement", name, share(tenant, pool, tier, slots))
+    return name
+
+
+def share(tenant: str, pool: str, tier: str, slots: int) -> dict[str, Any]:
+    return {
+        "tenantRef": {"name": tenant}, "poolRef": {"name": pool}, "qos": {"tier": tier},
+        "resources": {"concurrency": slots},
+    }  # fmt: skip
+
+
+def state_of(there: Cluster, name: str) -> str:
+    return (there.get("TokenEntitlement", name).get("status") or {}).get("state", "")
+
+
+def reason_of(there: Cluster, name: str) -> str:
+    return (there.get("TokenEntitlement", name).get("status") or {}).get("reason", "")
+
+
+def condition(there: Cluster, kind: str, name: str, of: str = "Ready") -> dict[str, Any]:
+    conditions = (there.get(kind, name).get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == of), {})
+
+
+def seconds(began: float) -> str:
+    return f"{time.monotonic() - began:.2f} s"
+
+
+def test_the_admission_of_the_paper_goes_through_the_scheduler(
+    there: Cluster, operator: subprocess.Popen[bytes], names: Names, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Token pools 4.1: what fits is bound, what does not stays pending with the scheduler's reason, room binds it."""
+    tier, llama = contract(there, names), pool(there, names, 16)
+    began = time.monotonic()
+    first = entitlement(there, names, tier, llama, 10, "first")
+    there.wait(lambda: state_of(there, first) == "bound")
+    bound = seconds(began)
+    began = time.monotonic()
+    second = entitlement(there, names, tier, llama, 10, "second")
+    there.wait(lambda: "Insufficient" in reason_of(there, second))
+    pending = seconds(began)
+    assert state_of(there, second) == "pending"
+    assert "Insufficient quartermaster.dev/slots" in reason_of(there, second)
+    assert condition(there, "TokenEntitlement", second, "Bound")["status"] == "False"
+    began = time.monotonic()  # a shrunk share gives back
+    there.change("TokenEntitlement", first, {"resources": {"concurrency": 6}})
+    there.wait(lambda: state_of(there, second) == "bound")
+    room = seconds(began)
+    assert state_of(there, first) == "bound"
+    third = entitlement(there, names, tier, llama, 12, "third")
+    there.wait(lambda: "Insufficient" in reason_of(there, third))
+    began = time.monotonic()
+    for name in (first, second):  # deleted ones give back
+        there.client.delete(there.path("TokenEntitlement", name))
+    there.wait(lambda: state_of(there, third) == "bound")
+    with capsys.disabled():
+        print(
+            f"\nbound after {bound}, pending after {pending}, bound after room by {room}, by deletion {seconds(began)}"
+        )
+
+
+def test_a_node_offers_what_answers_and_keeps_other_pods_away(
+    there: Cluster, operator: subprocess.Popen[bytes], names: Names
+) -> None:
+    llama = pool(there, names, 16)
+    path = f"/api/v1/nodes/{leases.node_name('default', llama)}"
+    node = there.wait(lambda: there.call("GET", path) if there.client.get(path).status_code == 200 else None)
+    there.wait(lambda: there.call("GET", path)["status"].get("allocatable", {}).get(f"{GROUP}/slots") == "16")
+    node = there.call("GET", path)
+    assert [taint["key"] for taint in node["spec"]["taints"]] == [leases.TAINT]
+    assert [c["status"] for c in node["status"]["conditions"] if c["type"] == "Ready"] == ["True"]
+    backends = [{"name": llama, "url": f"http://127.0.0.1:{free_port()}", "slots": 24, "kvTokens": 1000}]
+    there.change("TokenPool", llama, {"backends": backends})
+    there.wait(lambda: there.call("GET", path)["status"]["allocatable"].get(f"{GROUP}/slots") == "24")
+    there.client.delete(there.path("TokenPool", llama))
+    there.wait(lambda: there.client.get(path).status_code == 404)
+
+
+def test_a_guaranteed_share_takes_the_room_of_a_spot_lease(
+    there: Cluster, operator: subprocess.Popen[bytes], names: Names
+) -> None:
+    guaranteed, spot = contract(there, names), contract(there, names, "spot")
+    llama = pool(there, names, 16)
+    cheap = entitlement(there, names, spot, llama, 12, "cheap")
+    there.wait(lambda: there.get("TokenEntitlement", cheap).get("status", {}).get("lease") == "bound")
+    dear = entitlement(there, names, guaranteed, llama, 12, "dear")
+    there.wait(lambda: state_of(there, dear) == "bound")
+    there.wait(lambda: there.get("TokenEntitlement", cheap)["status"].get("lease") == "pending")
+    assert state_of(there, cheap) == "bound"  # it reserves nothing: it is served from what is idle
+
+
+def test_what_the_catalog_refuses_is_said_in_the_resource_and_changes_nothing(
+    there: Cluster, operator: subprocess.Popen[bytes], names: Names
+) -> None:
+    tier, llama = contract(there, names), pool(there, names, 16)
+    lost = names("TokenEntitlement", "lost")
+    there.make("TokenEntitlement", lost, share("nobody", llama, tier, 4))
+    there.wait(lambda: condition(there, "TokenEntitlement", lost).get("status") == "False")
+    assert "there is no tenant 'nobody'" in condition(there, "TokenEntitlement", lost)["message"]
+    tenant = names("Tenant", "late")
+    there.change("TokenEntitlement", lost, {"tenantRef": {"name": tenant}})
+    there.make("Tenant", tenant, {})
+    there.wait(lambda: state_of(there, lost) == "bound", 40)  # it is tried again by itself
+    refused = there.client.post(
+        there.path("Slo"), json={"apiVersion": "quartermaster.dev/v1alpha1", "kind": "Slo", "metadata": {"name": "x"},
+                                 "spec": {"ttftSeconds": "soon"}},
+    )  # fmt: skip
+    assert refused.status_code == 422  # by the schema, before we see it
+
+
+def test_what_a_resource_sets_is_changed_there_and_nowhere_else(there: Cluster, instance: Up, names: Names) -> None:
+    with operating(there, instance), httpx.Client(base_url=f"{instance.url}/api/v1", headers=instance.admin()) as api:
+        tier, llama = contract(there, names), pool(there, names, 16)
+        mine = entitlement(there, names, tier, llama, 4, "mine")
+        there.wait(lambda: condition(there, "TokenEntitlement", mine).get("status") == "True")
+        refused = api.patch(f"/entitlements/{mine}", json={"concurrency": 9})
+        assert refused.status_code == 400
+        assert f"TokenEntitlement default/{mine} in Kubernetes sets this. Change it there." in refused.text
+        assert api.delete(f"/entitlements/{mine}").status_code in (400, 409)
+        free = api.patch(f"/entitlements/{mine}", json={"tokens_per_s": 5.0, "burst_tokens": 50.0})
+        assert free.status_code == 200, free.text  # the resource says nothing of a token budget
+        time.sleep(2)
+        assert api.get(f"/entitlements/{mine}").json()["tokens_per_s"] == 5.0
+
+
+def test_a_killed_operator_repairs_what_happened_meanwhile_and_deletes_nothing(
+    there: Cluster, catalog: Catalog, names: Names
+) -> None:
+    with operating(there, catalog) as process:
+        tier, llama = contract(there, names), pool(there, names, 16)
+        kept = entitlement(there, names, tier, llama, 4, "kept")
+        gone = entitlement(there, names, tier, llama, 4, "gone")
+        there.wait(lambda: state_of(there, kept) == state_of(there, gone) == "bound")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    pod = f"/api/v1/namespaces/default/pods/{leases.pod_name(kept)}"
+    there.client.delete(pod)
+    there.client.delete(there.path("TokenEntitlement", gone))
+    catalog.ask(f"Entitlement.objects.filter(slug='{kept}').update(concurrency=1)")
+    assert there.get("TokenEntitlement", gone)["metadata"]["deletionTimestamp"]  # its finalizer waits for us
+    with operating(there, catalog):
+        there.wait(lambda: there.client.get(there.path("TokenEntitlement", gone)).status_code == 404)
+        there.wait(lambda: there.client.get(pod).status_code == 200)
+        there.wait(lambda: catalog.ask(f"Entitlement.objects.get(slug='{kept}').concurrency") == "4")
+        assert catalog.ask(f"Entitlement.objects.filter(slug='{gone}').count()") == "0"
+
+
+def test_requests_go_on_while_the_api_server_is_away(there: Cluster, instance: Up, names: Names) -> None:
+    """... and the operator finds it again by itself."""
+    with operating(there, instance) as process:
+        tier, llama = contract(there, names), pool(there, names, 16)
+        mine = entitlement(there, names, tier, llama, 4, "mine")
+        there.wait(lambda: condition(there, "TokenEntitlement", mine).get("status") == "True")
+        there.api_server.kill()
+        there.api_server.wait()
+        client = instance.client()
+        until, answered = time.monotonic() + 10, 0
+        while time.monotonic() < until:
+            answer = client.chat.completions.create(
+                model=instance.demo()["model"], max_tokens=2, messages=[{"role": "user", "content": "hello"}]
+            )
+            answered += bool(answer.choices[0].message.content)
+        assert answered > 10
+        assert process.poll() is None
+        with httpx.Client(base_url=f"{instance.url}/api/v1", headers=instance.admin()) as api:
+            assert api.get(f"/entitlements/{mine}").json()["concurrency"] == 4
+        there.api_server = there.start_api_server()
+        there.wait(lambda: there.client.get("/readyz").text == "ok", 60)
+        later = entitlement(there, names, tier, llama, 4, "later")
+        there.wait(lambda: condition(there, "TokenEntitlement", later).get("status") == "True", 60)
+
+
+def test_from_an_empty_cluster_to_a_first_answer(there: Cluster, instance: Up, names: Names) -> None:
+    port = free_port()
+    model = f"model-{os.urandom(3).hex()}"
+    engine = subprocess.Popen(
+        [sys.executable, "-m", "scheduling.engines.simulated", "--model", model, "--port", str(port)], cwd=ROOT
+    )
+    try:
+        with operating(there, instance):
+            tier = contract(there, names)
+            served = names("TokenPool", "served")
+            backend = {"name": served, "url": f"http://127.0.0.1:{port}", "slots": 16, "kvTokens": 100_000}
+            there.make("TokenPool", served, {"model": model, "backends": [backend]})
+            mine = entitlement(there, names, tier, served, 4, "mine")
+            there.wait(lambda: state_of(there, mine) == "bound")
+            with httpx.Client(base_url=f"{instance.url}/api/v1", headers=instance.admin()) as api:
+                key = api.post("/keys", json={"name": "first", "entitlement": mine}).json()["key"]
+            ask = {"model": model, "max_tokens": 3, "messages": [{"role": "user", "content": "hello"}]}
+            with httpx.Client(base_url=f"{instance.url}/v1", headers={"authorization": f"Bearer {key}"}) as client:
+                answer = there.wait(
+                    lambda: found if (found := client.post("/chat/completions", json=ask)).is_success else None
+                )
+            assert answer.json()["usage"]["completion_tokens"] == 3
+    finally:
+        engine.kill()
+        engine.wait()
+
+
+def test_a_stranger_may_read_and_write_nothing_of_ours(there: Cluster) -> None:
+    headers = {"authorization": f"Bearer {there.tokens[STRANGER]}"}
+    for resource in RESOURCES:
+        assert there.client.get(there.path(resource.kind), headers=headers).status_code == 403
+    mine = {"authorization": f"Bearer {there.tokens[OPERATOR]}"}
+    for path in ("/api/v1/namespaces/default/secrets", "/apis/apps/v1/namespaces/default/deployments", "/api/v1/nodes"):
+        assert there.client.get(path, headers=mine).status_code == 403
+
+
+@pytest.mark.slow
+def test_five_hundred_entitlements_in_fifty_pools(
+    there: Cluster, catalog: Catalog, names: Names, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with operating(there, catalog) as process:
+        tier = contract(there, names)
+        tenant = names("Tenant", "many")
+        there.make("Tenant", tenant, {})
+        began = time.monotonic()
+        pools = [pool(there, names, 100) for _ in range(1)] + [names("TokenPool", f"pool-{n}") for n in range(49)]
+        for name in pools[1:]:
+            backend = {"name": name, "url": f"http://{name}.example:8000", "slots": 100, "kvTokens": 1000}
+            there.make("TokenPool", name, {"model": name, "backends": [backend]})
+        made = []
+        for n in range(500):
+            name = names("TokenEntitlement", f"e-{n}")
+            there.make("TokenEntitlement", name, share(tenant, pools[n % 50], tier, 2))
+            made.append(name)
+        written = seconds(began)
+
+        def all_bound() -> bool:
+            items = there.call("GET", there.path("TokenEntitlement"))["items"]
+            return (
+                sum((i.get("status") or {}).get("state") == "bound" for i in items if i["metadata"]["name"] in made)
+                == 500
+            )
+
+        there.wait(all_bound, 240)
+        memory = psutil.Process(process.pid).memory_info().rss / 1e6
+        with capsys.disabled():
+            print(f"\n500 in 50: written in {written}, all bound after {seconds(began)}, {memory:.0f} MB")
