@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
 from controlplane.web import login_attempts
+from controlplane.web.hashing import PasswordHasher
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from tests.support.redis_server import RedisServer
@@ -44,6 +46,23 @@ def pytest_collection_finish() -> None:
 def _no_wrong_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests guessed in this process closes no door for this one."""
     monkeypatch.setattr(login_attempts, "_local", login_attempts.LocalStore())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    """A hash takes a third of a second by intent. Where the tests' own process makes one, it has the same way with less
+    work; what hashing costs is the business of ``test_passwords.py``, against a web process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PasswordHasher, "iterations", 1_000)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_migrated_database(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where :mod:`tests.support.migrated` keeps it: beside the folders of all processes of this run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["PYTEST_MIGRATED_FOLDER"] = str(shared / "migrated")
 
 
 @pytest.fixture(scope="session")

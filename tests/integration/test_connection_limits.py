@@ -18,7 +18,7 @@ from tests.support.web_process import WebProcess
 ATTACK_BYTES = 8 * 1024 * 1024  # that a connection tries to send
 HELD_BYTES = 2 * 1024 * 1024  # that the server may have taken of it: its limit, buffers of both kernels
 RSS_BYTES = 24 * 1024 * 1024  # growth of the process by all attacks together: 4 MiB of trailers alone were 100 MB
-HEAD_S = 3.0
+HEAD_S, BODY_S = 1.5, 2.0
 POST = b"POST %s HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -28,10 +28,10 @@ def web(tmp_path_factory, redis_server) -> Iterator[WebProcess]:
         tmp_path_factory.mktemp("web") / "home",
         redis_server.url,
         header_timeout_s=str(HEAD_S),
-        body_timeout_s="5",
+        body_timeout_s=str(BODY_S),
         send_timeout_s="2",
     )
-    process.manage("")
+    process.migrate()
     process.start()
     try:
         yield process

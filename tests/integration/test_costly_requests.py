@@ -32,7 +32,7 @@ HANDSHAKE = (
 @pytest.fixture(scope="module")
 def web(tmp_path_factory, redis_server) -> Iterator[WebProcess]:
     process = WebProcess(tmp_path_factory.mktemp("web") / "home", redis_server.url)
-    process.manage("")
+    process.migrate()
     process.start()
     try:
         process.get("/login")  # what is loaded once

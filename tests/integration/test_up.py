@@ -22,10 +22,14 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("up") / "home"
 
 
+class FirstStart(Up):
+    begins_empty = True
+
+
 @pytest.fixture(scope="module")
 def up(home):
     """One instance for the tests that only look at it."""
-    instance = Up(home).start()
+    instance = FirstStart(home).start()
     try:
         yield instance.wait_ready()
     finally:

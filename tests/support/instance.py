@@ -17,6 +17,7 @@ import openai
 import psutil
 import redis
 
+from tests.support import migrated
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,7 @@ class Up:
     """An instance with its own HOME and port."""
 
     root = ROOT  # whose code it runs
+    begins_empty = False  # True: it applies the migrations itself, as a first start does
 
     def __init__(self, home: Path, **settings: str) -> None:
         self.home = home
@@ -42,6 +44,8 @@ class Up:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Up:
+        if not (self.begins_empty or "QUARTERMASTER_DATABASE_URL" in self.environ):
+            migrated.put_into(self.home)
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "controlplane.embedded"],

@@ -41,6 +41,8 @@ def _git(*words: str) -> str | None:
 class UpOf(Up):
     """An instance of a tree, with the present environment, on a HOME that others may have used."""
 
+    begins_empty = True  # its migrations are not ours
+
     def __init__(self, tree: Path, home: Path, **settings: str) -> None:
         super().__init__(home, **settings)
         self.root = tree

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support import migrated
 from tests.support.instance import ROOT
 from tests.support.ports import free_port
 
@@ -38,10 +39,15 @@ class WebProcess:
 
     def manage(self, code: str) -> str:
         """Runs Python with Django on the same database, migrated before; returns what it printed."""
-        if not (self.home / "migrated").exists():
+        self.migrate()
+        return self._run([sys.executable, "-c", f"import django; django.setup()\n{code}"])
+
+    def migrate(self) -> None:
+        if "QUARTERMASTER_DATABASE_URL" not in self.environ:
+            migrated.put_into(self.home)
+        elif not (self.home / "migrated").exists():
             self._run([sys.executable, "manage.py", "migrate", "-v0"])
             (self.home / "migrated").touch()
-        return self._run([sys.executable, "-c", f"import django; django.setup()\n{code}"])
 
     def _run(self, command: list[str]) -> str:
         self.home.mkdir(parents=True, exist_ok=True)
