@@ -139,6 +139,21 @@ def test_each_hour_costs_what_its_price_says_by_tokens_and_by_the_slots_share_of
         assert whole["cost"] == pytest.approx(first["cost"] + second["cost"])
 
 
+def test_an_adapter_is_billed_under_its_own_name_by_its_pools_price() -> None:
+    world = worlds.build()
+    start = _noon()
+    hour = datetime.fromtimestamp(start, tz=UTC)
+    services.save(actor=SYSTEM, instance=Price(pool=world.pool, valid_from=hour, per_million_input=1))
+    for number, (model, tokens) in enumerate((("llama", 10), ("llama-sql", 30), ("llama-sql", 40))):
+        writer.write([record(number, received_s=start + number, model=model, input_tokens=tokens, output_tokens=0)])
+    for rolled in (False, True):
+        if rolled:
+            rollup.roll_up()
+        rows = usage.usage(None, hour, hour + timedelta(hours=1), ["model"])
+        billed = {row["model"]: (row["requests"], row["input_tokens"], row["cost"]) for row in rows}
+        assert billed == {"llama": (1, 10, pytest.approx(10e-6)), "llama-sql": (2, 70, pytest.approx(70e-6))}
+
+
 def test_amounts_of_two_currencies_are_never_added() -> None:
     world = worlds.build()
     start = _noon()
