@@ -32,6 +32,8 @@ PAGES = {
     "pools": "/pools",
     "pool form": "/pools?new=pool",
     "backends": "/backends",
+    "adapters": "/adapters",
+    "adapter form": "/adapters?new=adapter",
     "tiers": "/tiers",
     "tier form": "/tiers?what=tier&edit=premium",
     "slos": "/slos",

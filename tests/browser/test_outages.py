@@ -43,6 +43,7 @@ ADDRESSES: dict[str, list[str]] = {
     "usage": ["/usage"],
     "pools": ["/pools"],
     "backends": ["/backends"],
+    "adapters": ["/adapters"],
     "tiers": ["/tiers"],
     "slos": ["/slos"],
     "prices": ["/prices"],
