@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('telemetry', '0016_events'),
+        ('telemetry', '0017_user_and_fallback'),
     ]
 
     operations = [

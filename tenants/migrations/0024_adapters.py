@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0020_projects'),
+        ('tenants', '0023_key_limits'),
     ]
 
     operations = [

@@ -174,7 +174,7 @@ def test_adapters_of_replicas_are_a_gauge_where_they_are_known() -> None:
     store = MemoryStore()
     shot = snapshots.snapshot(sample(backends=[status]), Window(), ENTITLEMENTS, 1)
     store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
-    gauges = _PoolGauges(store, clock=lambda: NOW)
+    gauges = PoolGauges(store, {}, clock=lambda: NOW)
     gauges.refresh()
     found = {labels[2]: value for labels, value in gauges.samples()["backend_adapter_loaded"]}
     assert found == {"sql": 1.0, "law": 0.0, "new": 0.0, "bad": 0.0}

@@ -115,7 +115,7 @@ export const targetOf = (kind: string): { label: string; placeholder: string; he
 export const channelSpecs = (kind: string, stored: boolean): FieldSpec[] => [
   channel("name", "Name", { wide: true, placeholder: "ops-slack" }),
   channel("kind", "Kind", { wide: true, initial: "slack" }),
-  channel("target", targetOf(kind).label, { wide: true, required: !stored, placeholder: targetOf(kind).placeholder, help: `${targetOf(kind).help}${stored ? " Left empty it stays as it is." : ""}` }),
-  channel("for_all", "Default channel", { help: "Also receives alerts of rules that name no channel, and those without a rule." }),
+  channel("target", targetOf(kind).label, { wide: true, required: !stored, placeholder: targetOf(kind).placeholder, explain: () => `${targetOf(kind).help}${stored ? " Left empty it stays as it is." : ""}` }),
+  channel("for_all", "Default channel"),
   channel("enabled", "Enabled"),
 ];

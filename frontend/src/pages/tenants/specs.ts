@@ -182,7 +182,7 @@ export const backendSpecs = (pools: readonly Option[], initial: { pool?: string;
 
 export const adapterSpecs = (pools: readonly Option[]): FieldSpec[] => [
   adapter("pool", "Pool", { options: pools }),
-  adapter("model", "Model", { placeholder: "llama-3-8b-sql", help: "The name that clients send." }),
+  adapter("model", "Model", { placeholder: "llama-3-8b-sql" }),
   adapter("slug", "Name"),
   adapter("upstream_model", "Name on the engines"),
   adapter("source", "Source", { wide: true, placeholder: "/adapters/sql" }),
