@@ -1,4 +1,4 @@
-"""A request leaves nothing to the cycle collector, which would be an eighth of the gateway's work."""
+"""A request leaves nothing to the cycle collector, which would be a tenth of the gateway's work."""
 
 from __future__ import annotations
 
