@@ -398,6 +398,11 @@ def story_of(row: Json) -> Json:
              "steps": [[0.0, 4], [80.0, 3], [150.0, 2], [310.0, 1], [420.0, 0]]}  # fmt: skip
     factors = {"service_class": 100.0, "slo": 0.42, "burst": 0.91, "debt": 1.84}
     return {
+        "retry": None,
+        "instead": {
+            "seconds": 60.0, "unknown": ["batch"],
+            "tiers": [{"tier": "gold", "requests": 9, "waited_s": 0.02, "ttft_s": 0.2}],
+        },
         "verdict": "Kept its SLO: first token after 480 ms (1.00 s at most).",
         "engine": None,
         "checks": checks,

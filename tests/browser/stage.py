@@ -41,6 +41,13 @@ class Stage:
         self.role = "admin"
         self.done: list[str] = []  # what operators did
         self.bodies: list[Any] = []
+        self.queries: list[dict[str, list[str]]] = []  # for requests
+        self.asked: list[str] = []  # what was looked for by name
+        self.views: list[dict[str, Any]] = []
+        self.objects = [
+            {"kind": "tenant", "id": "acme", "label": "acme", "tenant": "acme", "state": ""},
+            {"kind": "key", "id": "k2iTIrq3", "label": "ci (qm-k2iTIrq3)", "tenant": "acme", "state": ""},
+        ]
         self.history = 300
         self.refuse_sockets = False
         self.live_status = 200
@@ -105,6 +112,7 @@ class Stage:
             detail = {"detail": "Authentication credentials were not provided."}
             route.fulfill(status=self.live_status, json=detail if self.live_status != 200 else {})
         elif url.path == "/api/v1/requests":
+            self.queries.append(parse_qs(url.query))
             self._requests(route, parse_qs(url.query))
         elif url.path == "/api/v1/requests/explore":
             route.fulfill(json=explored_of(self.rows))
@@ -117,6 +125,19 @@ class Stage:
                 route.fulfill(json=found[0] | {"story": story_of(found[0])})
             else:
                 route.fulfill(status=404, json={"detail": "No request matches."})
+        elif url.path == "/api/v1/tenant-colors":
+            route.fulfill(json={"colors": {}})
+        elif url.path == "/api/v1/find":
+            text = parse_qs(url.query)["q"][0]
+            self.asked.append(text)
+            route.fulfill(json={"found": [row for row in self.objects if text.removeprefix("qm-") in row["id"]]})
+        elif url.path == "/api/v1/saved-views":
+            if route.request.method == "POST":
+                body = route.request.post_data_json
+                self.views.append({"id": len(self.views) + 1, "created_at": "2026-11-23T08:00:00Z"} | body)
+                route.fulfill(status=201, json=self.views[-1])
+            else:
+                route.fulfill(json=self.views)
         elif url.path == "/api/v1/live/history":
             self._past(route, parse_qs(url.query))
         elif url.path.startswith("/api/v1/pools/") and url.path.endswith("/queue"):
@@ -183,4 +204,6 @@ def explored_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     facets = {n: [{"value": v, "requests": k} for v, k in c.most_common()] for n, c in counted.items()}
     spans = dict.fromkeys((f"{span}_p{p}" for span in ("waited", "ttft", "total") for p in (50, 95)), 1.0)
     groups = [{"name": "acme", "requests": len(rows)} | spans] if rows else []
-    return {"requests": len(rows), "searched_to": None, "facets": facets, "groups": groups}
+    heat = {"measure": "ttft", "from": 1.79e9, "to": 1.79e9 + 600, "bins": 60, "levels_s": [0.1, 1.0, 10.0]}
+    heat["cells"] = [[30, 1, len(rows)]] if rows else []
+    return {"requests": len(rows), "searched_to": None, "facets": facets, "groups": groups, "heat": heat}

@@ -53,6 +53,8 @@ export default function Palette({ onClose, onAct }: { onClose: () => void; onAct
       onClick={(event) => event.target === dialog.current && onClose()}
       className="mx-auto mt-[10dvh] w-[calc(100vw-2rem)] max-w-[36rem] overflow-hidden rounded-lg border border-line bg-panel p-0 text-ink shadow-xl backdrop:bg-black/45"
     >
+      {/* React Aria would add a style of its own where it finds none of this name; the policy forbids that, and app.css has it. */}
+      <span id="react-aria-pressable-style" hidden />
       <Autocomplete inputValue={text} onInputChange={setText}>
         <SearchField aria-label="Page, object, key id or action" className="border-b border-line">
           <Input className="w-full bg-transparent px-4 py-3 text-base outline-none" placeholder="Page, tenant, backend, key id, request id, action" spellCheck={false} autoComplete="off" />
