@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -12,18 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.engine_order import engine_order
-from scheduling.core.estimate.tokens import LEAST, MOST, TokenCalibration, raw_tokens
 from scheduling.core.outcomes import Reason
-from scheduling.core.registry import orderings
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
 from scheduling.gateway import fields
 from scheduling.gateway.auth import Access, split_key
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.estimates import make_estimate, make_queued
-from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.input_tokens import _texts
 from scheduling.gateway.openai_types import (
     ChatRequest,
     CompletionRequest,
@@ -443,82 +436,6 @@ def test_any_bytes_are_refused_never_a_fault(data: bytes) -> None:
             parse(data, is_chat)
 
 
-# --- estimates
-
-
-@given(st.text(max_size=500))
-def test_tokens_lie_between_words_and_characters(text: str) -> None:
-    assert (raw_tokens(text) == 0) == (text == "")
-    assert raw_tokens(text) <= max(1.0, len(text) + 1)
-    assert raw_tokens(text + " more words here") >= raw_tokens(text)
-
-
-def test_a_calibration_finds_the_tokenizer_and_bears_nonsense() -> None:
-    calibration = TokenCalibration()
-    assert calibration.estimate(100) == 100
-    for _ in range(200):
-        calibration.observe(100, 130)
-    assert calibration.estimate(1000) == pytest.approx(1300, rel=0.01)
-    for _ in range(500):
-        calibration.observe(1, 10**9)
-        calibration.observe(0, 5)
-        calibration.observe(5, 0)
-    assert LEAST <= calibration.factor <= MOST
-    assert TokenCalibration().estimate(0) == 1
-
-
-def test_an_estimate_covers_prompt_and_bound() -> None:
-    estimate = make_estimate(chat(max_tokens=100), POOL, TokenCalibration())
-    assert estimate.kv_tokens == estimate.cost_tokens == estimate.input_tokens + 100
-    assert estimate.output_bound == 100
-
-
-def test_what_fits_nowhere_is_refused_and_doubt_is_left_to_the_engine() -> None:
-    def completion(tokens: int, **fields: Any) -> Prepared:
-        body = {"model": "demo", "prompt": [1] * tokens} | fields
-        return prepare(json.dumps(body).encode(), False, POOL)
-
-    with pytest.raises(Refusal, match="too_long"):
-        make_estimate(completion(1500, max_tokens=600), POOL, TokenCalibration())
-    assert make_estimate(completion(1500, max_tokens=500), POOL, TokenCalibration()).kv_tokens == 2000
-    shrunk = completion(1900)
-    assert make_estimate(shrunk, POOL, TokenCalibration()).output_bound == 100
-    assert sent(shrunk)["max_tokens"] == 100
-    long_text = chat(messages=[{"role": "user", "content": "word " * 1600}], max_tokens=500)
-    assert make_estimate(long_text, POOL, TokenCalibration()).kv_tokens == 2000, "only our guess says it is too long"
-
-
-def test_a_hint_stands_beside_the_contracts_deadline_and_never_loosens_it() -> None:
-    prepared = chat(max_tokens=5)
-    estimate = make_estimate(prepared, POOL, TokenCalibration())
-    assert TIER.slo.ttft_s == 5.0
-
-    def hinted(ms: float) -> float | None:
-        hints = {TTFT_HINT: ms / 1000, TTLT_HINT: 0.1}
-        queued = make_queued("r", 1000.0, ACCESS, prepared, estimate, hints, "gw")
-        assert queued.ttlt_deadline_s is None, "an interactive tier stays interactive"
-        assert queued.ttft_deadline_s == 1005.0, "the contract's"
-        return queued.hint_deadline_s
-
-    assert hinted(1500) == 1001.5
-    assert hinted(60_000) is None
-
-
-@pytest.mark.parametrize("policy", sorted(orderings()))
-def test_nothing_of_what_the_client_wishes_is_in_what_the_engine_orders_by(policy: str) -> None:
-    order = engine_order(replace(POOL, policy=policy), [TIER.rank])
-
-    def told(prepared: Prepared, hints: dict[bytes, float] | None = None) -> int:
-        queued = make_queued(
-            "r", 1000.0, ACCESS, prepared, make_estimate(prepared, POOL, TokenCalibration()), hints, "gw"
-        )
-        body: dict[str, int] = json.loads(prepared.upstream("m", order.priority(queued)))
-        return body["priority"]
-
-    plain = told(chat(max_tokens=5))
-    assert told(chat(max_tokens=5, priority=-1000), {TTFT_HINT: 0.001, TTLT_HINT: 0.001}) == plain
-
-
 @pytest.mark.parametrize(
     "header",
     [None, b"", b"Bearer", b"Bearer ", b"Basic qm-abcdefghijkl.secret", b"Bearer qm-abc.secret",
@@ -530,46 +447,6 @@ def test_what_cannot_be_a_key_is_not_looked_up(header: bytes | None) -> None:
 
 def test_a_key_has_two_parts() -> None:
     assert split_key(b"bearer qm-abcdefghijkl.sec.ret") == ("abcdefghijkl", b"sec.ret")
-
-
-LONG_TEXT = "ten words of text that an engine will have read " * 20
-
-
-@pytest.mark.parametrize("prompt", ["def add(", [1, 2, 3]])
-def test_a_suffix_counts_as_input(prompt: Any) -> None:
-    plain, filled = (
-        prepare(json.dumps({"model": POOL.model, "prompt": prompt} | more).encode(), False, POOL)
-        for more in ({}, {"suffix": LONG_TEXT})
-    )
-    assert filled.raw_input - plain.raw_input == pytest.approx(raw_tokens(LONG_TEXT))
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"messages": [{"role": "assistant", "refusal": LONG_TEXT}]},
-        {"messages": [{"role": "user", "content": "hi", "name": "n" * 250}]},
-        {"messages": [{"role": "tool", "content": "hi", "tool_call_id": "i" * 250}]},
-        {"chat_template_kwargs": {"persona": LONG_TEXT}},
-        {"tools": [{"type": "function", "function": {"name": "f" * 200, "description": LONG_TEXT}}]},
-    ],
-)
-def test_whatever_a_template_may_write_into_the_prompt_counts_as_input(more: dict[str, Any]) -> None:
-    plain = {"model": POOL.model, "messages": [{"role": "user", "content": "hi"}]}
-    counted = [prepare(json.dumps(body).encode(), True, POOL).raw_input for body in (plain, plain | more)]
-    assert counted[1] > counted[0] + 40
-
-
-def test_a_tokenizer_is_given_what_the_estimate_counts() -> None:
-    body = {
-        "model": POOL.model,
-        "chat_template_kwargs": {"persona": "pirate"},
-        "messages": [{"role": "assistant", "refusal": "never", "name": "anne"}],
-    }
-    text, messages = _texts(prepare(json.dumps(body).encode(), True, POOL))
-    assert (set(text.split()), messages) == ({"pirate", "never", "anne"}, 1)
-    text, _ = _texts(prepare(json.dumps({"model": POOL.model, "prompt": "a", "suffix": "b"}).encode(), False, POOL))
-    assert text == "ab"
 
 
 @pytest.mark.parametrize("field", ["metadata", "response_format", "tools", "user"])
