@@ -164,7 +164,8 @@ async def test_an_answer_with_other_choices_than_were_asked_for_is_not_passed_on
 
 
 async def test_a_stream_that_leaves_an_answer_unfinished_is_broken(redis_url: str, pool_id: str) -> None:
-    async with gateway_world(redis_url, pool_id) as world:  # this engine streams one answer whatever it is asked
+    async with gateway_world(redis_url, pool_id) as world:
+        world.engines[0].script.choices = 1
         async with world.http() as client:
             asked = {"model": "demo", "messages": HELLO, "n": 2, "stream": True, "max_tokens": 3}
             got = await client.post("/v1/chat/completions", json=asked)

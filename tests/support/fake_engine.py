@@ -30,6 +30,7 @@ class Script:
     raw: Callable[[str], bytes] | None = None  # everything that is sent, head included, by the request's name
     then_close: bool = False  # after ``raw``
     message: dict[str, Any] | None = None  # of a chat, instead of words: reasoning, tool calls; streamed field by field
+    choices: int | None = None  # None: as many answers as are asked for
     counts: int | None = 12  # tokens that /tokenize finds in a prompt; None: it answers nonsense
 
 
@@ -160,7 +161,7 @@ class FakeEngine:
             if chat and script.message is not None:
                 choice |= {"message": {"role": "assistant", **script.message}, "finish_reason": "tool_calls"}
             kind = "chat.completion" if chat else "text_completion"
-            choices = [choice | {"index": index} for index in range(_choices(body))]
+            choices = [choice | {"index": index} for index in range(script.choices or _choices(body))]
             _whole(writer, 200, json.dumps(base | {"object": kind, "choices": choices} | counted).encode())
             await writer.drain()
             return True
@@ -168,7 +169,7 @@ class FakeEngine:
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         base["object"] = "chat.completion.chunk" if chat else "text_completion"
-        several = range(_choices(body))
+        several = range(script.choices or _choices(body))
         if chat and tokens and script.stall_after != 0:
             for index in several:
                 _frame(writer, base | {"choices": [_delta(chat, "", None, index, role=True)]})
