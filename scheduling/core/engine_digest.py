@@ -41,8 +41,11 @@ def encode(request: QueuedRequest, slo: Slo, now_s: float, answers: int = 1) -> 
         _seconds(slo.tbt_s),
         f"{request.output_tokens / answers:.4g}",
     ]
-    points = condensed([length / answers for length in request.output_lengths], request.output_probabilities)
-    return " ".join([*fields, *(f"{length:.6g}:{probability:.4g}" for length, probability in points)])
+    points: dict[str, float] = {}  # lengths that are written alike are one
+    for length, share in condensed([each / answers for each in request.output_lengths], request.output_probabilities):
+        written = f"{length:.6g}"
+        points[written] = points.get(written, 0.0) + share
+    return " ".join([*fields, *(f"{written}:{share:.4g}" for written, share in points.items())])
 
 
 def decode(
@@ -106,7 +109,7 @@ def condensed(lengths: Sequence[float], probabilities: Sequence[float]) -> list[
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None or value == inf else f"{value:.4f}"
+    return "-" if value is None or value == inf else f"{value:.6g}"
 
 
 def _optional(field: str) -> float | None:

@@ -242,8 +242,9 @@ class Deciding(_Base):
             try:
                 queued, pace = decode(digest, request.request_id, self.qm_seq, arrival, prompt, bound)
                 self.qm_log.counters.digests += 1
-            except ValueError:
+            except ValueError as problem:
                 self.qm_log.counters.digests_refused += 1
+                self.qm_log.refused = str(problem)[:300]
         if queued is None:
             queued = plain(request.request_id, self.qm_seq, arrival, prompt, bound, request.priority)
         due = prefill_due_s(queued, self.qm_settings.pace_s)

@@ -61,6 +61,7 @@ class Log:
     def __init__(self, most: int, every: int) -> None:
         self.counters = Counters()
         self.off = ""  # why vLLM's own order and budget hold; empty: ours do
+        self.refused = ""  # why the last digest could not be read
         self.model: dict[str, float] = {}  # step-time coefficients in use [s], with ``error`` where it is known
         self.facts: dict[str, str] = {}
         self._steps: deque[Step] = deque(maxlen=most)
@@ -118,7 +119,7 @@ class Log:
         return "\n".join(lines) + "\n"
 
     def state(self) -> dict[str, Any]:
-        return {"degraded": self.off, "step_time": dict(self.model), **self.facts}
+        return {"degraded": self.off, "last_refused_digest": self.refused, "step_time": dict(self.model), **self.facts}
 
 
 def _head(name: str, kind: str, said: str) -> list[str]:

@@ -79,3 +79,9 @@ def test_what_is_no_digest_is_refused_or_read_and_can_be_ranked(text: str) -> No
 def test_a_request_without_a_digest_promises_nothing() -> None:
     got = plain("x", 1, 5.0, 100, 400, -3)
     assert (got.rank, got.ttft_deadline_s, got.ttlt_deadline_s, got.output_tokens) == (-3, None, None, 400.0)
+
+
+def test_lengths_that_are_written_alike_are_one() -> None:
+    sent = queued(output_lengths=(3.9089996, 3.909, 50.0), output_probabilities=(0.2, 0.3, 0.5))
+    got, _ = decode(encode(sent, Slo(), 50.0), "x", 1, 0.0, 100, 400)
+    assert (got.output_lengths, got.output_probabilities) == ((3.909, 50.0), (0.5, 0.5))

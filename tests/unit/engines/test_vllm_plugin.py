@@ -296,6 +296,7 @@ def test_a_digest_that_cannot_be_read_is_counted_and_its_request_served_without(
     page = engine.qm_log.metrics()
     assert total(page, ("quartermaster_plugin_digests_refused_total",)) == 6
     assert total(page, ("quartermaster_plugin_digests_total",)) == 1
+    assert "at most 1024 letters" in engine.qm_log.state()["last_refused_digest"]
     assert not engine.qm_log.off
 
 
