@@ -77,6 +77,15 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
 
 
 @pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
+    """A KV cache that requests fill; who is surely long gives way."""
+    given = {
+        "policy": "gittins", "policy_params": {"bucket_tokens": 40}, "bucket_tokens": 40, "record_steps": 100_000,
+    }  # fmt: skip
+    yield from plugged(tmp_path_factory.mktemp("full"), given, "--num-gpu-blocks-override", "34")
+
+
+@pytest.fixture(scope="module")
 def learning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
     """As it comes: the default policy, step times to be learned, prefix caching."""
     yield from plugged(tmp_path_factory.mktemp("learning"), {})
@@ -144,20 +153,16 @@ async def test_prompts_found_in_the_prefix_cache_are_logged_as_such(learning: Pl
     assert all(row["queued_s"] >= 0 for row in mine)
 
 
-async def test_a_full_cache_preempts_by_what_is_left_of_each(tmp_path_factory: pytest.TempPathFactory) -> None:
-    given = {
-        "policy": "gittins", "policy_params": {"bucket_tokens": 40}, "bucket_tokens": 40, "record_steps": 100_000,
-    }  # fmt: skip
+async def test_a_full_cache_preempts_by_what_is_left_of_each(full: Plugged) -> None:
     short = Kind("short", 100, 160, Slo(ttlt_s=60.0), expected=((40.0, 400.0), (0.8, 0.2)))
     long = Kind("long", 200, 300, Slo(ttlt_s=60.0), expected=((100.0, 300.0), (0.5, 0.5)))
-    for engine in plugged(tmp_path_factory.mktemp("full"), given, "--num-gpu-blocks-override", "34"):
-        answers = await drive(engine.url, MODEL, 6, long=24, chats_per_s=6, chat=long, prompt=short)
-        assert all(answer.completed for answer in answers)
-        assert engine.metric("degraded") == 0
-        victims = [row for row in read(engine.record) if row["kind"] == "victim"]
-        assert len(victims) >= 5
-        for row in victims:
-            assert victim_of(row, "gittins", {"bucket_tokens": 40}) == row["victim"]
+    answers = await drive(full.url, MODEL, 6, long=24, chats_per_s=6, chat=long, prompt=short)
+    assert all(answer.completed for answer in answers)
+    assert full.metric("degraded") == 0
+    victims = [row for row in read(full.record) if row["kind"] == "victim"]
+    assert len(victims) >= 5
+    for row in victims:
+        assert victim_of(row, "gittins", {"bucket_tokens": 40}) == row["victim"]
 
 
 async def test_step_times_are_learned_and_the_default_policy_serves(learning: Plugged) -> None:
