@@ -240,6 +240,7 @@ SPECTACULAR_SETTINGS = {
         "RequestOutcome": "telemetry.models.OUTCOMES_OF_REQUESTS",
         "ScalingMode": "tenants.models.capacity.ScalingMode.choices",
         "TuningMode": "tenants.models.tuning.TuningMode.choices",
+        "StudyState": "tenants.models.tuning.StudyState.choices",
     },
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],

@@ -51,7 +51,7 @@ CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey
 KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *OF_KEY, *OF_USER, "expires_at")
 
 # A change of one of these is a new version of a pool's policy.
-DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params")
+DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params", "room")
 
 
 @dataclass(slots=True)
@@ -370,7 +370,7 @@ def set_policy(
 ) -> Pool:
     """Changes what orders a pool's queue; a change is a new policy version.
 
-    ``around``: ``modifiers``, ``routing`` and ``routing_params``; what is not named stays as it is.
+    ``around``: ``modifiers``, ``routing``, ``routing_params`` and ``room``; what is not named stays as it is.
 
     Raises:
         ValidationError: when the policy or a parameter does not exist or is out of range.

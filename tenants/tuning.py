@@ -15,14 +15,14 @@ from django.utils import timezone
 
 from tenants import services
 from tenants.audit import Actor, difference, record, snapshot
-from tenants.models import Author, PolicyVersion, Pool, Trial, TrialState, Tuning, TuningMode
+from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState, Tuning, TuningMode
 from tenants.versions import Note, because, keep
 
 OPTIMISER = Actor("optimiser", "system")
 
 
 def tuning_of(pool: Pool) -> Tuning:
-    """A pool's tuning; off where nobody has said anything."""
+    """A pool's tuning; advice where nobody has said anything."""
     return Tuning.objects.filter(pool=pool).first() or Tuning(pool=pool)
 
 
@@ -45,7 +45,20 @@ def set_tuning(*, actor: Actor, pool: Pool, mode: str, settings: Mapping[str, fl
         if mode == TuningMode.OFF:
             for trial in Trial.objects.filter(pool=pool, state=TrialState.CANARY):
                 close(actor=actor, trial=trial, state=TrialState.ROLLED_BACK, reason="tuning was switched off")
+            stop_study(actor=actor, pool=pool, reason="tuning was switched off")
     return row
+
+
+def stop_study(*, actor: Actor, pool: Pool, reason: str) -> bool:
+    """Ends the study under way without a result; False where none is."""
+    with services.change(actor=actor):
+        study = Study.objects.select_for_update().filter(pool=pool, state=StudyState.RUNNING).first()
+        if study is None:
+            return False
+        study.state, study.result, study.ended_at = StudyState.STOPPED, reason[:300], timezone.now()
+        study.save(update_fields=["state", "result", "ended_at"])
+        record(actor=actor, action="study", instance=study, after={"state": study.state, "reason": reason[:300]})
+    return True
 
 
 def version_now(pool: Pool) -> PolicyVersion:
@@ -115,7 +128,7 @@ def start_canary(*, actor: Actor, trial: Trial, reason: str) -> Trial:
         person = actor.via != "system"
         note = Note(f"canary: {reason}", Author.PERSON if person else Author.OPTIMISER)
         content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
-        pool = _serve(actor, pool, {**content, "policy_params": trial.params}, note)
+        pool = _serve(actor, pool, {**content, "policy_params": trial.params, **(trial.setting or {})}, note)
         now = timezone.now()
         trial.version = version_now(pool)
         trial.state, trial.reason = TrialState.CANARY, reason[:300]

@@ -52,6 +52,8 @@ def changes(before: Any, after: Any) -> dict[str, list[Any]]:
     differences: dict[str, list[Any]] = {}
     for name in PolicyVersion.content:
         old, new = getattr(before, name), getattr(after, name)
+        if old is None or new is None:
+            continue  # a version of a release that did not keep it
         if isinstance(new, dict) and isinstance(old, dict):
             for key in sorted(old.keys() | new.keys()):
                 if old.get(key) != new.get(key):

@@ -274,8 +274,9 @@ def _traffic(recording: LabRecording, pool: Pool, spec: Asked) -> Traffic | None
     traffic = replicas.as_traffic(pool, recorded)
     if traffic is None or not spec.replicas:
         return traffic
-    many = tuple(traffic.replicas[n % len(traffic.replicas)] for n in range(spec.replicas))
-    return replace(traffic, replicas=many)
+    places = [n % len(traffic.replicas) for n in range(spec.replicas)]
+    many, own = tuple(traffic.replicas[n] for n in places), tuple(traffic.own_credits[n] for n in places)
+    return replace(traffic, replicas=many, own_credits=own)
 
 
 def _promised(tier: Tier, slos: Mapping[str, Mapping[str, float | None]]) -> Tier:

@@ -1,13 +1,17 @@
-"""`manage.py lab shift`: prompts change half-way. How long until the pool is as good again as one tuned for them?
+"""`manage.py lab shift`: the mix changes half-way. What is that worth to a pool that is tuned, and to one that is not?
 
 One replica of 16 slots, bursts of a minute in every four at 1.7 times the mean rate, so that queues build up and clear.
-Before the shift four of five prompts are short, after it four of five are long. In ``same`` every prompt draws its tier
-by the shares of the shipped tiers; in ``swapped`` it is as well who sends them that changes: before, short prompts are
-premium and standard, and long ones batch; after, the other way round.
+Before the shift four of five prompts are short. After it
 
-The pool starts with values tuned for what comes before the shift. ``oracle`` gets, at the shift, those tuned for what
-comes after it. With ``limits`` requests pass the product's admission: each tier has an entitlement whose concurrency is
-its share of the requests as a share of the slots, and what is refused was not in time.
+* ``same``: four of five are long, and every prompt draws its tier by the shares of the shipped tiers, as before;
+* ``swapped``: so they are, and who sends them changes as well: before, short prompts are premium and standard, and long
+  ones batch; after, the other way round;
+* ``documents``: two of five requests are premium with long prompts, and more than the replica can serve arrives.
+
+The pool starts with what a new pool has. ``random`` is the loop with eight random points in place of a study's search;
+``oracle`` gets, at the shift, what a study finds on traffic of the second mix. With ``limits`` requests pass the
+product's admission: each tier has an entitlement whose concurrency is its share of the requests as a share of the slots,
+and what is refused was not in time.
 """
 
 from __future__ import annotations
@@ -30,24 +34,25 @@ from scheduling.simulator.lab import code_digest
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replay import Replica
 from scheduling.simulator.result import Outcome
-from scheduling.simulator.workload import pick_tier
-from scheduling.tuning.rehearsal import Loop, attainment, best_values
+from scheduling.simulator.workload import Tier, pick_tier
+from scheduling.tuning.rehearsal import Loop, attainment, blind, study
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.space import SPACES, defaults, params_of, queues_of
-from scheduling.tuning.traffic import Serving, Traffic
+from scheduling.tuning.traffic import Room, Serving, Traffic
 
 PRESET, SLOTS = "llama-3-8b-a100", 16
-BEFORE_S, AFTER_S = 600.0, 1800.0
-RATES = (6.0, 3.4)  # requests/s before and after
+DEFAULT = "unified"  # the policy of a new pool
+BEFORE_S, AFTER_S = 300.0, 1200.0
+SAME, SWAPPED, DOCUMENTS = KINDS = ("same", "swapped", "documents")
+RATES = {SAME: (6.0, 3.4), SWAPPED: (6.0, 3.4), DOCUMENTS: (6.0, 5.0)}  # requests/s before and after
 LONG = (0.2, 0.8)  # share of long prompts
+DOCUMENT_SHARES = {"premium": 0.4, "standard": 0.45, "batch": 0.15}
 SHORT_PROMPT, LONG_PROMPT = (32, 256), (1024, 4096)  # tokens
 SHORT_OUT, LONG_OUT = (16, 64), (32, 128)
 PERIOD_S, PEAK_S, PEAK = 240.0, 60.0, 1.7
-KINDS = ("same", "swapped")
-MODES = ("automatic", "advise", "off")
-# as shipped, but for a study every ten minutes on the last 1000 requests
-SETTINGS = LoopSettings(every_s=600.0, window_s=1200.0, most_requests=1000, interval_s=120.0)
-ORACLE = 16  # trials of what the pool starts with, and of what is best after the shift
+MODES = ("automatic", "advise", "random", "off")
+# as shipped, but for smaller studies, every five minutes
+SETTINGS = LoopSettings(every_s=300.0, window_s=480.0, most_requests=900, interval_s=120.0, trials=16)
 WINDOW_S, STEP_S = 300.0, 30.0  # of attainment
 WITHIN = 2.0  # points of the oracle's attainment
 
@@ -61,15 +66,29 @@ class Job:
     mode: str
     seed: int
     follows_s: float
+    settled: bool = False  # one study on what came first after the shift, measured on what comes then
     limits: bool = False  # entitlements and tiers refuse as live
 
 
-def jobs(policy: str, seeds: int, follows_s: float, limits: bool = False) -> list[Job]:
+def modes_of(settled: bool) -> tuple[str, ...]:
+    """What is compared where nobody says what."""
+    return ("automatic", "random", "off") if settled else (*MODES, "oracle")
+
+
+def jobs(
+    policy: str,
+    seeds: int,
+    follows_s: float,
+    kinds: Sequence[str] = KINDS,
+    modes: Sequence[str] = (*MODES, "oracle"),
+    settled: bool = False,
+    limits: bool = False,
+) -> list[Job]:
     return [
-        Job(kind, policy, mode, seed, follows_s, limits)
-        for kind in KINDS
+        Job(kind, policy, mode, seed, follows_s, settled, limits)
+        for kind in kinds
         for seed in range(1, seeds + 1)
-        for mode in (*MODES, "oracle")
+        for mode in modes
     ]
 
 
@@ -80,21 +99,27 @@ def rows_of(kind: str, seed: int, until_s: float, shift_s: float, from_s: float 
     rows: list[Recorded] = []
     at = from_s
     while True:
-        rate = RATES[at >= shift_s] * (PEAK if at % PERIOD_S < PEAK_S else low)
+        rate = RATES[kind][at >= shift_s] * (PEAK if at % PERIOD_S < PEAK_S else low)
         at += arrivals.expovariate(rate)
         if at >= until_s:
             return tuple(rows)
         after = at >= shift_s
         long = draw_.random() < LONG[after]
-        given = draw_.randint(*(LONG_PROMPT if long else SHORT_PROMPT))
-        out = LONG_OUT if long else SHORT_OUT
         mixed = pick_tier(tiers, SHIPPED)
+        if kind == SWAPPED:
+            mixed = pick_tier(tiers, SHIPPED[:2]) if long == after else SHIPPED[2]
+        if kind == DOCUMENTS and after:
+            mixed = pick_tier(tiers, _SHARED)
+            long = mixed.name == "premium"
+        given = draw_.randint(*(LONG_PROMPT if long else SHORT_PROMPT))
+        out = LONG_OUT if long or (kind == DOCUMENTS and after) else SHORT_OUT
         name = mixed.name
-        if kind == "swapped":
-            name = pick_tier(tiers, SHIPPED[:2]).name if long == after else "batch"
         rows.append(
             Recorded(at, given, draw_.randint(*out), name, name, expected_tokens=sum(out) / 2, output_bound=LONG_OUT[1])
         )
+
+
+_SHARED: tuple[Tier, ...] = tuple(replace(tier, share=DOCUMENT_SHARES[tier.name]) for tier in SHIPPED)
 
 
 def run_job(job: Job) -> Figures:
@@ -106,29 +131,93 @@ def run_job(job: Job) -> Figures:
     if job.limits:
         spec, entitlements = limits_of(pool.requests(), SLOTS * len(replicas))
         pool = replace(pool, pool=spec, entitlements=entitlements)
-    earlier = replace(pool, rows=rows_of(job.kind, 1000 + job.seed, BEFORE_S / 2, math.inf))
-    seen = [row.input_tokens for row in earlier.rows]
-    start = defaults(SPACES[job.policy])
-    serving = Serving(job.policy, params_of(start, queues_of(start, seen)))
-    values, params = best_values(earlier, serving, start, SETTINGS, ORACLE, job.seed)
-    serving = replace(serving, params=params)
-    loop = Loop(pool, serving, values, seen, SETTINGS, job.mode, job.follows_s, job.seed)
+    seen = [row.input_tokens for row in rows_of(job.kind, 1000 + job.seed, BEFORE_S / 2, math.inf)]
+    serving = starting(job.policy, seen)
+    if job.settled:
+        return _settled(job, pool, serving)
+    loop = Loop(pool, serving, seen, SETTINGS, job.mode, job.follows_s, job.seed)
     if job.mode == "oracle":
-        later = replace(pool, rows=rows_of(job.kind, 2000 + job.seed, BEFORE_S / 2, 0.0))
-        _, best = best_values(later, serving, values, SETTINGS, ORACLE, job.seed)
-        outcomes = loop.run_told(BEFORE_S, replace(serving, params=best))
+        later = replace(pool, rows=rows_of(job.kind, 2000 + job.seed, SETTINGS.window_s, 0.0))
+        best, _ = study(later, serving, SETTINGS, job.seed)
+        outcomes = loop.run_told(BEFORE_S, best or serving)
     else:
         outcomes = loop.run()
     first = rows[0].arrival_s  # outcomes count from the first arrival
     figures = {f"slo.{n}": share for n, share in enumerate(_windows(outcomes, first))}
     figures["after"] = attainment(outcomes, BEFORE_S - first, math.inf)
-    asked = [outcome for outcome in outcomes if outcome.arrival_s >= BEFORE_S - first]
-    figures["refused"] = 100.0 * sum(bool(outcome.refused) for outcome in asked) / len(asked)
+    figures["refused"] = _refused(outcomes, BEFORE_S - first)
+    for tier in SHIPPED:
+        mine = [outcome for outcome in outcomes if outcome.tier == tier.name]
+        figures[f"after.{tier.name}"] = attainment(mine, BEFORE_S - first, math.inf)
     for what in ("repartition", "rejected", "proposed", "canary", "promoted", "rolled back"):
         figures[what] = float(sum(step.what == what for step in loop.done))
     kept = [step.at_s - BEFORE_S for step in loop.done if step.what == "promoted" and step.at_s > BEFORE_S]
     figures["first promoted"] = kept[0] if kept else math.nan
     return figures
+
+
+def _refused(outcomes: Sequence[Outcome], from_s: float) -> float:
+    """What was refused of all that was asked from a moment on [%]."""
+    asked = [outcome for outcome in outcomes if outcome.arrival_s >= from_s]
+    return 100.0 * sum(bool(outcome.refused) for outcome in asked) / len(asked)
+
+
+def _settled(job: Job, pool: Traffic, serving: Serving) -> Figures:
+    """Attainment after a study on the first minutes of the second mix, over what comes after these."""
+    known_s = BEFORE_S + SETTINGS.window_s
+    later = [row for row in pool.rows if row.arrival_s >= BEFORE_S]
+    seen = tuple(row for row in later if row.arrival_s < known_s)[-SETTINGS.most_requests :]
+    fresh = replace(pool, rows=tuple(row for row in later if known_s <= row.arrival_s))
+    search = {"automatic": study, "random": blind}.get(job.mode)
+    found, _ = (None, "") if search is None else search(replace(pool, rows=seen), serving, SETTINGS, job.seed)
+    outcomes = fresh.serve(found or serving)
+    figures = {
+        "after": attainment(outcomes, 0.0, math.inf),
+        "refused": _refused(outcomes, 0.0),
+        "proposed": float(found is not None),
+    }
+    for tier in SHIPPED:
+        figures[f"after.{tier.name}"] = attainment([o for o in outcomes if o.tier == tier.name], 0.0, math.inf)
+    return figures
+
+
+def settled_grid(table: Sequence[Mapping[str, object]]) -> Grid:
+    grid = Grid(
+        "workload", "setting", "proposed", "SLO %, by seed", "mean %", title="after one study of the second mix"
+    )
+    for row in table:
+        after = row["after"]
+        assert isinstance(after, list)
+        by_seed = ", ".join(figure(value) for value in after)
+        grid.add_row(str(row["workload"]), str(row["mode"]), f"{row['proposed']}", by_seed, figure(_mean(after)))
+    return grid
+
+
+def settled_rows(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
+    """For each kind and mode: attainment by seed, of all and of each tier, and how many studies proposed something."""
+    table: list[dict[str, object]] = []
+    for kind in dict.fromkeys(job.kind for job in figures_of):
+        for mode in dict.fromkeys(job.mode for job in figures_of):
+            mine = sorted((job for job in figures_of if (job.kind, job.mode) == (kind, mode)), key=lambda job: job.seed)
+            table.append({
+                "workload": kind, "mode": mode, "after": [figures_of[job]["after"] for job in mine],
+                "proposed": sum(figures_of[job]["proposed"] for job in mine),
+                "tiers": {tier.name: [figures_of[job][f"after.{tier.name}"] for job in mine] for tier in SHIPPED},
+            })  # fmt: skip
+    return table
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def starting(policy: str, seen: Sequence[int]) -> Serving:
+    """What the pool begins with: the policy's defaults, its queues cut from prompts that were seen."""
+    params = {}
+    if policy in SPACES and policy != DEFAULT:
+        values = defaults(SPACES[policy])
+        params = params_of(values, queues_of(values, seen))
+    return Serving(policy, params, room=Room())
 
 
 def places() -> list[float]:
@@ -161,14 +250,18 @@ def kept_name(job: Job) -> str:
 def rows_of_table(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
     """For each kind and mode, over the seeds: times back (null: never), attainment after the shift, what was done."""
     table: list[dict[str, object]] = []
-    for kind in KINDS:
-        for mode in (*MODES, "oracle"):
+    for kind in dict.fromkeys(job.kind for job in figures_of):
+        for mode in dict.fromkeys(job.mode for job in figures_of):
             mine = sorted((job for job in figures_of if (job.kind, job.mode) == (kind, mode)), key=lambda job: job.seed)
-            back = [back_s(figures_of[job], figures_of[replace(job, mode="oracle")]) for job in mine]
+            back = [
+                back_s(figures_of[job], told) if (told := figures_of.get(replace(job, mode="oracle"))) else math.nan
+                for job in mine
+            ]
             table.append({
                 "workload": kind, "mode": mode, "back_s": [None if math.isnan(value) else value for value in back],
                 "after": [figures_of[job]["after"] for job in mine],
                 "refused": [figures_of[job]["refused"] for job in mine],
+                "tiers": {tier.name: [figures_of[job][f"after.{tier.name}"] for job in mine] for tier in SHIPPED},
                 **{name: sum(figures_of[job][name] for job in mine) / len(mine)
                    for name in ("repartition", "rejected", "canary", "promoted", "rolled back")},
                 "first_promoted_s": [None if math.isnan(v := figures_of[job]["first promoted"]) else v for job in mine],
@@ -178,7 +271,7 @@ def rows_of_table(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
 
 def grid_of(policy: str, table: Sequence[Mapping[str, object]]) -> Grid:
     grid = Grid(
-        "workload", "loop", "within 2 points again after s, by seed", "SLO after the shift %", "least seed %",
+        "workload", "loop", "within 2 points again after s, by seed", "SLO after the shift %, by seed", "mean %",
         "refused %", "queues cut", "rejected", "canaries", "kept", "taken back", title=f"{policy}: prompts change",
     )  # fmt: skip
     for row in table:
@@ -191,8 +284,8 @@ def grid_of(policy: str, table: Sequence[Mapping[str, object]]) -> Grid:
             str(row["workload"]),
             str(row["mode"]),
             times if row["mode"] != "oracle" else "",
+            ", ".join(figure(value) for value in after),
             figure(sum(after) / len(after)),
-            figure(min(after)),
             figure(sum(refused) / len(refused)),
             *(f"{row[name]:.1f}" for name in ("repartition", "rejected", "canary", "promoted", "rolled back")),
         )
@@ -203,12 +296,14 @@ def drawing(policy: str, figures_of: Mapping[Job, Figures]) -> str:
     """SLO attainment of the five minutes up to a moment, mean over the seeds."""
     xs = tuple((at + WINDOW_S) / 60.0 for at in places())
     panels = []
-    for kind in KINDS:
+    for kind in dict.fromkeys(job.kind for job in figures_of):
         series = []
-        for mode in ("oracle", *MODES):
+        for mode in dict.fromkeys(job.mode for job in figures_of):
             mine = [figures for job, figures in figures_of.items() if (job.kind, job.mode) == (kind, mode)]
             ys = tuple(sum(row[f"slo.{n}"] for row in mine) / len(mine) for n in range(len(xs)))
             series.append(Series({"oracle": "tuned for it beforehand"}.get(mode, f"loop {mode}"), ys))
-        title = {"same": "tiers stay", "swapped": "long prompts become the urgent ones"}[kind]
+        title = {
+            SAME: "tiers stay", SWAPPED: "long prompts become the urgent ones", DOCUMENTS: "premium sends documents"
+        }[kind]  # fmt: skip
         panels.append(Panel(title, "SLO attainment of 5 min, %", xs, tuple(series), x_label="minutes after the shift"))
     return draw(f"{policy}: short prompts give way to long ones", panels)

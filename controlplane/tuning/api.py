@@ -24,7 +24,7 @@ from telemetry.models import Calibration
 from tenants import tuning
 from tenants.api import inputs
 from tenants.audit import Actor
-from tenants.models import PolicyVersion, Pool, Trial, TrialState, Tuning, TuningMode
+from tenants.models import PolicyVersion, Pool, Study, Trial, TrialState, Tuning, TuningMode
 
 
 class StaffOnly(Telemetry):
@@ -72,7 +72,7 @@ class VersionSerializer(serializers.ModelSerializer[PolicyVersion]):
         model = PolicyVersion
         fields = [
             "number", "parent", "restores", "at", "author_kind", "author", "reason", "policy", "policy_params",
-            "modifiers", "routing", "routing_params", "partition", "changes", "serving",
+            "modifiers", "routing", "routing_params", "room", "partition", "changes", "serving",
         ]  # fmt: skip
 
     def get_serving(self, version: PolicyVersion) -> bool:
@@ -135,7 +135,20 @@ class MeasuredTrustSerializer(TrustFiguresSerializer):
     at = serializers.DateTimeField()
 
 
+class StudySerializer(serializers.ModelSerializer[Study]):
+    """A study under way, or the last one."""
+
+    base = serializers.IntegerField(source="base.number", help_text="The version that served when it began.")
+
+    class Meta:
+        model = Study
+        exclude = ["id", "pool", "told"]
+
+
 class TuningSerializer(serializers.ModelSerializer[Tuning]):
+    study = serializers.SerializerMethodField(
+        help_text="The study under way, else the last one; null before the first."
+    )
     effective = serializers.SerializerMethodField(help_text="All settings, defaults included.")
     trust = serializers.SerializerMethodField(
         help_text="How far the simulated figures of its trials are from live ones; null where that is not known."
@@ -143,7 +156,12 @@ class TuningSerializer(serializers.ModelSerializer[Tuning]):
 
     class Meta:
         model = Tuning
-        fields = ["mode", "settings", "effective", "trust"]
+        fields = ["mode", "settings", "effective", "trust", "study"]
+
+    @extend_schema_field(StudySerializer(allow_null=True))
+    def get_study(self, row: Tuning) -> dict[str, Any] | None:
+        study = Study.objects.filter(pool_id=row.pool_id).select_related("base").defer("told").first()
+        return None if study is None else dict(StudySerializer(study).data)
 
     @extend_schema_field(MeasuredTrustSerializer(allow_null=True))
     def get_trust(self, row: Tuning) -> dict[str, Any] | None:
@@ -181,6 +199,19 @@ class TuningView(StaffOnly, APIView):
         settings = None if given is None else {k: int(v) if v == int(v) else v for k, v in given.items()}
         row = tuning.set_tuning(actor=self.actor, pool=self.pool(), mode=body.validated_data["mode"], settings=settings)
         return Response(TuningSerializer(row).data)
+
+
+class StudyStopView(StaffOnly, APIView):
+    http_method_names = ("post", "options")
+
+    @extend_schema(
+        summary="Stop the study under way", operation_id="pools_study_stop", request=None, responses=TuningSerializer
+    )
+    def post(self, request: Request, pool: str) -> Response:
+        """It ends without a result; the next one comes when it is due. Without one under way nothing happens."""
+        row = self.pool()
+        tuning.stop_study(actor=self.actor, pool=row, reason=f"{self.actor.name} stopped it")
+        return Response(TuningSerializer(tuning.tuning_of(row)).data)
 
 
 class TrialSerializer(serializers.ModelSerializer[Trial]):

@@ -1,48 +1,51 @@
-"""The strategic loop of a pool: watch the canary, cut queues anew, try values on recent traffic, let the best serve.
+"""The strategic loop of a pool: watch the canary, cut queues anew, try settings on recent traffic, let the best serve.
 
 :func:`tend` does what is due and can be called at any time, by anybody, any number of times: everything it knows is in
-the database, a proposal follows from the trials that are stored, and a trial that is there is not made again. The
-pool's leader rings for it every few seconds; a worker that is killed leaves at most a canary that nobody watches, which
-the next call ends.
+the database, what comes next follows from what is stored, and a replay that is there is not made again. The pool's
+leader rings for it every ten seconds; a worker that is killed leaves at most a canary that nobody watches, which the
+next call ends.
 
-A **study** is one window of traffic and the trials on it. Trial 0 is what serves. When all are made, the best of them
-meets what serves on variants of the window (the gate); the winner is a canary for one interval (automatic) or waits for
-somebody to start it (advise).
+A **study** is one window of traffic and the search on it (:mod:`scheduling.tuning.search`), which takes a share of one
+processor and goes on from call to call. What served and what came into its last round are kept as trials. The winner is
+a canary for one interval (automatic) or waits for somebody to start it (advise).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from controlplane.tuning import recent, replicas
 from scheduling.core.registry import PolicyError
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.guard import Tally, tally, watch
-from scheduling.tuning.optimizer import Optimizer
-from scheduling.tuning.reward import Parts
+from scheduling.tuning.search import FEWEST, GATE, SERVING, Candidate, Search
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.space import SPACES, params_of, queues_of, values_of
-from scheduling.tuning.study import GATED, REFERENCE, Tried, drifted, due, next_trial
-from scheduling.tuning.traffic import Serving, Traffic
+from scheduling.tuning.study import REFERENCE, drifted, due
+from scheduling.tuning.traffic import Serving
 from telemetry.models import LedgerEntry
 from tenants import tuning
-from tenants.models import Author, PolicyVersion, Pool, Trial, TrialState, TuningMode
+from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState, TuningMode
 from tenants.services import set_policy
 from tenants.versions import Note, because
 
 log = logging.getLogger(__name__)
 
 BLIND = timedelta(seconds=60)  # a canary that nobody has looked at for so long is ended
-BUDGET_S = 15.0  # of trials in one call: a Celery message is delivered again after a minute
-RECALIBRATE = timedelta(minutes=15)
+RING_S = 10.0  # between two calls: a study's share of a processor is of so long
+WRITTEN = timedelta(seconds=15)  # after its end a request is in the ledger
+KEPT = 50  # studies of a pool
+CUTS = "ewsjf"  # the policy that has queues to cut
+LAST = GATE - 1  # round of a study whose candidates are kept
+RECALIBRATE, RECALIBRATE_SOON = timedelta(minutes=15), timedelta(minutes=2)
+ENOUGH = 500  # requests of a calibration that is kept for a quarter of an hour
 CALIBRATION_WINDOW = timedelta(minutes=30)
 STALE = timedelta(hours=1)  # a study that is not done by then is about traffic of the past
 DRIFT = "repartition: prompts have changed"  # how the reason of a version begins that was made for it
@@ -65,17 +68,17 @@ def tend(slug: str, *, oldest_wait_s: float = 0.0, leader: str = "", now: dateti
         return judged
     if chosen.mode == TuningMode.OFF:
         return "off"
-    if pool.policy not in SPACES:
-        return f"policy {pool.policy} has nothing to tune"
     settings = chosen.loop
     automatic = chosen.mode == TuningMode.AUTOMATIC
     return _repartition(pool, settings, automatic, now) or _study(pool, settings, automatic, now)
 
 
 def _recalibrate(pool: Pool, now: datetime) -> None:
-    """Finds anew how fast the engines are, every quarter of an hour in which they had something to do."""
+    """Finds anew how fast the engines are, every quarter of an hour in which they had something to do; sooner where it
+    was found from few requests."""
     last = replicas.latest(pool.slug)
-    if last is None or now - last.at >= RECALIBRATE:
+    every = RECALIBRATE if last is None or last.requests >= ENOUGH else RECALIBRATE_SOON
+    if last is None or now - last.at >= every:
         replicas.recalibrate(pool, now - CALIBRATION_WINDOW, now)
 
 
@@ -95,7 +98,8 @@ def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: floa
     since = trial.canary_at - timedelta(seconds=settings.window_s)
     since = max(since, _changed(pool) or since)  # how well prompts were served that come no more says nothing
     before, lately = _tally(pool.slug, since, trial.canary_at), _tally(pool.slug, trial.canary_at, now)
-    rails = watch(before, lately, oldest_wait_s, settings)
+    promised_s = {tier.name: tier.slo.ttlt_s for tier in recent.tiers_of(set(lately)) if tier.slo.ttlt_s is not None}
+    rails = watch(before, lately, oldest_wait_s, settings, promised_s)
     if rails.stop:
         return _close(trial, TrialState.ROLLED_BACK, rails.reason, rails.as_json())
     if now >= trial.canary_until:
@@ -156,7 +160,7 @@ def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
 
 def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -> str:
     """Cuts the queues anew where there are none yet, or where prompts have changed; empty when neither is so."""
-    if "split_alpha" not in {knob.name for knob in SPACES[pool.policy]}:
+    if pool.policy != CUTS:
         return ""
     since = now - timedelta(seconds=settings.window_s)
     prompts = recent.recent_lengths(pool.slug, since, most=settings.most_requests)
@@ -183,7 +187,7 @@ def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datet
         return _advise(pool, version, params, values, why, now, settings)
     with because(Note(why, Author.OPTIMISER)):
         set_policy(actor=tuning.OPTIMISER, pool=pool, policy=pool.policy, params=params)
-    _abort_open(pool, "the queue boundaries were recomputed")
+    tuning.stop_study(actor=tuning.OPTIMISER, pool=pool, reason="the queue boundaries were recomputed")
     return why
 
 
@@ -231,36 +235,138 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
         tuning.close(
             actor=tuning.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason="the policy has changed since"
         )
-    changed = _changed(pool)
-    trials = _open(pool)
-    if trials and now - trials[0].study > STALE:
-        _abort_open(pool, "it took too long")
-        trials = []
-    if not trials:
-        last = Trial.objects.filter(pool=pool).exclude(reward=None).order_by("-study").first()
-        moments = (last.study if last else None, _drifted(pool))
-        studied, moved = (None if at is None else at.timestamp() for at in moments)
-        if not due(now.timestamp(), studied, moved, settings.every_s):
+    study = Study.objects.filter(pool=pool, state=StudyState.RUNNING).first()
+    if study is not None and (why := _outdated(study, base, now)):
+        tuning.stop_study(actor=tuning.OPTIMISER, pool=pool, reason=why)
+        study = None
+    at, moved = now if study is None else study.at, None
+    if study is None and not due(now.timestamp(), _studied_s(pool), _seconds(_drifted(pool)), settings.every_s):
+        moved = _moved(pool, settings, now)
+        if moved is None:
             return "not due"
-    study = trials[0].study if trials else now
-    since = study - timedelta(seconds=settings.window_s)
-    since = since if changed is None else max(since, changed)  # what came before is not what comes now
-    traffic = replicas.traffic_of(pool, since, study, most=settings.most_requests)
-    if traffic is None or len(traffic.rows) < settings.least_requests:
-        if trials:
-            _abort_open(pool, "its traffic is no longer in the ledger")
+    since = at - timedelta(seconds=settings.window_s)
+    changed = max((moment for moment in (moved, _changed(pool)) if moment is not None), default=None)
+    if study is not None:
+        since = study.window_from
+    elif changed is not None:
+        since = max(since, changed)  # what came before is not what comes now
+    # A study reads its window again in every call, and has to find the same each time.
+    traffic = replicas.traffic_of(pool, since, at, most=settings.most_requests, ended_by=at - WRITTEN)
+    if traffic is None or len(traffic.rows) < max(settings.least_requests, FEWEST):
+        if study is not None:
+            tuning.stop_study(actor=tuning.OPTIMISER, pool=pool, reason="its traffic is no longer in the ledger")
         return "too little traffic"
-    begun = time.monotonic()
-    optimizer = Optimizer(
-        SPACES[pool.policy], settings.seed + int(study.timestamp()) % 1_000_000, _values_now(pool, base)
-    )
-    optimizer.retell([(trial.values, trial.reward or 0.0) for trial in trials])
-    while len(trials) <= settings.trials:
-        tried = next_trial(optimizer, replicas.serving_of(base), traffic, settings, first=not trials)
-        trials.append(_keep(pool, base, (since, study), len(trials), tried))
-        if time.monotonic() - begun > BUDGET_S and len(trials) <= settings.trials:
-            return f"tried {len(trials)} of {settings.trials + 1}"
-    return _conclude(pool, base, trials, traffic, settings, automatic)
+    seed = settings.seed + int(at.timestamp()) % 1_000_000
+    began_s = time.thread_time()
+    search = Search(traffic, replicas.serving_of(base), settings, seed, () if study is None else study.told)
+    study = study or _begin(pool, base, since, at, len(traffic.rows), search.total)
+    if study is None:
+        return "another worker is at it"
+    return _go_on(pool, study, search, settings, automatic, began_s)
+
+
+def _moved(pool: Pool, settings: LoopSettings, now: datetime) -> datetime | None:
+    """When the last study began, if prompts have changed since: lengths are no longer those of its window."""
+    last = Study.objects.filter(pool=pool).order_by("-at").first()
+    if last is None or now - last.at < timedelta(seconds=settings.interval_s):
+        return None
+    lately = recent.recent_lengths(pool.slug, last.at, most=settings.most_requests)
+    if len(lately) < settings.least_requests:
+        return None
+    seen = recent.recent_lengths(pool.slug, last.window_from, until=last.window_until, most=settings.most_requests)
+    return None if drifted(seen, lately, settings) is None else last.at
+
+
+def _outdated(study: Study, base: PolicyVersion, now: datetime) -> str:
+    if study.base_id != base.pk:
+        return "the policy has changed since"
+    return "it took too long" if now - study.at > STALE else ""
+
+
+def _begin(pool: Pool, base: PolicyVersion, since: datetime, at: datetime, requests: int, total: int) -> Study | None:
+    try:
+        with transaction.atomic():
+            return Study.objects.create(
+                pool=pool, at=at, base=base, window_from=since, window_until=at, requests=requests, total=total,
+                heard_at=at,
+            )  # fmt: skip
+    except IntegrityError:
+        return None
+
+
+def _go_on(pool: Pool, study: Study, search: Search, settings: LoopSettings, automatic: bool, began_s: float) -> str:
+    """Replays until its share of a processor is used up for now, and concludes when there is nothing left to replay."""
+    before, budget_s = study.done, settings.cpu_share * RING_S
+    while (step := search.step()) is not None:
+        search.run(step)
+        if time.thread_time() - began_s > budget_s:
+            break
+    took_s = study.cpu_s + time.thread_time() - began_s
+    done = len(search.told)
+    mine = Study.objects.filter(pk=study.pk, state=StudyState.RUNNING, done=before)
+    if not mine.update(told=search.told, done=done, cpu_s=took_s, heard_at=timezone.now()):
+        return "another worker was quicker"
+    if search.step() is not None:
+        return f"replayed {done} of at most {study.total}"
+    return _conclude(pool, study, search, automatic)
+
+
+def _conclude(pool: Pool, study: Study, search: Search, automatic: bool) -> str:
+    """What served and what came into the last round are kept as trials; the winner waits, or becomes a canary."""
+    winner, (_, why) = search.winner(), search.verdict()
+    with transaction.atomic():
+        result = f"proposed: {why}" if winner is not None else f"nothing better: {why}"
+        if not Study.objects.filter(pk=study.pk, state=StudyState.RUNNING).update(
+            state=StudyState.ENDED, result=result[:300], ended_at=timezone.now(), total=F("done")
+        ):
+            return "another worker was quicker"
+        if winner is not None:
+            for older in Trial.objects.filter(pool=pool, state=TrialState.PROPOSED).exclude(reward=None):
+                later = "a later study proposes another"
+                tuning.close(actor=tuning.OPTIMISER, trial=older, state=TrialState.ABORTED, reason=later)
+        proposed = None
+        for candidate in search.candidates():
+            if candidate.round == LAST:
+                trial = _keep(pool, study, candidate, candidate == winner)
+                proposed = trial if candidate == winner else proposed
+        old = Study.objects.filter(pool=pool).exclude(state=StudyState.RUNNING).values_list("pk", flat=True)[KEPT:]
+        Study.objects.filter(pk__in=list(old)).delete()
+    if proposed is None:
+        return result
+    if automatic:
+        tuning.start_canary(actor=tuning.OPTIMISER, trial=proposed, reason=why)
+        return "canary"
+    return "proposed"
+
+
+def _keep(pool: Pool, study: Study, candidate: Candidate, won: bool) -> Trial:
+    decision = candidate.decision
+    reason = "what serves" if candidate.number == SERVING else "another candidate of the study was better"
+    if decision is not None:
+        reason = decision.reason
+    elif candidate.number != SERVING and not won:
+        reason = "it was not better than what serves, or others were"
+    now = timezone.now()
+    setting = replicas.setting_of(candidate.serving)
+    return Trial.objects.create(
+        pool=pool, at=now, study=study.at, number=candidate.number, base=study.base, values=dict(candidate.point),
+        params=setting["policy_params"], setting=setting, window_from=study.window_from,
+        window_until=study.window_until, requests=study.requests, reward=candidate.reward, parts=candidate.parts,
+        gate=decision.as_json() if decision is not None else {}, reason=reason[:300],
+        state=TrialState.PROPOSED if won else TrialState.REJECTED, ended_at=None if won else now,
+    )  # fmt: skip
+
+
+def _studied_s(pool: Pool) -> float | None:
+    """When the last study began; those of earlier releases are known by their trials."""
+    last = Study.objects.filter(pool=pool).order_by("-at").values_list("at", flat=True).first()
+    trial = Trial.objects.filter(pool=pool).exclude(reward=None).order_by("-study").first()
+    moments = [at for at in (last, trial.study if trial else None) if at is not None]
+    return _seconds(max(moments, default=None))
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
 
 
 def _changed(pool: Pool) -> datetime | None:
@@ -283,68 +389,6 @@ def _advised(pool: Pool) -> QuerySet[Trial]:
     return Trial.objects.filter(pool=pool, reward=None).exclude(values={})
 
 
-def _open(pool: Pool) -> list[Trial]:
-    """Trials of the study under way, in order."""
-    rows = Trial.objects.filter(pool=pool, state=TrialState.PROPOSED, ended_at=None, gate={}).exclude(reward=None)
-    newest = rows.order_by("-study").first()
-    return [] if newest is None else list(rows.filter(study=newest.study).order_by("number"))
-
-
-def _abort_open(pool: Pool, why: str) -> None:
-    for trial in _open(pool):
-        tuning.close(actor=tuning.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason=why)
-
-
-def _keep(pool: Pool, base: PolicyVersion, window: tuple[datetime, datetime], number: int, tried: Tried) -> Trial:
-    """A trial's row. Where another worker was quicker, with the same proposal, it is that one's."""
-    since, study = window
-    trial = Trial(
-        pool=pool, at=timezone.now(), study=study, number=number, base=base, values=tried.values, params=tried.params,
-        window_from=since, window_until=study, requests=tried.requests, reward=tried.reward,
-        reason="tried on recent traffic", parts={name: getattr(tried.parts, name) for name in Parts.__slots__},
-    )  # fmt: skip
-    try:
-        with transaction.atomic():
-            trial.save(force_insert=True)
-    except IntegrityError:
-        return Trial.objects.get(pool=pool, study=study, number=number)
-    return trial
-
-
-def _conclude(
-    pool: Pool, base: PolicyVersion, trials: Sequence[Trial], traffic: Traffic, settings: LoopSettings, automatic: bool
-) -> str:
-    """The best trials meet what serves, one after the other, until one wins; the others are done."""
-    better = [trial for trial in trials[1:] if (trial.reward or 0.0) > (trials[0].reward or 0.0)]
-    if not better:
-        _reject(trials, "the active version was better")
-        return "nothing better was found"
-    serving, why = replicas.serving_of(base), ""
-    gate_check = Gate(traffic, serving, settings)
-    for best in sorted(better, key=lambda trial: -(trial.reward or 0.0))[:GATED]:
-        passed, why, figures = gate(gate_check, serving, best.params)
-        Trial.objects.filter(pk=best.pk, state=TrialState.PROPOSED).update(gate=figures, reason=why[:300])
-        if passed:
-            break
-        _reject([best], why)
-    else:
-        _reject([trial for trial in trials if not _gated(trial)], "another candidate of the study was better")
-        return f"rejected: {why}"
-    _reject(
-        [trial for trial in trials if trial.pk != best.pk and not _gated(trial)],
-        "another candidate of the study was better",
-    )
-    best.refresh_from_db()
-    if automatic:
-        tuning.start_canary(actor=tuning.OPTIMISER, trial=best, reason=why)
-        return "canary"
-    return "proposed"
-
-
-def _gated(trial: Trial) -> bool:
-    return Trial.objects.filter(pk=trial.pk).exclude(gate={}).exists()
-
-
 def gate(judge: Gate, serving: Serving, params: dict[str, float | int | str]) -> tuple[bool, str, dict[str, object]]:
     """Whether parameters win on recent traffic without starving anybody, why, and the figures."""
     try:
@@ -354,16 +398,13 @@ def gate(judge: Gate, serving: Serving, params: dict[str, float | int | str]) ->
     return verdict.passed, verdict.reason, verdict.as_json()
 
 
-def _reject(trials: Sequence[Trial], reason: str) -> None:
-    for trial in trials:
-        tuning.close(actor=tuning.OPTIMISER, trial=trial, state=TrialState.REJECTED, reason=reason)
-
-
 def _values_now(pool: Pool, version: PolicyVersion) -> dict[str, float]:
-    """The knobs of what serves. How queues were cut is not a parameter; it is what the last kept trial says."""
+    """The knobs of EWSJF's queues. How they were cut is not a parameter; it is what the last kept trial says."""
     values = values_of(SPACES[pool.policy], version.policy_params)
     kept = Trial.objects.filter(pool=pool, state=TrialState.PROMOTED, version__number__lte=version.number)
     last = kept.order_by("-version__number").first()
     if last is not None:
-        values.update({name: last.values[name] for name in ("split_alpha", "max_queues") if name in last.values})
+        for name in ("split_alpha", "max_queues"):
+            found = last.values.get(f"{pool.policy}.{name}", last.values.get(name))
+            values[name] = values[name] if found is None else found
     return values

@@ -35,12 +35,17 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def record(pool: str, since: datetime, until: datetime | None = None) -> Recording:
-    """What was received from ``since`` on, in order of arrival; the latest ``MOST`` of it."""
+def record(
+    pool: str, since: datetime, until: datetime | None = None, *, most: int = MOST, ended_by: datetime | None = None
+) -> Recording:
+    """What was received from ``since`` on, in order of arrival; the latest ``most`` of it. ``ended_by``: only what had
+    ended by then, so that asking again later finds the same."""
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since)
     if until is not None:
         rows = rows.filter(received_at__lt=until)
-    entries = list(rows.order_by("-received_at", "-id").values_list(*_COLUMNS)[:MOST])
+    if ended_by is not None:
+        rows = rows.filter(done_at__lte=ended_by)
+    entries = list(rows.order_by("-received_at", "-id").values_list(*_COLUMNS)[: min(most, MOST)])
     entries.reverse()
     start = entries[0][0] if entries else since
     recorded = tuple(_recorded(row, start) for row in entries)
@@ -104,9 +109,11 @@ def lengths(pool: str) -> list[int]:
     return list(Sampled.objects.filter(pool=pool).order_by("at").values_list("input_tokens", flat=True))
 
 
-def recent_lengths(pool: str, since: datetime, *, most: int = MOST) -> list[int]:
+def recent_lengths(pool: str, since: datetime, *, until: datetime | None = None, most: int = MOST) -> list[int]:
     """Prompt lengths [tokens] of what an engine worked on lately, the latest ``most``."""
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, granted_at__isnull=False)
+    if until is not None:
+        rows = rows.filter(received_at__lt=until)
     return list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[:most])
 
 

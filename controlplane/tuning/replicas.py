@@ -16,7 +16,7 @@ from scheduling.simulator.recording import Recording
 from scheduling.simulator.replay import Replica
 from scheduling.simulator.result import served
 from scheduling.tuning.calibrate import Timed, calibrate
-from scheduling.tuning.traffic import Serving, Traffic
+from scheduling.tuning.traffic import Room, Serving, Traffic
 from telemetry.api.common import Unavailable
 from telemetry.api.live import live_store
 from telemetry.feed.store import LiveUnavailable
@@ -50,8 +50,24 @@ class Trust:
 
 
 def serving_of(version: PolicyVersion | Pool) -> Serving:
-    """What decides under a version, or in a pool now."""
-    return Serving(version.policy, version.policy_params, version.modifiers, version.routing, version.routing_params)
+    """What decides under a version, or in a pool now, whose room its traffic has."""
+    room = version.room if isinstance(version, PolicyVersion) else None
+    return Serving(
+        version.policy, version.policy_params, version.modifiers, version.routing, version.routing_params,
+        None if room is None else Room(room.get("prefill_credit"), room.get("headroom_slots")),
+    )  # fmt: skip
+
+
+def setting_of(serving: Serving) -> dict[str, Any]:
+    """A setting as a policy version keeps it."""
+    return {
+        "policy": serving.policy,
+        "policy_params": dict(serving.params),
+        "modifiers": {name: dict(params) for name, params in serving.modifiers.items()},
+        "routing": serving.routing,
+        "routing_params": dict(serving.routing_params),
+        **({} if serving.room is None else {"room": asdict(serving.room)}),
+    }
 
 
 def replicas_of(pool: Pool, calibration: Calibration | None) -> tuple[Replica, ...]:
@@ -72,10 +88,17 @@ def _credit(pool: Pool, backend: Backend) -> int | None:
 
 
 def traffic_of(
-    pool: Pool, since: datetime, until: datetime, *, most: int | None = None, calibration: Calibration | None = None
+    pool: Pool,
+    since: datetime,
+    until: datetime,
+    *,
+    most: int | None = None,
+    calibration: Calibration | None = None,
+    ended_by: datetime | None = None,
 ) -> Traffic | None:
     """What was asked for in a window, its latest ``most`` requests; None without any, or without backends."""
-    recording = recent.record(pool.slug, since, until)
+    fetched = recent.MOST if most is None else 2 * most
+    recording = recent.record(pool.slug, since, until, most=fetched, ended_by=ended_by)
     return as_traffic(pool, recording, most=most, calibration=calibration)
 
 
@@ -90,7 +113,10 @@ def as_traffic(
         return None
     spec, entitlements = pool_and_entitlements(pool)
     signal_s = grant_delay_s(turnaround_ms(pool))
-    return Traffic(tuple(rows), recording.tiers, replicas, signal_s=signal_s, pool=spec, entitlements=entitlements)
+    own = tuple(row.spec().prefill_tokens or None for row in pool.backends.all() if not row.draining)
+    return Traffic(
+        tuple(rows), recording.tiers, replicas, signal_s=signal_s, pool=spec, entitlements=entitlements, own_credits=own
+    )
 
 
 def turnaround_ms(pool: Pool) -> float | None:

@@ -6,6 +6,7 @@ from django.urls import path
 
 from controlplane.tuning.api import (
     RollbackView,
+    StudyStopView,
     TrialStartView,
     TrialStopView,
     TrialsView,
@@ -21,6 +22,7 @@ urlpatterns = [
     path("pools/<slug:pool>/versions", VersionsView.as_view(), name="pool-versions"),
     path("pools/<slug:pool>/rollback", RollbackView.as_view(), name="pool-rollback"),
     path("pools/<slug:pool>/tuning", TuningView.as_view(), name="pool-tuning"),
+    path("pools/<slug:pool>/study/stop", StudyStopView.as_view(), name="pool-study-stop"),
     path("pools/<slug:pool>/trials", TrialsView.as_view(), name="pool-trials"),
     path("pools/<slug:pool>/trials/<int:trial>", TrialView.as_view(), name="pool-trial"),
     path("pools/<slug:pool>/trials/<int:trial>/start", TrialStartView.as_view(), name="pool-trial-start"),

@@ -153,6 +153,11 @@ class Admission:
         """The last free slots that are kept for baselines now."""
         return self._kept
 
+    def keep(self, slots: int, most: int) -> None:
+        """Another headroom from now on. ``most``: how far it may be raised by itself."""
+        self.pool = replace(self.pool, headroom_slots=slots, headroom_most=most)
+        self._kept = slots
+
     @property
     def has_preemptible(self) -> bool:
         """Whether any preemptible request runs."""

@@ -8,7 +8,7 @@ nothing but credit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.prefill_speed import PrefillSpeed
@@ -31,7 +31,7 @@ class EngineWatch:
     """``engines`` by the names of their replicas. What is found stands in the view."""
 
     def __init__(self, engines: Mapping[str, Watched], view: PoolView) -> None:
-        self._engines = engines
+        self._engines = dict(engines)
         self._view = view
         self._prompts = Prompts()
         self._limited = dict.fromkeys(engines, False)
@@ -42,6 +42,11 @@ class EngineWatch:
             credit.set_budget(each.budget)
             if each.credit is None:
                 view.backends[name].prefill_credit = credit.credit
+
+    def give(self, name: str, credit: int | None) -> None:
+        """Another prefill credit for a replica from now on; None: found here."""
+        self._engines[name] = replace(self._engines[name], credit=credit)
+        self._view.backends[name].prefill_credit = self._credits[name].credit if credit is None else credit
 
     def decided(self, waits: bool, prompts: Iterable[int]) -> None:
         """After a decision that granted all it could. ``waits``: a request is left over; ``prompts``: lengths of what

@@ -195,6 +195,19 @@ class Replay:
                     self._grant()
         return sorted([*map(outcome_of, self._lives), *self._refused], key=lambda outcome: outcome.index)
 
+    def give_room(self, headroom: int, headroom_most: int, credits: Sequence[int | None]) -> None:
+        """Another headroom and other prefill credits from now on, as when somebody changes the pool's; to be called
+        from ``look``."""
+        if self._admission is not None:
+            self._admission.keep(headroom, headroom_most)
+        self._scheduler.headroom = headroom
+        for number, credit in enumerate(credits):
+            self._watch.give(_name(number), credit)
+        self._bounded = any(credit != 0 for credit in credits)
+        if not self._bounded:
+            for backend in self._view.backends.values():
+                backend.prefill_used = backend.prefill_owned = 0
+
     @property
     def view(self) -> PoolView:
         """What the scheduler believes of the replicas. To look at, not to change."""

@@ -1,21 +1,25 @@
 """Does a candidate win on the recording, and does nobody starve for it?
 
-Two conditions. It has to win: over variants of the recording that it and the serving policy both meet, the mean
-difference of the penalty is in its favour by more than chance (a one-sided 95 % paired t interval above zero). And no
-group may pay for it: for every tier and length class (short, middle, long thirds of the prompts) the p99 wait must stay
-below ``starvation`` times that of the serving policy, or below ``starvation_s``.
+It has to win: over variants of the recording that it and the serving policy both meet, the mean difference of the
+reward (:mod:`scheduling.tuning.merit`) is in its favour by more than chance (a one-sided 95 % paired t interval above
+zero). And no group may pay for it: no tier may lose more than ``drop`` of its attainment over all variants, and for
+every tier and length class (short, middle, long thirds of the prompts) the p99 wait must stay below ``starvation``
+times that of the serving policy, below ``starvation_s``, or below half of the time in which a whole answer was promised
+to the tier.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from scheduling.core.percentiles import interpolated
-from scheduling.simulator.result import Outcome
-from scheduling.tuning.reward import penalty
+from scheduling.simulator.result import Outcome, served
+from scheduling.simulator.workload import SimRequest
+from scheduling.tuning.guard import PATIENT
+from scheduling.tuning.merit import TierMerit, added, as_json, from_json, merit_of, plain_reward, worst_loss
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving, Traffic
 
@@ -31,13 +35,34 @@ class GateDecision:
 
     passed: bool
     reason: str
-    gain: float  # mean fall of the penalty
+    gain: float  # mean rise of the reward
     least_gain: float  # lower end of its interval
-    pairs: tuple[tuple[float, float], ...]  # penalty of the serving policy and of the candidate
+    pairs: tuple[tuple[float, float], ...]  # reward of the serving policy and of the candidate
     waits: dict[str, tuple[float, float]]  # "tier, length class": p99 wait [s] of both
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What one replay came to, as far as the gate asks. ``waits``: p99 wait [s] by tier and length class."""
+
+    merit: dict[str, TierMerit]
+    waits: dict[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"merit": as_json(self.merit), "waits": self.waits}
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Met:
+        return Met(from_json(raw["merit"]), dict(raw["waits"]))
+
+
+def meet(traffic: Traffic, serving: Serving, requests: Sequence[SimRequest]) -> Met:
+    """Serves requests. Raises PolicyError for a policy that cannot be made."""
+    outcomes = traffic.run(serving, requests)
+    return Met(merit_of(traffic.felt(requests, outcomes), outcomes), worst_waits(outcomes))
 
 
 class Gate:
@@ -46,17 +71,12 @@ class Gate:
     def __init__(self, traffic: Traffic, serving: Serving, settings: LoopSettings) -> None:
         self._traffic, self._settings = traffic, settings
         self._variants = [traffic.requests(number) for number in range(1, settings.pairs + 1)]
-        self._before = [traffic.run(serving, requests) for requests in self._variants]
+        self._before = [meet(traffic, serving, requests) for requests in self._variants]
 
     def judge(self, candidate: Serving) -> GateDecision:
         """Raises PolicyError for a policy that cannot be made."""
-        after = [self._traffic.run(candidate, requests) for requests in self._variants]
-        pairs = list(zip(self._penalties(self._before), self._penalties(after), strict=True))
-        return _verdict(pairs, worst_waits(_flat(self._before), _flat(after)), self._settings)
-
-    def _penalties(self, served: Sequence[Sequence[Outcome]]) -> list[float]:
-        felt = self._traffic.felt
-        return [penalty(felt(asked, outcomes)) for asked, outcomes in zip(self._variants, served, strict=True)]
+        after = [meet(self._traffic, candidate, requests) for requests in self._variants]
+        return decide(self._before, after, self._settings, promised_s(self._traffic))
 
 
 def judge(traffic: Traffic, serving: Serving, candidate: Serving, settings: LoopSettings) -> GateDecision:
@@ -64,27 +84,56 @@ def judge(traffic: Traffic, serving: Serving, candidate: Serving, settings: Loop
     return Gate(traffic, serving, settings).judge(candidate)
 
 
-def _flat(served: Sequence[Sequence[Outcome]]) -> list[Outcome]:
-    return [outcome for outcomes in served for outcome in outcomes]
+def promised_s(traffic: Traffic) -> dict[str, float]:
+    """How long a whole answer of each tier may take, where that is promised [s]."""
+    return {tier.name: tier.slo.ttlt_s for tier in traffic.tiers if tier.slo.ttlt_s is not None}
 
 
-def _verdict(
-    pairs: Sequence[tuple[float, float]], waits: dict[str, tuple[float, float]], settings: LoopSettings
+def decide(
+    before: Sequence[Met],
+    after: Sequence[Met],
+    settings: LoopSettings,
+    promised: Mapping[str, float],
+    default: Sequence[Met] = (),
 ) -> GateDecision:
-    gain, least = interval([before - after for before, after in pairs])
-    starving = {
-        group: both
-        for group, both in waits.items()
-        if both[1] > max(settings.starvation_s, settings.starvation * both[0])
+    """What pairs of replays say: of what serves, and of the candidate on the same requests. ``default``: of what a new
+    pool has, on the same as well; no tier may lose against that one either."""
+    pairs = [(plain_reward(a.merit), plain_reward(b.merit)) for a, b in zip(before, after, strict=True)]
+    gain, least = interval([b - a for a, b in pairs])
+    waits = {
+        group: (_mean([met.waits[group] for met in before if group in met.waits]), _mean(longer))
+        for group in sorted({name for met in before for name in met.waits})
+        if (longer := [met.waits[group] for met in after if group in met.waits])
     }
-    if starving:
-        group, (before, after) = max(starving.items(), key=lambda item: item[1][1] - item[1][0])
-        reason = f"it starves {group}: p99 wait {after:.1f} s instead of {before:.1f} s"
+    starving = {group: both for group, both in waits.items() if both[1] > _most_s(group, both[0], settings, promised)}
+    whole, paid = added([met.merit for met in after]), ""
+    for name, replays in (("", before), (" by default", default)):
+        reference = added([met.merit for met in replays])
+        if worst_loss(whole, reference) > settings.drop:
+            tier = max(reference, key=lambda tier: reference[tier].attainment - whole[tier].attainment)
+            was, now = 100 * reference[tier].attainment, 100 * whole[tier].attainment
+            paid = f"{tier} pays for it: {now:.1f} % in time instead of {was:.1f} %{name}"
+    passed = False
+    if paid:
+        reason = paid
+    elif starving:
+        group, (before_s, after_s) = max(starving.items(), key=lambda item: item[1][1] - item[1][0])
+        reason = f"it starves {group}: p99 wait {after_s:.1f} s instead of {before_s:.1f} s"
     elif least <= 0:
-        reason = f"it does not win on {settings.pairs} variants of the recording: penalty {-gain:+.4f}"
+        reason = f"it does not win on {len(pairs)} variants of the recording: reward {gain:+.4f}"
     else:
-        reason = f"it wins: penalty {-gain:+.4f}, at least {-least:+.4f}"
-    return GateDecision(not starving and least > 0, reason, gain, least, tuple(pairs), waits)
+        passed, reason = True, f"it wins: reward {gain:+.4f}, at least {least:+.4f}"
+    return GateDecision(passed, reason, gain, least, tuple(pairs), waits)
+
+
+def _most_s(group: str, before_s: float, settings: LoopSettings, promised: Mapping[str, float]) -> float:
+    """How long a group may wait at p99 [s] that waited ``before_s``."""
+    tier = group.split(", ", 1)[0]
+    return max(settings.starvation_s, settings.starvation * before_s, PATIENT * promised.get(tier, 0.0))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
@@ -95,12 +144,11 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
     return mean, mean - T95[min(count - 3, len(T95) - 1)] * spread / math.sqrt(count)
 
 
-def worst_waits(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, tuple[float, float]]:
-    """p99 wait [s] of both, for every tier and length class that has requests."""
-    edges = [interpolated([float(o.input_tokens) for o in before], share) for share in (1 / 3, 2 / 3)]
-    groups: dict[str, tuple[list[float], list[float]]] = {}
-    for side, outcomes in enumerate((before, after)):
-        for outcome in outcomes:
-            kind = CLASSES[sum(outcome.input_tokens > edge for edge in edges)]
-            groups.setdefault(f"{outcome.tier}, {kind}", ([], []))[side].append(outcome.wait_s)
-    return {name: (interpolated(a, 0.99), interpolated(b, 0.99)) for name, (a, b) in sorted(groups.items())}
+def worst_waits(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """p99 wait [s] for every tier and length class that has requests which were served."""
+    edges = [interpolated([float(o.input_tokens) for o in outcomes], share) for share in (1 / 3, 2 / 3)]
+    groups: dict[str, list[float]] = {}
+    for outcome in served(outcomes):
+        kind = CLASSES[sum(outcome.input_tokens > edge for edge in edges)]
+        groups.setdefault(f"{outcome.tier}, {kind}", []).append(outcome.wait_s)
+    return {name: interpolated(waits, 0.99) for name, waits in sorted(groups.items())}

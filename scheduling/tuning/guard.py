@@ -3,9 +3,10 @@
 * **SLO attainment** by Wald's sequential probability ratio test of each tier's requests: as good as before
   (``p``) against worse by ``drop``. It may be looked at after every request and still stops a good canary with at most
   the chance ``alarm``, and lets one that is worse by ``drop`` pass with at most ``miss``.
-* **p95 wait** of a tier above ``wait_factor`` times what it was, and above ``starvation_s``.
-* **Starvation age**: the oldest waiting request is older than ``starvation`` times the p99 wait of before, and older
-  than ten times ``starvation_s``.
+* **p95 wait** of a tier above ``wait_factor`` times what it was, above ``starvation_s``, and above half of the time in
+  which a whole answer was promised, where that was.
+* **Starvation age**: the oldest waiting request is older than ``starvation`` times the p99 wait of before, older than
+  ten times ``starvation_s``, and older than half of the longest time that any tier was promised.
 
 At the end of the interval a canary that was not stopped is kept if there were requests enough to tell.
 Sources: A. Wald, Sequential Tests of Statistical Hypotheses (1945); EWSJF 4.4.2 leaves guard rails open.
@@ -51,8 +52,18 @@ class Rails:
         return asdict(self)
 
 
-def watch(before: Mapping[str, Tally], now: Mapping[str, Tally], oldest_wait_s: float, settings: LoopSettings) -> Rails:
-    """Tallies by tier: before the canary, and since it began."""
+PATIENT = 0.5  # of the time to the last token that is promised, that a wait may take before it is starvation
+
+
+def watch(
+    before: Mapping[str, Tally],
+    now: Mapping[str, Tally],
+    oldest_wait_s: float,
+    settings: LoopSettings,
+    promised_s: Mapping[str, float] | None = None,
+) -> Rails:
+    """Tallies by tier: before the canary, and since it began. ``promised_s``: of tiers that are promised their last
+    token, in which time [s]."""
     limit = math.log((1.0 - settings.miss) / settings.alarm)
     evidence: dict[str, float] = {}
     waits: dict[str, tuple[float, float]] = {}
@@ -70,11 +81,13 @@ def watch(before: Mapping[str, Tally], now: Mapping[str, Tally], oldest_wait_s: 
                 )
         if len(earlier.waits) >= settings.least_canary and len(tally.waits) >= settings.least_canary:
             waits[tier] = (interpolated(earlier.waits, 0.95), interpolated(tally.waits, 0.95))
-            if waits[tier][1] > max(settings.starvation_s, settings.wait_factor * waits[tier][0]):
+            patient_s = PATIENT * (promised_s or {}).get(tier, 0.0)
+            if waits[tier][1] > max(settings.starvation_s, settings.wait_factor * waits[tier][0], patient_s):
                 reasons.append(f"p95 wait of {tier} {waits[tier][1]:.1f} s instead of {waits[tier][0]:.1f} s")
     longest = interpolated([wait for tally in before.values() for wait in tally.waits], 0.99)
     longest = 0.0 if math.isnan(longest) else longest
-    if oldest_wait_s > max(10 * settings.starvation_s, settings.starvation * longest):
+    patient_s = PATIENT * max((promised_s or {}).values(), default=0.0)
+    if oldest_wait_s > max(10 * settings.starvation_s, settings.starvation * longest, patient_s):
         reasons.append(f"a request has waited for {oldest_wait_s:.0f} s")
     count = sum(len(tally.waits) for tally in now.values())
     enough = count >= settings.least_canary

@@ -10,21 +10,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 
-from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.recording import Recorded
+from scheduling.simulator.replay import Replay
 from scheduling.simulator.result import Outcome, outcome_of
-from scheduling.tuning.gate import Gate
+from scheduling.tuning.gate import Gate, promised_s
 from scheduling.tuning.guard import Tally, tally, watch
-from scheduling.tuning.optimizer import Optimizer
+from scheduling.tuning.merit import merit_of, plain_reward, reward
+from scheduling.tuning.search import GATED, Search, apart
 from scheduling.tuning.settings import LoopSettings
-from scheduling.tuning.space import SPACES, Params, Values, params_of, queues_of
-from scheduling.tuning.study import GATED, Tried, drifted, due, next_trial
+from scheduling.tuning.space import SPACES, Params, defaults, params_of, queues_of
+from scheduling.tuning.structure import Structure
+from scheduling.tuning.study import drifted, due
 from scheduling.tuning.traffic import Serving, Traffic
 
 LOOK_S = 10.0
+RANDOM = 8  # trials of a loop that searches at random
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,6 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    values: Values
     serving: Serving  # itself
     before: Serving
     since_s: float
@@ -46,12 +49,12 @@ class Canary:
 
 @dataclass
 class Loop:
-    """``pool``: what arrives, in order, and the replicas. ``mode``: off, advise or automatic. ``follows_s``: in advise
-    mode, how long after a proposal a person starts it."""
+    """``pool``: what arrives, in order, and the replicas. ``mode``: off, advise, automatic, or random, which is
+    automatic with a few random points in place of a study's search. ``follows_s``: in advise mode, how long after a
+    proposal a person starts it."""
 
     pool: Traffic
     serving: Serving
-    values: Values
     cut_from: Sequence[int]  # prompts that the queues of ``serving`` were cut from
     settings: LoopSettings
     mode: str = "automatic"
@@ -59,22 +62,27 @@ class Loop:
     seed: int = 1
     done: list[Happened] = field(default_factory=list)
     _canary: Canary | None = None
-    _proposed: tuple[float, Values, Serving, Sequence[int]] | None = None
+    _proposed: tuple[float, Serving, Sequence[int]] | None = None
     _studied_s: float | None = None
+    _studied: Sequence[int] = ()  # prompts of the last study
     _changed_s: float | None = None
     _cut_s: float = 0.0
     _ended: list[Outcome] = field(default_factory=list)
+    _replay: Replay | None = None
 
     def run(self) -> list[Outcome]:
         """Serves the pool's traffic, looking every ten seconds."""
-        replay = self.pool.replay(self.serving)
-        return replay.run(self.pool.requests(), None if self.mode == "off" else self._look, every_s=LOOK_S)
+        self._replay = self.pool.replay(self.serving)
+        return self._replay.run(self.pool.requests(), None if self.mode == "off" else self._look, every_s=LOOK_S)
 
     def run_told(self, at_s: float, serving: Serving) -> list[Outcome]:
         """Serves it with another choice from a moment on, as somebody would who knew what comes."""
 
         def look(now_s: float, lives: Sequence[Life], oldest_wait_s: float) -> OrderingPolicy | None:
-            return _policy(serving) if at_s <= now_s < at_s + LOOK_S else None
+            if not at_s <= now_s < at_s + LOOK_S:
+                return None
+            replay.give_room(*self.pool.room_of(serving))
+            return serving.ordering()
 
         replay = self.pool.replay(self.serving)
         return replay.run(self.pool.requests(), look, every_s=LOOK_S)
@@ -90,12 +98,17 @@ class Loop:
             self._follow(now_s, *self._proposed)
         elif not self._repartition(now_s):
             self._study(now_s)
-        return None if self.serving == before else _policy(self.serving)
+        if self.serving == before:
+            return None
+        assert self._replay is not None
+        self._replay.give_room(*self.pool.room_of(self.serving))
+        return self.serving.ordering()
 
     def _watch(self, canary: Canary, now_s: float, oldest_wait_s: float) -> None:
         since = canary.since_s
         known_s = max(since - self.settings.window_s, self._changed_s or 0.0)
-        rails = watch(self._tally(known_s, since), self._tally(since, now_s), oldest_wait_s, self.settings)
+        before, lately = self._tally(known_s, since), self._tally(since, now_s)
+        rails = watch(before, lately, oldest_wait_s, self.settings, promised_s(self.pool))
         over = now_s >= since + self.settings.interval_s
         if not rails.stop and not over:
             return
@@ -104,11 +117,10 @@ class Loop:
             self.serving = canary.before
             self._note(now_s, "rolled back", rails.reason or "too few requests")
         else:
-            self.values = canary.values
             self._note(now_s, "promoted")
 
     def _repartition(self, now_s: float) -> bool:
-        if "split_alpha" not in self.values:
+        if self.serving.policy != "ewsjf":
             return False
         recent = [row.input_tokens for row in self._recent(now_s)]
         if len(recent) < self.settings.least_requests:
@@ -118,53 +130,52 @@ class Loop:
             return False
         why = "age" if changed is None else f"Kolmogorov-Smirnov {changed[0]:.2f}"
         self._changed_s = self._changed_s if changed is None else now_s
-        cut = params_of(self.values, queues_of(self.values, recent))["partition"]
+        values = defaults(SPACES["ewsjf"])
+        cut = params_of(values, queues_of(values, recent))["partition"]
         serving = self._with({**self.serving.params, "partition": cut})
         if self.mode == "advise":
             self._note(now_s, "proposed", f"repartition: {why}")
-            self._proposed = (now_s, self.values, serving, recent)
+            self._proposed = (now_s, serving, recent)
             return True
         self.serving, self.cut_from, self._cut_s = serving, recent, now_s
         self._note(now_s, "repartition", why)
         return True
 
     def _study(self, now_s: float) -> None:
+        since = self._changed_s or 0.0
         if not due(now_s, self._studied_s, self._changed_s, self.settings.every_s):
-            return
-        rows = self._recent(now_s, self._changed_s or 0.0)
+            if self._studied_s is None or now_s - self._studied_s < self.settings.interval_s:
+                return
+            since = max(since, self._studied_s)
+            lengths = [row.input_tokens for row in self._recent(now_s, since)]
+            if len(lengths) < self.settings.least_requests or not drifted(self._studied, lengths, self.settings):
+                return
+        rows = self._recent(now_s, since)
         if len(rows) < self.settings.least_requests:
             return
+        self._studied = [row.input_tokens for row in rows]
         self._studied_s = now_s
-        traffic = replace(self.pool, rows=rows)
-        tried = _study(traffic, self.serving, self.values, self.settings, self.settings.trials, self.seed + int(now_s))
-        better = sorted((trial for trial in tried[1:] if trial.reward > tried[0].reward), key=lambda t: -t.reward)
-        if not better:
-            self._note(now_s, "rejected", "the active version was better")
+        traffic, seed = replace(self.pool, rows=rows), self.seed + int(now_s)
+        search = blind if self.mode == "random" else study
+        candidate, why = search(traffic, self.serving, self.settings, seed)
+        if candidate is None:
+            self._note(now_s, "rejected", why)
             return
-        gate = Gate(traffic, self.serving, self.settings)
-        for best in better[:GATED]:
-            candidate = self._with(best.params)
-            verdict = gate.judge(candidate)
-            if verdict.passed:
-                break
-            self._note(now_s, "rejected", verdict.reason)
-        else:
-            return
-        self._note(now_s, "proposed", verdict.reason)
-        values, lengths = best.values, [row.input_tokens for row in rows]
+        self._note(now_s, "proposed", why)
+        lengths = [row.input_tokens for row in rows]
         if self.mode == "advise":
-            self._proposed = (now_s, values, candidate, lengths)
+            self._proposed = (now_s, candidate, lengths)
         else:
-            self._start(now_s, values, candidate, lengths)
+            self._start(now_s, candidate, lengths)
 
-    def _follow(self, now_s: float, at_s: float, values: Values, serving: Serving, lengths: Sequence[int]) -> None:
+    def _follow(self, now_s: float, at_s: float, serving: Serving, lengths: Sequence[int]) -> None:
         """A person starts what was proposed."""
         if now_s - at_s >= self.follows_s:
             self._proposed = None
-            self._start(now_s, values, serving, lengths)
+            self._start(now_s, serving, lengths)
 
-    def _start(self, now_s: float, values: Values, serving: Serving, lengths: Sequence[int]) -> None:
-        self._canary = Canary(values, serving, self.serving, now_s)
+    def _start(self, now_s: float, serving: Serving, lengths: Sequence[int]) -> None:
+        self._canary = Canary(serving, self.serving, now_s)
         self.serving, self.cut_from, self._cut_s = serving, lengths, now_s
         self._note(now_s, "canary")
 
@@ -188,23 +199,33 @@ class Loop:
         self.done.append(Happened(now_s, what, why))
 
 
-def _policy(serving: Serving) -> OrderingPolicy:
-    return make_policy(serving.policy, dict(serving.params), {k: dict(v) for k, v in serving.modifiers.items()})
+def study(traffic: Traffic, serving: Serving, settings: LoopSettings, seed: int) -> tuple[Serving | None, str]:
+    """A study from its beginning to its end: what won at the gate, if anything did, and why."""
+    search = Search(traffic, serving, settings, seed)
+    while (step := search.step()) is not None:
+        search.run(step)
+    return search.verdict()
 
 
-def best_values(
-    traffic: Traffic, serving: Serving, start: Values, settings: LoopSettings, trials: int, seed: int
-) -> tuple[Values, Params]:
-    """What ``trials`` proposals find on traffic that is known beforehand: an oracle."""
-    best = max(_study(traffic, serving, start, settings, trials, seed), key=lambda trial: trial.reward)
-    return best.values, best.params
-
-
-def _study(
-    traffic: Traffic, serving: Serving, start: Values, settings: LoopSettings, trials: int, seed: int
-) -> list[Tried]:
-    optimizer = Optimizer(SPACES[serving.policy], seed, start)
-    return [next_trial(optimizer, serving, traffic, settings, first=number == 0) for number in range(1 + trials)]
+def blind(traffic: Traffic, serving: Serving, settings: LoopSettings, seed: int) -> tuple[Serving | None, str]:
+    """A few random points in place of the search, chosen by and held against the same traffic as a study's."""
+    chosen_by, held_out = apart(traffic)
+    structure, requests = Structure(chosen_by, serving), chosen_by.requests()
+    drawn = [structure.serving(structure.draw(Random(f"blind {seed} {number}"))) for number in range(RANDOM)]
+    merits = [merit_of(chosen_by.felt(requests, rows), rows) for rows in (
+        chosen_by.run(one, requests) for one in (serving, *drawn)
+    )]  # fmt: skip
+    rewards = [reward(merit, merits[:1], settings.drop) for merit in merits[1:]]
+    better = sorted((n for n in range(RANDOM) if rewards[n] > plain_reward(merits[0])), key=lambda n: -rewards[n])
+    why = "what serves was better"
+    gate = Gate(held_out, serving, settings) if better else None
+    for number in better[:GATED]:
+        assert gate is not None
+        verdict = gate.judge(drawn[number])
+        why = verdict.reason
+        if verdict.passed:
+            return drawn[number], why
+    return None, why
 
 
 def attainment(outcomes: Sequence[Outcome], since_s: float, until_s: float) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from scheduling.tuning.reward import RewardWeights
+RETIRED = frozenset({"compactness", "balance", "queues", "penalty"})  # of earlier releases: read, and without effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class LoopSettings:
     every_s: float = 1800.0  # between two studies
     window_s: float = 3600.0  # of recent traffic that candidates are tried on
     interval_s: float = 300.0  # of a canary
-    trials: int = 8  # of one study, before the best of them is a candidate
+    trials: int = 24  # candidates of one study's first round, beside what serves and what a new pool has
+    cpu_share: float = 0.2  # of one processor, that a study may take while it goes on
     least_requests: int = 300  # in the window; with fewer nothing is tried
     most_requests: int = 2000  # of the window that one replay serves
     pairs: int = 5  # replays on which a candidate has to win, the same for both
@@ -31,10 +32,6 @@ class LoopSettings:
     drift_gap: float = 0.1  # as large as this as well: the largest gap between the two distributions
     recut_s: float = 7200.0  # queues older than this are cut anew from recent prompts, drift or not
     seed: int = 1
-    compactness: float = 0.1
-    balance: float = 0.1
-    queues: float = 0.05
-    penalty: float = 1.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -54,11 +51,8 @@ class LoopSettings:
         for name in ("drop", "alarm", "miss", "drift_p", "drift_gap"):
             if not 0 < getattr(self, name) < 0.5:
                 raise ValueError(f"{name} must lie between 0 and 0.5")
-        _ = self.weights
-
-    @property
-    def weights(self) -> RewardWeights:
-        return RewardWeights(self.compactness, self.balance, self.queues, self.penalty)
+        if not 0 < self.cpu_share <= 1:
+            raise ValueError("cpu_share must lie above 0 and be at most 1")
 
 
 def read_settings(raw: object) -> LoopSettings:
@@ -67,8 +61,8 @@ def read_settings(raw: object) -> LoopSettings:
         raise ValueError('write settings by name, such as {"interval_s": 600}')
     types = {field.name: field.type for field in fields(LoopSettings)}
     for name, value in raw.items():
-        if name not in types:
+        if name not in types and name not in RETIRED:
             raise ValueError(f"there is no {name!r}; there are: {', '.join(types)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, not {value!r}")
-    return LoopSettings(**raw)
+    return LoopSettings(**{name: value for name, value in raw.items() if name not in RETIRED})

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from scheduling.core.capacity import automatic_headroom, most_headroom
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.registry import make_routing
@@ -26,15 +27,26 @@ BLOCKS = 12
 Params = Mapping[str, float | int | str]
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much is granted ahead of a replica's first tokens [prompt tokens], and how many of the pool's free slots are
+    kept for baselines. None: automatic."""
+
+    prefill_credit: int | None = None
+    headroom_slots: int | None = None
+
+
 @dataclass(frozen=True)
 class Serving:
-    """What decides: a policy with its parameters, what is laid around it, and the routing."""
+    """What decides: a policy with its parameters, what is laid around it, the routing, and the room. ``room`` None: as
+    the pool of the traffic has it."""
 
     policy: str
     params: Params = field(default_factory=dict)
     modifiers: Mapping[str, Params] = field(default_factory=dict)
     routing: str = "least_work"
     routing_params: Params = field(default_factory=dict)
+    room: Room | None = None
 
     def ordering(self) -> OrderingPolicy:
         """Raises PolicyError for a policy that cannot be made."""
@@ -59,6 +71,7 @@ class Traffic:
     signal_s: float = 0.0
     pool: PoolSpec | None = None
     entitlements: tuple[EntitlementSpec, ...] = ()
+    own_credits: tuple[int | None, ...] = ()
 
     def variant(self, number: int) -> tuple[Recorded, ...]:
         """The recording itself (0), or its blocks drawn anew; the same number is the same draw."""
@@ -108,14 +121,46 @@ class Traffic:
     def replay(self, serving: Serving) -> Replay:
         """The pool with nothing on it. Raises PolicyError for a policy that cannot be made."""
         routing: RoutingPolicy = make_routing(serving.routing, dict(serving.routing_params))
+        pool, replicas, headroom = self.pool, self.replicas, self.headroom
+        if serving.room is not None:
+            pool, headroom = self._keeping(serving.room.headroom_slots)
+            replicas = self._credited(serving.room.prefill_credit)
         return Replay(
-            self.replicas,
+            replicas,
             serving.ordering(),
             routing,
-            headroom=self.headroom,
+            headroom=headroom,
             signal_s=self.signal_s,
-            admission=None if self.pool is None else partial(Admission, self.pool, self.entitlements),
+            admission=None if pool is None else partial(Admission, pool, self.entitlements),
         )
+
+    def room_of(self, serving: Serving) -> tuple[int, int, tuple[int | None, ...]]:
+        """Headroom, how far it may rise by itself, and the replicas' prefill credits, as a setting has them."""
+        pool, replicas, headroom = self.pool, self.replicas, self.headroom
+        if serving.room is not None:
+            pool, headroom = self._keeping(serving.room.headroom_slots)
+            replicas = self._credited(serving.room.prefill_credit)
+        if pool is not None:
+            headroom = pool.headroom_slots
+        return headroom, 0 if pool is None else pool.headroom_most, tuple(r.prefill_tokens for r in replicas)
+
+    def _credited(self, credit: int | None) -> tuple[Replica, ...]:
+        """The replicas with this prefill credit; None: each one's own, which most find while they serve."""
+        own = self.own_credits or (None,) * len(self.replicas)
+        return tuple(
+            replace(replica, prefill_tokens=found if credit is None else credit)
+            for replica, found in zip(self.replicas, own, strict=True)
+        )
+
+    def _keeping(self, slots: int | None) -> tuple[PoolSpec | None, int]:
+        """The pool with this headroom, and the headroom where there is no admission; None: automatic."""
+        if self.pool is None:
+            return None, self.headroom if slots is None else slots
+        if slots is not None:
+            return replace(self.pool, headroom_slots=slots, headroom_most=0), slots
+        every = sum(replica.slots for replica in self.replicas)
+        kept, most = automatic_headroom(every, self.entitlements), most_headroom(every, self.entitlements)
+        return replace(self.pool, headroom_slots=kept, headroom_most=most), kept
 
     def felt(self, requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> list[Felt]:
         """What users felt, for the reward."""

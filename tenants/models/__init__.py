@@ -9,7 +9,7 @@ from tenants.models.ownership import Owner
 from tenants.models.people import Membership, Role, Tenant
 from tenants.models.projects import Project
 from tenants.models.records import AuditEntry, CatalogVersion, EpochFloor
-from tenants.models.tuning import Author, PolicyVersion, Trial, TrialState, Tuning, TuningMode
+from tenants.models.tuning import Author, PolicyVersion, Study, StudyState, Trial, TrialState, Tuning, TuningMode
 
 __all__ = [
     "AccessToken",
@@ -37,6 +37,8 @@ __all__ = [
     "ScalingMode",
     "ServiceClass",
     "Slo",
+    "Study",
+    "StudyState",
     "Tenant",
     "Tier",
     "Trial",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from django.core.exceptions import ValidationError
@@ -27,6 +28,7 @@ from tenants.validators import (
 )
 
 _AT_LEAST_ONE = [MinValueValidator(1)]
+ROOM = ("prefill_credit", "headroom_slots")
 ENGINE_COUNTS = "backend"  # a pool's ``tokenizer``: its engines count
 
 
@@ -115,7 +117,9 @@ class Pool(Named):
         help_text='The routing\'s parameters by name, such as {"skew_tokens": 100000}.',
     )
     policy_version = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Counts changes of policy, modifiers, routing or their parameters."
+        default=1,
+        editable=False,
+        help_text="Counts changes of policy, modifiers, routing, their parameters, prefill credit or headroom.",
     )
     max_model_len = models.PositiveIntegerField(
         "context length [tokens]",
@@ -287,6 +291,18 @@ class Pool(Named):
                 violation_error_message="Min replicas must be 1 or more, and max replicas not less than that.",
             ),
         ]
+
+    @property
+    def room(self) -> dict[str, int | None]:
+        """How much is granted ahead and kept free, as a policy version keeps it; None where it is automatic."""
+        return {name: getattr(self, name) for name in ROOM}
+
+    @room.setter
+    def room(self, value: Mapping[str, int | None] | None) -> None:
+        """None leaves both as they are."""
+        for name in ROOM:
+            if value is not None and name in value:
+                setattr(self, name, value[name])
 
     def clean(self) -> None:
         if self.model in (self.aliases or []):

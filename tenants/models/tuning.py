@@ -32,10 +32,10 @@ def validate_settings(value: object) -> None:
 
 
 class Tuning(models.Model):
-    """How a pool is tuned. A pool without one is not."""
+    """How a pool is tuned. A pool without one is advised, with the default settings."""
 
     pool = models.OneToOneField(Pool, on_delete=models.CASCADE, related_name="tuning")
-    mode = models.CharField(max_length=9, choices=TuningMode.choices, default=TuningMode.OFF)
+    mode = models.CharField(max_length=9, choices=TuningMode.choices, default=TuningMode.ADVISE)
     settings = models.JSONField(
         default=dict,
         blank=True,
@@ -71,9 +71,14 @@ class PolicyVersion(models.Model):
     modifiers = models.JSONField(default=dict)
     routing = models.CharField(max_length=63)
     routing_params = models.JSONField(default=dict)
+    room = models.JSONField(
+        null=True,
+        help_text="The pool's prefill credit and headroom, null where they are automatic. Null as a whole: written by "
+        "a release that did not keep them, and left as they are when this version is restored.",
+    )
     changes = models.JSONField(default=dict, help_text="Field or parameter: [before, after].")
 
-    content: ClassVar[tuple[str, ...]] = ("policy", "policy_params", "modifiers", "routing", "routing_params")
+    content: ClassVar[tuple[str, ...]] = ("policy", "policy_params", "modifiers", "routing", "routing_params", "room")
 
     class Meta:
         ordering = ["pool", "-number"]
@@ -102,8 +107,45 @@ class TrialState(models.TextChoices):
     ABORTED = "aborted", "aborted: it could not be judged, the version before is active"
 
 
+class StudyState(models.TextChoices):
+    RUNNING = "running", "running: candidates are being replayed"
+    ENDED = "ended", "ended: it has a result"
+    STOPPED = "stopped", "stopped: by a person, by a change of the policy, or because it took too long"
+
+
+class Study(models.Model):
+    """One search for a better setting on one window of traffic, as far as it has come: replays are its only state."""
+
+    # Without constraints of the database, so that an older release, which does not know this table, can delete a pool.
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="studies", db_constraint=False)
+    at = models.DateTimeField("began")
+    base = models.ForeignKey(PolicyVersion, on_delete=models.CASCADE, related_name="+", db_constraint=False)
+    state = models.CharField(max_length=7, choices=StudyState.choices, default=StudyState.RUNNING)
+    window_from = models.DateTimeField()
+    window_until = models.DateTimeField()
+    requests = models.PositiveIntegerField(default=0, help_text="Requests of the window.")
+    done = models.PositiveIntegerField(default=0, help_text="Replays so far.")
+    total = models.PositiveIntegerField(default=0, help_text="Replays that it takes at most.")
+    told = models.JSONField(default=list, help_text="What the replays came to, in order.")
+    result = models.CharField(max_length=300, blank=True)
+    cpu_s = models.FloatField(default=0.0, help_text="Processor time that it has taken [s].")
+    heard_at = models.DateTimeField(null=True, help_text="When it last went on.")
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["pool", "-at"]
+        verbose_name_plural = "studies"
+        constraints = [
+            models.UniqueConstraint(name="study_once", fields=["pool", "at"]),
+            models.UniqueConstraint(name="one_study", fields=["pool"], condition=Q(state="running")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pool.slug} {self.at:%Y-%m-%dT%H:%M:%S}"
+
+
 class Trial(models.Model):
-    """One choice of a policy's values, from proposal to its end."""
+    """One candidate, from proposal to its end."""
 
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="trials")
     at = models.DateTimeField("proposed")
@@ -115,6 +157,11 @@ class Trial(models.Model):
     version = models.ForeignKey(PolicyVersion, on_delete=models.CASCADE, null=True, related_name="+")
     values = models.JSONField(default=dict, help_text="The knobs.")
     params = models.JSONField(default=dict, help_text="The policy's parameters that follow from them.")
+    setting = models.JSONField(
+        null=True,
+        help_text="All that it changes of the pool: policy, parameters, modifiers, routing and room. Null: only the "
+        "parameters.",
+    )
     window_from = models.DateTimeField()
     window_until = models.DateTimeField()
     requests = models.PositiveIntegerField(default=0, help_text="Requests of the recording it was tried on.")

@@ -33,18 +33,31 @@ export type Params = Record<string, unknown>;
 
 export type Version = Known<
   Schemas["Version"],
-  { modifiers: Record<string, Params>; changes: Record<string, [unknown, unknown]> }
+  { modifiers: Record<string, Params>; room: Record<string, number | null> | null; changes: Record<string, [unknown, unknown]> }
 >;
 
 export type Trial = Known<
   Schemas["Trial"],
   {
-    parts: Partial<Record<"compactness" | "balance" | "queues" | "penalty", number>>;
+    /** Attainment and tail, of all and (attainment.<tier>) of each tier; of trials of older releases the parts of another reward. */
+    parts: Record<string, number>;
+    setting: Setting | null;
     gate: { passed?: boolean; reason?: string; gain?: number; least_gain?: number; pairs?: [number, number][]; waits?: Record<string, [number, number]> };
     guard: { stop?: boolean; reason?: string; enough?: boolean; evidence?: Record<string, number>; limit?: number; waits?: Record<string, [number, number]>; attainment?: Record<string, [number, number]> };
   }
 >;
 
+/** A whole setting of a pool, as a policy version keeps it. */
+export interface Setting {
+  policy: string;
+  policy_params: Params;
+  modifiers: Record<string, Params>;
+  routing: string;
+  routing_params: Params;
+  room?: Record<string, number | null>;
+}
+
+export type Study = Schemas["Study"];
 export type Tuning = Known<Schemas["Tuning"], { settings: Record<string, number> }>;
 
 export type Scaling = Schemas["Scaling"];

@@ -23,7 +23,7 @@ from scheduling.simulator.recording import write_recording
 from telemetry.ledger import writer
 from telemetry.models import Calibration, LabRecording, LabRun
 from tenants import tuning
-from tenants.models import Pool, Trial
+from tenants.models import Pool, Study, Trial
 from tests.support import worlds
 from tests.support.answer_schemas import faults, schemas_of_answers
 from tests.support.telemetry_world import record
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db
 READS = ("pools/llama/versions", "pools/llama/tuning", "pools/llama/trials", "pools/llama/trust", "lab/recordings",
          "lab/runs", "pools/llama/trials/{trial}", "lab/runs/{run}")  # fmt: skip
 WRITES = ("pools/llama/rollback", "pools/llama/trials/{trial}/start", "pools/llama/trials/{trial}/stop",
-          "lab/runs/{run}/cancel", "lab/runs/{run}/again")  # fmt: skip
+          "pools/llama/study/stop", "lab/runs/{run}/cancel", "lab/runs/{run}/again")  # fmt: skip
 
 
 @pytest.fixture
@@ -126,7 +126,8 @@ def test_versions_are_listed_newest_first_and_one_call_goes_back(world: worlds.W
 
 def test_a_mode_is_set_with_settings_and_wrong_ones_are_told(world: worlds.World) -> None:
     olga = client(world, "olga")
-    assert call(olga, "get", "pools/llama/tuning", 200)["mode"] == "off"
+    told = call(olga, "get", "pools/llama/tuning", 200)
+    assert (told["mode"], told["study"]) == ("advise", None)
     told = call(
         olga, "put", "pools/llama/tuning", 200, {"mode": "advise", "settings": {"interval_s": 600, "trials": 5}}
     )
@@ -313,3 +314,18 @@ def test_one_trace_is_read_at_a_time(world: worlds.World) -> None:
             client(world, "olga"), "post", "lab/recordings", 400, {"name": "x", "file": file}, format="multipart"
         )
     assert "in a moment" in told["detail"]
+
+
+def test_the_study_under_way_is_shown_with_its_progress_and_can_be_stopped(world: worlds.World) -> None:
+    olga, pool = client(world, "olga"), Pool.objects.get(slug="llama")
+    base, now = tuning.version_now(pool), timezone.now()
+    Study.objects.create(
+        pool=pool, at=now, base=base, window_from=now - timedelta(hours=1), window_until=now, requests=150, done=7,
+        total=40, told=[{"round": 0}], cpu_s=1.5,
+    )  # fmt: skip
+    told = call(olga, "get", "pools/llama/tuning", 200)["study"]
+    assert (told["state"], told["done"], told["total"], told["base"]) == ("running", 7, 40, base.number)
+    assert "told" not in told, "replays are no reading"
+    told = call(olga, "post", "pools/llama/study/stop", 200)["study"]
+    assert (told["state"], told["result"]) == ("stopped", "olga stopped it")
+    assert call(olga, "post", "pools/llama/study/stop", 200)["study"]["state"] == "stopped"

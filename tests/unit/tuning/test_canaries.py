@@ -74,7 +74,7 @@ def test_a_canary_that_nobody_watched_is_aborted_and_what_was_before_serves(pool
     assert loop.tend("llama", now=trial.canary_at + timedelta(seconds=61)) == "aborted"
     pool.refresh_from_db()
     assert "urgency" not in pool.policy_params
-    assert loop.tend("llama") == "off", "and it stays ended"
+    assert loop.tend("llama") == "not due", "and it stays ended"
 
 
 def test_a_canary_whose_watcher_was_killed_is_aborted_however_soon_another_one_looks(pool: Pool):

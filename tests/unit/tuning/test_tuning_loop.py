@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -14,22 +14,39 @@ from controlplane.tuning import loop, replicas
 from scheduling.simulator.compare import GRANT_DELAY_S
 from scheduling.tuning import study
 from scheduling.tuning.gate import Gate
+from scheduling.tuning.search import DEFAULT, SERVING, Search
 from scheduling.tuning.settings import LoopSettings
-from scheduling.tuning.traffic import Serving
+from scheduling.tuning.traffic import Traffic
 from tenants import services, tuning
-from tenants.models import Author, Pool, Trial, TrialState
+from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState
 from tests.support.tuning_world import ANN, traffic, tuned
 
 pytestmark = pytest.mark.django_db
 
 
-def test_nothing_is_tuned_unless_somebody_wants_it(pool: Pool):
+@pytest.fixture(autouse=True)
+def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger of these tests is written beforehand, with requests that end a little after "now"."""
+    monkeypatch.setattr(loop, "WRITTEN", timedelta(seconds=-60))
+
+
+def test_a_pool_of_which_nobody_said_anything_gets_advice_and_keeps_what_it_has(pool: Pool):
+    traffic(300, timezone.now())
+    said = loop.tend("llama")
+    assert said == "proposed" or said.startswith(("replayed", "nothing better"))
+    assert Study.objects.filter(pool=pool).exists()
+    pool.refresh_from_db()
+    assert pool.policy_version == 1
+    assert not Trial.objects.filter(state=TrialState.CANARY).exists()
+
+
+def test_nothing_is_tuned_where_somebody_switched_it_off(pool: Pool):
+    tuned(pool, "off")
     traffic(300, timezone.now())
     assert loop.tend("llama") == "off"
     assert loop.tend("nothing") == "no such pool"
-    tuned(services.set_policy(actor=ANN, pool=pool, policy="fifo", params={}))
-    assert "nothing to tune" in loop.tend("llama")
     assert not Trial.objects.exists()
+    assert not Study.objects.exists()
 
 
 def test_with_too_little_traffic_nothing_is_tried(pool: Pool):
@@ -38,63 +55,149 @@ def test_with_too_little_traffic_nothing_is_tried(pool: Pool):
     assert loop.tend("llama") == "too little traffic"
 
 
-def test_a_study_tries_what_serves_first_and_ends_with_a_verdict(pool: Pool):
+def finished(**at: datetime) -> str:
+    """Rings until the study under way is over."""
+    while (said := loop.tend("llama", **at)).startswith("replayed"):
+        pass
+    return said
+
+
+def test_a_study_keeps_what_serves_and_its_last_round_as_trials_and_changes_nothing(pool: Pool):
     tuned(pool, "advise")
     traffic(500, timezone.now())
-    said = loop.tend("llama")
-    trials = list(Trial.objects.filter(pool=pool).order_by("number"))
-    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+    said = finished()
+    study, trials = Study.objects.get(pool=pool), list(Trial.objects.filter(pool=pool).order_by("number"))
+    assert (study.state, study.requests, study.done) == (StudyState.ENDED, 500, len(study.told))
+    assert [trial.number for trial in trials][:2] == [SERVING, DEFAULT]
     assert trials[0].params == pool.policy_params
-    assert all(0.0 <= trial.reward <= 1.0 and trial.parts for trial in trials)
-    assert said == "proposed" or said.startswith(("rejected", "nothing better"))
+    assert trials[1].setting["policy"] == "unified"
+    assert all(trial.parts["attainment"] <= 1.0 and trial.reward is not None for trial in trials)
     assert sum(trial.state == TrialState.PROPOSED for trial in trials) == (said == "proposed")
     pool.refresh_from_db()
     assert pool.policy_version == 1, "advice changes nothing"
     assert loop.tend("llama") == "not due"
 
 
-def test_a_study_that_was_interrupted_goes_on_as_if_it_had_not_been(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+def test_a_study_that_was_interrupted_after_every_replay_goes_on_as_if_it_had_not_been(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    now = timezone.now()
+    tuned(pool, "advise", cpu_share=1.0)
+    traffic(500, now)
+    finished(now=now)
+    whole, rows = Study.objects.get().told, list(Trial.objects.order_by("number").values_list("values", "reward"))
+    Trial.objects.all().delete()
+    Study.objects.all().delete()
+    monkeypatch.setattr(loop, "RING_S", 0.0)
+    assert loop.tend("llama", now=now).startswith("replayed 1 of at most")
+    assert finished(now=now + timedelta(seconds=5)) != "not due"
+    assert Study.objects.get().told == whole
+    assert list(Trial.objects.order_by("number").values_list("values", "reward")) == rows
+
+
+def test_what_a_killed_worker_had_not_stored_is_replayed_again_and_stored_once(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    """Two workers at one study: the second one's replays are those of the first, and are not added to them."""
     now = timezone.now()
     tuned(pool, "advise")
     traffic(500, now)
+    monkeypatch.setattr(loop, "RING_S", 0.0)
     loop.tend("llama", now=now)
-    whole = list(Trial.objects.order_by("number").values_list("values", "reward"))
-    Trial.objects.all().delete()
-    monkeypatch.setattr(loop, "BUDGET_S", 0.0)
-    assert loop.tend("llama", now=now) == "tried 1 of 4"
-    while loop.tend("llama", now=now + timedelta(seconds=5)).startswith("tried"):
-        pass
-    assert list(Trial.objects.order_by("number").values_list("values", "reward")) == whole
+    study = Study.objects.get()
+    other = replicas.traffic_of(pool, study.window_from, study.at, most=600)
+    search = Search(other, replicas.serving_of(study.base), tuning.tuning_of(pool).loop, 1, study.told)
+    loop.tend("llama", now=now)
+    assert loop._go_on(pool, study, search, tuning.tuning_of(pool).loop, False, 0.0) == "another worker was quicker"
+    assert Study.objects.get().done == 2
+
+
+def test_requests_that_reach_the_ledger_during_a_study_are_not_in_it(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    """One that ended later would move the window between two calls, and replays of others would be compared."""
+    now = timezone.now()
+    tuned(pool, "advise")
+    monkeypatch.setattr(loop, "WRITTEN", timedelta(seconds=15))
+    traffic(500, now - timedelta(seconds=30))
+    seen: list[tuple[object, ...]] = []
+    monkeypatch.setattr(loop, "RING_S", 0.0)
+    real = loop.Search
+
+    def search(traffic: Traffic, *rest: Any) -> Search:
+        seen.append(traffic.rows)
+        return real(traffic, *rest)
+
+    monkeypatch.setattr(loop, "Search", search)
+    loop.tend("llama", now=now)
+    traffic(50, now, first=1000)  # received before the study began, and written only now
+    loop.tend("llama", now=now)
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("how", ["asked", "off"])
+def test_a_study_that_is_stopped_ends_without_a_result(pool: Pool, monkeypatch: pytest.MonkeyPatch, how: str):
+    tuned(pool, "advise")
+    traffic(500, timezone.now())
+    monkeypatch.setattr(loop, "RING_S", 0.0)
+    loop.tend("llama")
+    if how == "off":
+        tuned(pool, "off")
+    else:
+        assert tuning.stop_study(actor=ANN, pool=pool, reason="ann stopped it")
+    study = Study.objects.get()
+    assert (study.state, study.ended_at is not None) == (StudyState.STOPPED, True)
+    assert loop.tend("llama") in ("off", "not due")
+    assert not Trial.objects.exists()
+    assert not tuning.stop_study(actor=ANN, pool=pool, reason="again")
+
+
+def winning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a new pool has wins each study."""
+    monkeypatch.setattr(Search, "winner", lambda self: self.candidates()[DEFAULT])
+    monkeypatch.setattr(Search, "verdict", lambda self: (None, "it wins"))
 
 
 def test_a_winner_becomes_a_canary_by_itself_only_in_automatic_mode(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     traffic(500, timezone.now())
+    winning(monkeypatch)
     tuned(pool)
-    monkeypatch.setattr(loop, "gate", lambda *_: (True, "it wins", {"passed": True}))
-    assert loop.tend("llama") in ("canary", "nothing better was found")
-    trial = Trial.objects.filter(state=TrialState.CANARY).first()
+    assert finished() == "canary"
+    trial = Trial.objects.get(state=TrialState.CANARY)
     pool.refresh_from_db()
-    assert (trial is not None) == (pool.policy_version == 2)
-    if trial is not None:
-        assert tuning.version_now(pool).author_kind == Author.OPTIMISER
+    assert (pool.policy_version, pool.policy) == (2, "unified")
+    version = tuning.version_now(pool)
+    assert (version.author_kind, version.changes["policy"]) == (Author.OPTIMISER, ["ewsjf", "unified"])
+    assert trial.setting["policy_params"] == pool.policy_params
 
 
-def test_where_the_best_trial_starves_somebody_the_next_best_has_its_turn(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+def test_a_trial_serves_its_whole_setting_and_what_it_replaced_comes_back(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    services.save(actor=ANN, instance=pool)
+    pool.prefill_credit, pool.headroom_slots, pool.modifiers = 4096, 1, {"fair": {}}
+    pool = services.save(actor=ANN, instance=pool)
+    before = tuning.version_now(pool)
+    assert before.room == {"prefill_credit": 4096, "headroom_slots": 1}
+    traffic(500, timezone.now())
+    winning(monkeypatch)
     tuned(pool, "advise")
-    traffic(500, timezone.now(), rate=9.0)
-    seen: list[dict[str, Any]] = []
+    assert finished() == "proposed"
+    trial = tuning.start_canary(actor=ANN, trial=Trial.objects.get(state=TrialState.PROPOSED), reason="ann agrees")
+    pool.refresh_from_db()
+    assert (pool.policy, pool.room, pool.modifiers) == (
+        "unified", {"prefill_credit": None, "headroom_slots": None}, {},
+    )  # fmt: skip
+    tuning.close(actor=ANN, trial=trial, state=TrialState.ROLLED_BACK, reason="ann ended it")
+    pool.refresh_from_db()
+    assert (pool.policy, pool.room, pool.modifiers) == ("ewsjf", before.room, {"fair": {}})
 
-    def second(held: Gate, serving: Serving, params: dict[str, Any]) -> tuple[bool, str, dict[str, Any]]:
-        seen.append(params)
-        return len(seen) == 2, f"verdict {len(seen)}", {"passed": len(seen) == 2}
 
-    monkeypatch.setattr(loop, "gate", second)
-    assert loop.tend("llama") == "proposed"
-    rewards = [Trial.objects.get(params=params).reward for params in seen]
-    assert rewards == sorted(rewards, reverse=True)
-    kept = Trial.objects.get(state=TrialState.PROPOSED)
-    assert (kept.params, kept.reason) == (seen[1], "verdict 2")
-    assert Trial.objects.get(params=seen[0]).reason == "verdict 1"
+def test_a_version_of_a_release_that_did_not_keep_the_room_leaves_it_as_it_is(pool: Pool):
+    first = tuning.version_now(pool).number
+    PolicyVersion.objects.filter(pool=pool).update(room=None)
+    pool.prefill_credit = 512
+    services.save(actor=ANN, instance=pool)
+    tuning.rollback(actor=ANN, pool=pool, number=first)
+    pool.refresh_from_db()
+    assert pool.prefill_credit == 512
 
 
 def test_studies_come_soon_after_prompts_changed_and_then_at_twice_the_distance():
@@ -206,23 +309,33 @@ def test_advice_to_cut_queues_anew_is_said_once_and_can_be_followed(pool: Pool):
     assert pool.policy_params["partition"]
 
 
-def test_advice_on_first_queues_brings_no_studies_before_their_time(pool: Pool, monkeypatch: pytest.MonkeyPatch):
-    """It was taken for a change of prompts, after which studies come at once and again and again."""
-    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), "advise", every_s=100_000)
+@pytest.mark.parametrize("policy", ["ewsjf", "unified"])
+def test_however_long_every_s_is_there_is_one_study_in_it(pool: Pool, policy: str):
+    """Advice on first queues was taken for a change of prompts, after which studies came again and again."""
+    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy=policy, params={}), "advise", every_s=100_000)
     now = timezone.now()
     traffic(400, now)
-    assert "the first queues" in loop.tend("llama", now=now)
-    traffic(120, now + timedelta(seconds=100), first=1000)
-    monkeypatch.setattr(loop, "BUDGET_S", 600.0)
-    made: list[int] = []
-    monkeypatch.setattr(loop, "_conclude", lambda *_: made.append(1) or "concluded")
-    for minute in (2, 5, 10, 30):
+    if policy == "ewsjf":
+        assert "the first queues" in loop.tend("llama", now=now)
+    for number, minute in enumerate((2, 5, 10, 30, 120), 1):
         later = now + timedelta(minutes=minute)
-        said = loop.tend("llama", now=later)
-        for trial in Trial.objects.exclude(reward=None).filter(state=TrialState.PROPOSED):
-            tuning.close(actor=tuning.OPTIMISER, trial=trial, state=TrialState.REJECTED, reason="done")
-        assert said == ("concluded" if minute == 2 else "not due")
-    assert len(made) == 1
+        traffic(150, later, first=1000 * number)
+        finished(now=later)
+    assert Study.objects.count() == 1
+
+
+def test_a_study_comes_before_its_time_where_prompts_are_others_than_those_of_the_last(pool: Pool):
+    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="unified", params={}), "advise", every_s=100_000)
+    now = timezone.now()
+    traffic(400, now)
+    finished(now=now)
+    later = now + timedelta(minutes=10)
+    traffic(150, later, first=1000, long_share=0.9)
+    finished(now=later)
+    finished(now=later + timedelta(seconds=10))
+    first, second = Study.objects.order_by("at")
+    assert second.window_from >= first.at, "what came before is not what comes now"
+    assert second.requests == 150
 
 
 def test_advice_that_is_followed_is_held_against_what_came_since_it_was_given(pool: Pool):

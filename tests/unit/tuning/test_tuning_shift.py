@@ -17,8 +17,7 @@ from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.replay import Replica
 from scheduling.tuning.rehearsal import Loop, attainment
 from scheduling.tuning.settings import LoopSettings
-from scheduling.tuning.space import SPACES, defaults, params_of, queues_of
-from scheduling.tuning.traffic import Serving, Traffic
+from scheduling.tuning.traffic import Room, Traffic
 
 SHIFT_S, END_S = 120.0, 300.0
 QUICK = LoopSettings(every_s=1e6, trials=2, pairs=3, least_requests=100, most_requests=300, window_s=600, interval_s=30)
@@ -26,13 +25,12 @@ JOB = shift.Job("same", "ewsjf", "off", 1, 900.0)
 
 
 def loop(mode: str, shift_s: float = SHIFT_S) -> Loop:
+    """Of a pool that cuts queues."""
     preset = load_preset("llama-3-8b-a100")
     replicas = (Replica(preset.step_time, 16, preset.kv_tokens, preset.token_budget),)
     pool = Traffic(shift.rows_of("same", 1, END_S, shift_s), SHIPPED, replicas)
     seen = [row.input_tokens for row in shift.rows_of("same", 2, SHIFT_S, math.inf)]
-    values = defaults(SPACES["ewsjf"])
-    serving = Serving("ewsjf", params_of(values, queues_of(values, seen)))
-    return Loop(pool, serving, values, seen, QUICK, mode)
+    return Loop(pool, shift.starting("ewsjf", seen), seen, QUICK, mode)
 
 
 def test_a_loop_that_is_off_changes_nothing():
@@ -94,30 +92,67 @@ def test_a_pool_is_back_from_the_moment_on_that_no_window_is_more_than_two_point
     assert shift.back_s(mine, oracle) == pytest.approx(back, nan_ok=True)
 
 
-def test_the_command_tells_every_mode_on_both_workloads_and_draws_them(
+def test_the_command_tells_the_modes_that_were_asked_for_and_draws_them(
     tmp_path: Path, settings: object, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(settings, "HOME", tmp_path)
-    for name, value in (("BEFORE_S", 60.0), ("AFTER_S", 120.0), ("WINDOW_S", 60.0), ("ORACLE", 2), ("SETTINGS", QUICK)):
+    settings.HOME = tmp_path  # type: ignore[attr-defined]
+    for name, value in (("BEFORE_S", 20.0), ("AFTER_S", 30.0), ("WINDOW_S", 20.0), ("SETTINGS", QUICK)):
         monkeypatch.setattr(shift, name, value)
     out = StringIO()
     plot = tmp_path / "shift.svg"
-    call_command("lab", "--processes", "1", "shift", "--seeds", "1", "--json", "--plot", str(plot), stdout=out)
+    modes = ("automatic", "off")
+    call_command(
+        "lab", "--processes", "1", "shift", "--seeds", "1", "--kind", "documents", "--json", "--plot", str(plot),
+        *(part for mode in modes for part in ("--mode", mode)), stdout=out,
+    )  # fmt: skip
     rows = json.loads(out.getvalue())
-    assert [(row["workload"], row["mode"]) for row in rows] == [
-        (kind, mode) for kind in shift.KINDS for mode in (*shift.MODES, "oracle")
-    ]
+    assert [(row["workload"], row["mode"]) for row in rows] == [("documents", mode) for mode in modes]
     assert all(0 <= row["after"][0] <= 100 for row in rows)
     assert all(row["refused"] == [0.0] for row in rows), "without limits everybody is let in"
     assert "loop automatic" in plot.read_text(encoding="utf-8")
     with pytest.raises(CommandError, match="--seeds"):
         call_command("lab", "shift", "--seeds", "0")
-    with pytest.raises(CommandError, match="nothing to tune"):
-        call_command("lab", "shift", "--policy", "fifo")
+    with pytest.raises(CommandError, match="unknown"):
+        call_command("lab", "shift", "--policy", "fofi")
+
+
+def test_a_settled_comparison_measures_on_what_comes_after_the_study(
+    tmp_path: Path, settings: object, monkeypatch: pytest.MonkeyPatch
+):
+    settings.HOME = tmp_path  # type: ignore[attr-defined]
+    quick = replace(QUICK, window_s=60.0)
+    for name, value in (("BEFORE_S", 10.0), ("AFTER_S", 80.0), ("SETTINGS", quick)):
+        monkeypatch.setattr(shift, name, value)
+    seen: list[Traffic] = []
+    monkeypatch.setattr(shift, "study", lambda traffic, *_: (seen.append(traffic), (None, "nothing better"))[1])
+    out = StringIO()
+    ask = ("lab", "--processes", "1", "shift", "--seeds", "1", "--settled", "--kind", "documents", "--json")
+    call_command(*ask, "--mode", "automatic", "--mode", "off", stdout=out)
+    automatic, off = json.loads(out.getvalue())
+    assert (automatic["mode"], off["mode"]) == ("automatic", "off")
+    assert automatic["after"] == off["after"], "nothing was proposed"
+    assert automatic["proposed"] == 0
+    (window,) = seen
+    assert window.rows[0].arrival_s >= 10.0
+    assert window.rows[-1].arrival_s < 70.0
+
+
+def test_a_setting_that_serves_from_a_moment_on_brings_its_room_with_it():
+    one = loop("off")
+    chosen = replace(one.serving, policy="fifo", params={}, room=Room(4096, 3))
+    one.run_told(50.0, chosen)
+    assert one.pool.room_of(chosen) == (3, 0, (4096,))
+    replay = one.pool.replay(one.serving)
+    replay.give_room(*one.pool.room_of(chosen))
+    assert replay.headroom == 3
+    assert [backend.prefill_credit for backend in replay.view.backends.values()] == [4096]
+    replay.give_room(*one.pool.room_of(replace(chosen, room=Room())))
+    begins = [replica.token_budget // 2 for replica in one.pool.replicas]
+    assert [backend.prefill_credit for backend in replay.view.backends.values()] == begins, "half a step"
 
 
 def test_with_limits_a_mode_is_judged_by_what_was_refused_as_well(monkeypatch: pytest.MonkeyPatch):
-    for name, value in (("BEFORE_S", 60.0), ("AFTER_S", 120.0), ("WINDOW_S", 60.0), ("ORACLE", 2), ("SETTINGS", QUICK)):
+    for name, value in (("BEFORE_S", 60.0), ("AFTER_S", 120.0), ("WINDOW_S", 60.0), ("SETTINGS", QUICK)):
         monkeypatch.setattr(shift, name, value)
     free, limited = (shift.run_job(job) for job in (JOB, replace(JOB, limits=True)))
     assert free["refused"] == 0.0

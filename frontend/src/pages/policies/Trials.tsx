@@ -1,7 +1,7 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, send } from "../../api/client";
-import type { Listed, Trial, Tuning } from "../../api/operate";
+import type { Listed, Study, Trial, Tuning } from "../../api/operate";
 import { category } from "../../charts/palette";
 import { Badge, type Tone } from "../../components/Badge";
 import { notify } from "../../components/Notices";
@@ -13,7 +13,7 @@ import { useDark } from "../../lib/theme";
 import type { Measured } from "../lab/lab";
 import { TrustNote } from "../lab/TrustNote";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { shown } from "./params";
+import { flat, shown } from "./params";
 import { Section } from "./parts";
 
 const REFRESH_MS = 5000;
@@ -28,35 +28,69 @@ const MEANING: Record<Tuning["mode"], string> = {
   advise: "Candidates are replayed on recent traffic and listed; an operator starts them.",
   automatic: "Candidates that win become canaries, and are kept or rolled back by the guard rails.",
 };
-const PARTS = ["compactness", "balance", "queues", "penalty"] as const;
-const PART_HELP: Record<(typeof PARTS)[number], string> = {
-  compactness: "share of the variance in prompt length that the queues explain; higher is better",
-  balance: "how evenly work is spread over the queues; higher is better",
-  queues: "number of queues as a share of the maximum; lower is better",
-  penalty: "lateness of requests; lower is better",
+const PART_HELP: Record<string, string> = {
+  attainment: "share of what was asked for, refusals included, that kept its promise; higher is better",
+  tail: "how late the latest tenth was, refusals included; lower is better",
 };
+const isTier = (name: string): boolean => name.startsWith("attainment.");
 
-/** The parts of a reward as bars from 0 to 1. */
+/** Attainment and tail as bars from 0 to 1; labelled, with each tier's. */
 function Parts({ parts, labelled }: { parts: Trial["parts"]; labelled?: boolean }) {
   const dark = useDark();
-  if (PARTS.every((name) => parts[name] === undefined)) return <span className="text-faint">{NONE}</span>;
+  const names = Object.keys(parts).filter((name) => labelled || !isTier(name));
+  if (names.length === 0) return <span className="text-faint">{NONE}</span>;
   return (
-    <div className={labelled ? "space-y-1.5" : "flex w-28 flex-col gap-0.5"} role="img" aria-label={PARTS.map((name) => `${name} ${parts[name]?.toFixed(2) ?? "unknown"}`).join(", ")}>
-      {PARTS.map((name, i) => (
-        <div key={name} title={`${name} ${parts[name]?.toFixed(3) ?? ""}: ${PART_HELP[name]}`}>
+    <div className={labelled ? "space-y-1.5" : "flex w-28 flex-col gap-0.5"} role="img" aria-label={names.map((name) => `${name.replace(".", " of ")} ${parts[name]?.toFixed(2) ?? "unknown"}`).join(", ")}>
+      {names.map((name, i) => (
+        <div key={name} title={`${name.replace(".", " of ")} ${parts[name]?.toFixed(3) ?? ""}${PART_HELP[name] ? `: ${PART_HELP[name]}` : ""}`}>
           {labelled && (
             <p className="flex justify-between gap-3 text-sm">
               <span>
-                {name} <span className="text-2xs text-faint">{PART_HELP[name]}</span>
+                {name.replace(".", " of ")} <span className="text-2xs text-faint">{PART_HELP[name]}</span>
               </span>
               <span className="font-medium">{parts[name]?.toFixed(3) ?? NONE}</span>
             </p>
           )}
           <div className={`overflow-hidden rounded-full bg-raised ${labelled ? "h-2" : "h-1"}`}>
-            <div className="h-full" style={{ width: `${(parts[name] ?? 0) * 100}%`, background: category(i, dark) }} />
+            <div className="h-full" style={{ width: `${Math.min(1, Math.max(0, parts[name] ?? 0)) * 100}%`, background: category(i, dark) }} />
           </div>
         </div>
       ))}
+    </div>
+  );
+}
+
+/** The study under way with its progress, or what came of the last one. */
+function StudyNote({ pool, study }: { pool: string; study: Study }) {
+  const client = useQueryClient();
+  const stop = useMutation({
+    mutationFn: () => send("POST", `pools/${pool}/study/stop`),
+    onSuccess: () => {
+      notify("The study is stopped.");
+      void client.invalidateQueries({ queryKey: ["tuning"] });
+    },
+    onError: (error) => notify(error.message),
+  });
+  const running = study.state === "running";
+  const share = Math.min(1, study.done / Math.max(1, study.total));
+  return (
+    <div className="panel flex flex-wrap items-center gap-x-4 gap-y-2 p-4" data-testid="study">
+      <Badge tone={running ? "warn" : "plain"}>{running ? "study under way" : `last study ${study.state}`}</Badge>
+      <div className="min-w-0 flex-1 basis-64 text-sm">
+        <p>
+          {running ? `${study.done} of at most ${study.total} replays` : study.result || "no result"} · {compact(study.requests)} requests · {study.cpu_s.toFixed(0)} s of processor time · began <When at={study.at} />
+        </p>
+        {running && (
+          <div className="mt-1.5 h-1.5 overflow-hidden rounded-full bg-raised" role="progressbar" aria-label="Replays of the study" aria-valuemin={0} aria-valuemax={study.total} aria-valuenow={study.done}>
+            <div className="h-full bg-amber" style={{ width: `${share * 100}%` }} />
+          </div>
+        )}
+      </div>
+      {running && (
+        <button type="button" className="button" disabled={stop.isPending} onClick={() => stop.mutate()}>
+          Stop study
+        </button>
+      )}
     </div>
   );
 }
@@ -111,9 +145,9 @@ function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; tr
           </span>
         </p>
         <section>
-          <h3 className="label mb-1">Parameters</h3>
+          <h3 className="label mb-1">{trial.setting ? "Setting" : "Parameters"}</h3>
           <dl className="text-sm">
-            {Object.entries(trial.params).map(([name, value]) => (
+            {Object.entries(trial.setting ? flat(trial.setting) : trial.params).map(([name, value]) => (
               <div key={name} className="flex justify-between gap-4 border-t border-line py-1">
                 <dt className="text-soft">{name}</dt>
                 <dd className="text-right font-medium break-all">{shown(value)}</dd>
@@ -134,7 +168,7 @@ function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; tr
             <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">
               <Badge tone={gate.passed ? "good" : "bad"}>{gate.passed ? "passed" : "not passed"}</Badge> {gate.reason}
             </p>
-            {gate.gain !== undefined && <p className="text-sm text-soft">Penalty reduced by {gate.gain.toFixed(4)} on average, and by at least {(gate.least_gain ?? 0).toFixed(4)} with 95 % confidence.</p>}
+            {gate.gain !== undefined && <p className="text-sm text-soft">Reward raised by {gate.gain.toFixed(4)} on average, and by at least {(gate.least_gain ?? 0).toFixed(4)} with 95 % confidence.</p>}
             <Pairs title="p99 wait by tier and prompt length" rows={gate.waits} format={waited} />
           </section>
         )}
@@ -218,6 +252,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
     { label: "When", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
     { label: "State", cell: (row) => <Badge tone={tones[row.state]}>{words(row.state)}</Badge> },
     { label: "Reward", right: true, by: (row) => row.reward, cell: (row) => row.reward?.toFixed(3) ?? NONE },
+    { label: "Setting", cell: (row) => <span className="text-soft">{row.setting ? [...Object.keys(row.setting.modifiers), row.setting.policy].join(" + ") : NONE}</span>, className: "whitespace-nowrap" },
     { label: "Parts", cell: (row) => <Parts parts={row.parts} /> },
     { label: "Version", right: true, cell: (row) => (row.version === null ? `${row.base} +` : `${row.base} → ${row.version}`) },
     { label: "Why", cell: (row) => <span className="text-soft">{row.reason}</span>, className: "min-w-56" },
@@ -251,6 +286,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
     >
       {tuning && <p className="text-sm text-soft">{MEANING[tuning.mode]}</p>}
       {tuning && <TrustNote trust={tuning.trust} pool={pool} />}
+      {tuning?.study && <StudyNote pool={pool} study={tuning.study} />}
       {canary?.canary_until && (
         <div className="panel flex flex-wrap items-center gap-x-4 gap-y-2 p-4" data-testid="canary">
           <Badge tone="warn">trial running</Badge>

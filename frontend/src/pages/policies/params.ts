@@ -31,24 +31,32 @@ export interface Change {
   after: unknown;
 }
 
-type Content = Pick<Version, "policy" | "policy_params" | "modifiers" | "routing" | "routing_params">;
+type Content = Pick<Version, "policy" | "policy_params" | "modifiers" | "routing" | "routing_params"> & { room?: Record<string, number | null> | null };
 
-const flat = (content: Content): Params => ({
+/** How a version's room reads; null where it is automatic. */
+const ROOM: Record<string, string> = { prefill_credit: "prefill credit", headroom_slots: "headroom" };
+const roomOf = (room: Content["room"]): Params => Object.fromEntries(Object.entries(room ?? {}).map(([name, value]) => [ROOM[name] ?? name, value ?? "automatic"]));
+
+/** A whole setting as one list of names and values. */
+export const flat = (content: Content): Params => ({
   policy: content.policy,
   ...Object.fromEntries(Object.entries(content.policy_params).map(([name, value]) => [name, value])),
   ...Object.fromEntries(Object.entries(content.modifiers).map(([name, value]) => [`modifier ${name}`, Object.keys(value).length ? value : "on"])),
   routing: content.routing,
   ...Object.fromEntries(Object.entries(content.routing_params).map(([name, value]) => [`routing ${name}`, value])),
+  ...roomOf(content.room),
 });
 
 /** What would change from one version to the other; undefined where it is not there. */
 export function difference(from: Content, to: Content): Change[] {
-  const [before, after] = [flat(from), flat(to)];
+  // A version that an older release wrote says nothing of the room, and restoring it leaves that as it is.
+  const both = !!from.room && !!to.room;
+  const [before, after] = [flat({ ...from, room: both ? from.room : null }), flat({ ...to, room: both ? to.room : null })];
   return [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => JSON.stringify(before[name]) !== JSON.stringify(after[name])).map((name) => ({ name, before: before[name], after: after[name] }));
 }
 
 /** The version's own changes, with parameters of a field written as such. */
-export const changesOf = (version: Pick<Version, "changes">): Change[] => Object.entries(version.changes).map(([name, [before, after]]) => ({ name: name.replace(/^policy_params[. ]/, ""), before, after }));
+export const changesOf = (version: Pick<Version, "changes">): Change[] => Object.entries(version.changes).map(([name, [before, after]]) => ({ name: name.replace(/^policy_params[. ]/, "").replace(/^room\.(.*)$/, (_, field: string) => ROOM[field] ?? field), before, after }));
 
 /** A value in a line: what is not there is the default. */
 export function shown(value: unknown): string {

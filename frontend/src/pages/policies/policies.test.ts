@@ -16,6 +16,7 @@ const version = (number: number, more: Partial<Version> = {}): Version => ({
   modifiers: {},
   routing: "least_work",
   routing_params: {},
+  room: null,
   partition: "",
   changes: {},
   serving: false,
@@ -44,6 +45,14 @@ it("a diff names what is set, changed and taken away", () => {
   expect(difference(from, from)).toEqual([]);
   expect(changesOf({ changes: { "policy_params.a": [1, null] } })).toEqual([{ name: "a", before: 1, after: null }]);
   expect([undefined, null, 0.123456, 3, "", { a: 1 }].map(shown)).toEqual(["default", "default", "0.1235", "3", "empty", '{"a":1}']);
+});
+
+it("a diff names the room only where both versions keep it", () => {
+  const from = version(1, { room: { prefill_credit: null, headroom_slots: 4 } });
+  const to = version(2, { room: { prefill_credit: 2048, headroom_slots: 4 } });
+  expect(difference(from, to)).toEqual([{ name: "prefill credit", before: "automatic", after: 2048 }]);
+  expect(difference({ ...from, room: null }, to)).toEqual([]);
+  expect(changesOf({ changes: { "room.headroom_slots": [null, 4] } })).toEqual([{ name: "headroom", before: null, after: 4 }]);
 });
 
 it("one click goes back to the version before, if that was another", () => {
