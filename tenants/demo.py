@@ -13,9 +13,9 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from scheduling.engines.kinds import kind_of
-from tenants import keys, services
+from tenants import keys, services, tuning
 from tenants.audit import Actor
-from tenants.models import AccessToken, ApiKey, Backend, Entitlement, Membership, Pool, Role, Tenant, Tier
+from tenants.models import AccessToken, ApiKey, Backend, Entitlement, Membership, Pool, Role, Tenant, Tier, TuningMode
 from tenants.models.capacity import PrefixCache
 
 ACTOR = Actor("demo", "system")
@@ -58,6 +58,13 @@ _CUSTOMERS = (
     _Customer("globex", "Its staff ask questions.", "standard", 0.4),
     _Customer("initech", "It summarises documents at night.", "batch", 1.0),
 )
+# The whole strategic loop within ten minutes of a first start: the pool begins with queues by prompt length, which know
+# nothing of tiers, so there is something to find.
+BEGINS_WITH = "ewsjf"
+TUNED = {
+    "every_s": 120, "window_s": 480, "interval_s": 90, "trials": 16, "pairs": 5, "least_requests": 240,
+    "most_requests": 900,
+}  # fmt: skip
 _PEOPLE = (("admin", Role.ADMIN, None), ("operator", Role.OPERATOR, None), ("member", Role.MEMBER, "acme"))
 
 
@@ -86,7 +93,10 @@ def ensure_demo(
     """
     engines = [DemoEngine(*backend) for backend in backends]
     with services.change(actor=ACTOR, reporting=True):  # it must start with whatever engines there are
+        new = not Pool.objects.filter(slug=pool_id).exists()
         pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine)
+        if new:
+            tuning.set_tuning(actor=ACTOR, pool=pool, mode=TuningMode.AUTOMATIC, settings=TUNED)
         slots_before = _slots(pool)
         _engines(pool, engines)
         texts = {}
@@ -114,6 +124,7 @@ def _pool(slug: str, model: str, upstream_model: str, max_model_len: int, engine
     pool = Pool.objects.filter(slug=slug).first() or Pool(
         slug=slug,
         description="The demo's model.",
+        policy=BEGINS_WITH,
         max_output_tokens=min(4096, largest),
         default_output_tokens=min(512, largest),
         routing="least_work",  # the simulated engines cache no prefixes

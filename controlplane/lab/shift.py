@@ -10,8 +10,8 @@ Before the shift four of five prompts are short. After it
 
 The pool starts with what a new pool has. ``random`` is the loop with eight random points in place of a study's search;
 ``oracle`` gets, at the shift, what a study finds on traffic of the second mix. With ``limits`` requests pass the
-product's admission: each tier has an entitlement whose concurrency is its share of the requests as a share of the slots,
-and what is refused was not in time.
+product's admission: each tier has an entitlement whose concurrency is its share of the requests as a share of the
+slots, and what is refused was not in time.
 """
 
 from __future__ import annotations
