@@ -407,12 +407,12 @@ class Deciding(_Base):
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
         if free >= self.qm_groups * (decodes + begun + room // self.block_size + 1):
             return
-        bucket_tokens, place, rows = self.qm_settings.bucket_tokens, self.qm_place, []
+        bucket_tokens, rows = self.qm_settings.bucket_tokens, []
         for request in self.running:
-            held: Held = request.quartermaster
+            held = request.quartermaster
             bucket = -2 if request.is_prefill_chunk else request.num_output_tokens // bucket_tokens
             if bucket != held.bucket:
-                held.bucket, held.place = bucket, place(self._qm_look(request))
+                held.bucket, held.place = bucket, self.qm_place(self._qm_look(request))
             rows.append((held.place, held.order, request.request_id))
         for at, name in enumerate(last_first(rows, VICTIMS)):
             request = self.requests[name]
