@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0020_projects'),
+        ('tenants', '0021_kubernetes'),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0021_kubernetes'),
+        ('tenants', '0022_tuning_advise'),
     ]
 
     operations = [
