@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema e42eb5eef1b2ac25, body 76b83c530fa57148
+// schema 1af9eacebfceab21, body 6f21f5190d9ea7a0
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -22,6 +22,28 @@ export interface components {
             recording: string;
             state: components["schemas"]["LabRunState"];
             total: number;
+        };
+        Action: {
+            /** @description What the console has a button for. */
+            do: string;
+            /** @description The replica, tenant or pool. */
+            of: string;
+            text: string;
+        };
+        /** @description A row of the catalog. */
+        Adapter: {
+            /** @description A short description. */
+            description: string;
+            /** @description The model name that clients send. No pool and no other adapter may have it. */
+            model: string;
+            /** @description Name of the pool. */
+            pool: string;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description Where engines find its weights, such as a path on their disks. Empty: it is never loaded from here. */
+            source: string;
+            /** @description The name under which engines list it. Empty: the same. */
+            upstream_model: string;
         };
         /** @description What was granted while a request waited, in hindsight. */
         Ahead: {
@@ -52,6 +74,10 @@ export interface components {
         Alert: {
             acknowledged_at: string | null;
             acknowledged_by: string;
+            assigned_at: string | null;
+            assigned_by: string;
+            /** @description Who looks after it. */
+            assigned_to: string;
             at: string;
             delivered_at: string | null;
             id: number;
@@ -126,6 +152,9 @@ export interface components {
             } | null;
             variants: number;
         };
+        Assignees: {
+            users: string[];
+        };
         Audit: {
             action: string;
             /** @description User name, or the part of the system that acted. */
@@ -139,7 +168,7 @@ export interface components {
             object: string;
             request_id: string;
             tenant: string | null;
-            /** @description Where it was done: api, admin, cli or system. */
+            /** @description Where it was done: api, admin, cli, kubernetes or system. */
             via: string;
         };
         /**
@@ -206,6 +235,42 @@ export interface components {
             request_id: string;
             was: components["schemas"]["InFlightState"];
         };
+        Channel: {
+            enabled: boolean;
+            /** @description Also receives alerts of rules that name no channel, and those that have no rule. */
+            for_all: boolean;
+            id: number;
+            kind: components["schemas"]["ChannelKindEnum"];
+            /** @description Rules name it by this. */
+            name: string;
+            /** @description Why the last attempt failed; empty: it did not. */
+            problem: string;
+            sent_at: string | null;
+            /** @description The target, without what would let others send there. */
+            shown_target: string;
+            tried_at: string | null;
+            /** @description Alerts whose last attempt failed. */
+            undelivered: number;
+        };
+        /**
+         * @description * `webhook` - webhook: a signed call to your own program
+         *     * `slack` - Slack, or another receiver of Slack's incoming webhooks
+         *     * `email` - e-mail
+         *     * `pagerduty` - PagerDuty, Events API v2
+         * @enum {string}
+         */
+        ChannelKindEnum: "webhook" | "slack" | "email" | "pagerduty";
+        ChannelTried: {
+            /** @description Why not; empty if it was sent. */
+            problem: string;
+            sent: boolean;
+        };
+        Colors: {
+            /** @description By tenant: a place in the palette. */
+            colors: {
+                [key: string]: number;
+            };
+        };
         Decision: {
             /** @description Whether the driver was called. */
             applied: boolean;
@@ -237,6 +302,13 @@ export interface components {
          * @enum {string}
          */
         DecisionOutcomeEnum: "advised" | "running" | "done" | "failed" | "superseded";
+        Delivery: {
+            channel: string;
+            delivered_at: string | null;
+            /** @description Why the last attempt failed; empty: it did not. */
+            problem: string;
+            resolution_delivered_at: string | null;
+        };
         /** @description A mean over variants and its 95 % interval. */
         Difference: {
             high: number;
@@ -245,13 +317,25 @@ export interface components {
             /** @description The interval leaves out 0. */
             sure: boolean;
         };
+        Effect: {
+            from: string;
+            /** @description That are not listed. */
+            more_tenants: number;
+            /** @description The most hurt first. */
+            tenants: components["schemas"]["Hurt"][];
+            to: string;
+            total: components["schemas"]["HurtInAll"];
+            /** @description False: it lasted longer than is summed up. */
+            whole: boolean;
+        };
         /**
          * @description * `vllm` - vllm: vLLM
          *     * `openai` - openai: any server with the OpenAI API, without metrics
          *     * `sglang` - sglang: SGLang, started with --enable-metrics
+         *     * `vllm_plugin` - vllm_plugin: vLLM with Quartermaster's scheduler inside
          * @enum {string}
          */
-        EngineEnum: "vllm" | "openai" | "sglang";
+        EngineEnum: "vllm" | "openai" | "sglang" | "vllm_plugin";
         /** @description What was found there. */
         EngineFound: {
             /** @description What its KV cache holds, where it says so. */
@@ -283,6 +367,8 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Entitlement: {
+            /** @description The adapter that it is for. null: the pool's own model. */
+            adapter: string | null;
             /** @description Depth of the token bucket [tokens]; required with tokens per second. */
             burst_tokens: number;
             /** @description Requests that may run at once. */
@@ -405,6 +491,7 @@ export interface components {
                 [key: string]: components["schemas"]["Facet"][];
             };
             groups: components["schemas"]["ExploredGroup"][];
+            heat: components["schemas"]["Heat"];
             /** @description That fit, and are summed up here. */
             requests: number;
             /** @description Older ones were not looked at; null: all were. */
@@ -420,6 +507,13 @@ export interface components {
             ttft_p95: number | null;
             waited_p50: number | null;
             waited_p95: number | null;
+        };
+        Exported: {
+            requests: {
+                [key: string]: unknown;
+            }[];
+            /** @description Complete from then on; null: all of it. */
+            searched_to: string | null;
         };
         Facet: {
             requests: number;
@@ -442,6 +536,61 @@ export interface components {
             pool: string;
             scope: string;
         };
+        Find: {
+            found: components["schemas"]["Found"][];
+        };
+        Firing: {
+            /** @description Epoch seconds. */
+            at: number;
+            pool: string;
+            subject: string;
+            /** @description Null: open at the end. */
+            until: number | null;
+            value: number;
+        };
+        Found: {
+            id: string;
+            kind: components["schemas"]["FoundKindEnum"];
+            label: string;
+            /** @description Paused, draining, revoked, open; else empty. */
+            state: string;
+            /** @description Whose it is; empty: of no single tenant. */
+            tenant: string;
+        };
+        /**
+         * @description * `tenant` - tenant
+         *     * `pool` - pool
+         *     * `backend` - backend
+         *     * `entitlement` - entitlement
+         *     * `project` - project
+         *     * `key` - key
+         *     * `request` - request
+         *     * `alert` - alert
+         * @enum {string}
+         */
+        FoundKindEnum: "tenant" | "pool" | "backend" | "entitlement" | "project" | "key" | "request" | "alert";
+        Grown: {
+            /** @description Requests per minute in the half hour before those; null: unknown. */
+            before: number | null;
+            /** @description Tokens. */
+            longest_prompt: number;
+            /** @description Requests in the five minutes before. */
+            per_minute: number;
+            tenant: string;
+        };
+        /** @description How many requests lie in each cell of time and duration. */
+        Heat: {
+            /** @description Columns, of equal length. */
+            bins: number;
+            /** @description [column, row, requests] */
+            cells: number[][];
+            from: number | null;
+            /** @description Upper bounds of the rows [s]; above them is one more. */
+            levels_s: number[];
+            measure: string;
+            /** @description Epoch seconds; null: no request. */
+            to: number | null;
+        };
         /** @description Who had slots while somebody waited. */
         Holder: {
             /** @description Of these, how many came later and went first. */
@@ -453,14 +602,62 @@ export interface components {
             slot_s: number;
             tenant: string;
         };
+        Hurt: {
+            failed: number;
+            /** @description Served, and missed their SLO. */
+            late: number;
+            refused: number;
+            requests: number;
+            tenant: string;
+            /** @description Had to wait for a slot. */
+            waited: number;
+        };
+        HurtInAll: {
+            failed: number;
+            late: number;
+            refused: number;
+            requests: number;
+            waited: number;
+        };
+        Incident: {
+            actions: components["schemas"]["Action"][];
+            alert: components["schemas"]["Alert"];
+            deliveries: components["schemas"]["Delivery"][];
+            effect: components["schemas"]["Effect"];
+            /** @description From a quarter of an hour before to after its end, oldest first. */
+            events: components["schemas"]["Event"][];
+            /** @description Whose load had grown before it began. */
+            grown: components["schemas"]["Grown"][];
+            /** @description False: there were more events. */
+            whole: boolean;
+        };
         /**
          * @description * `waiting` - waiting
          *     * `running` - running
          * @enum {string}
          */
         InFlightState: "waiting" | "running";
+        /** @description What requests of other tiers waited in its pool around the same moment. */
+        Instead: {
+            /** @description Length of the time looked at. */
+            seconds: number;
+            /** @description The shortest wait first. */
+            tiers: components["schemas"]["InsteadTier"][];
+            /** @description Tiers with too few requests then. */
+            unknown: string[];
+        };
+        InsteadTier: {
+            requests: number;
+            tier: string;
+            /** @description Median time to the first token. */
+            ttft_s: number | null;
+            /** @description Median wait for a slot. */
+            waited_s: number;
+        };
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
+            /** @description Requests that wait or run at once at each entitlement that it opens. Empty: no limit. */
+            concurrency: number | null;
             created_at: string;
             created_by: string | null;
             /** @description Name of the only entitlement it opens. Or a project. */
@@ -479,12 +676,22 @@ export interface components {
             opens: string[];
             /** @description Name of the project whose entitlements it opens. */
             project: string | null;
+            /** @description Requests a minute at each entitlement that it opens. Empty: no limit. */
+            requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
-            /** @description The person or service that its use is attributed to, such as an e-mail address. */
+            /** @description Tokens a minute, prompt and answer together, at each entitlement that it opens. Empty: no limit. */
+            tokens_per_minute: number | null;
+            /** @description The person or service that its use is attributed to, such as an e-mail address, where requests name no user. */
             user: string;
+            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            user_concurrency: number | null;
+            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            user_requests_per_minute: number | null;
+            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            user_tokens_per_minute: number | null;
         };
         /** @description A fresh token, with its secret for the only time. */
         IssuedToken: {
@@ -507,6 +714,8 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Key: {
+            /** @description Requests that wait or run at once at each entitlement that it opens. Empty: no limit. */
+            concurrency: number | null;
             created_at: string;
             created_by: string | null;
             /** @description Name of the only entitlement it opens. Or a project. */
@@ -523,12 +732,22 @@ export interface components {
             opens: string[];
             /** @description Name of the project whose entitlements it opens. */
             project: string | null;
+            /** @description Requests a minute at each entitlement that it opens. Empty: no limit. */
+            requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
-            /** @description The person or service that its use is attributed to, such as an e-mail address. */
+            /** @description Tokens a minute, prompt and answer together, at each entitlement that it opens. Empty: no limit. */
+            tokens_per_minute: number | null;
+            /** @description The person or service that its use is attributed to, such as an e-mail address, where requests name no user. */
             user: string;
+            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            user_concurrency: number | null;
+            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            user_requests_per_minute: number | null;
+            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            user_tokens_per_minute: number | null;
         };
         /**
          * @description * `queued` - queued
@@ -613,7 +832,7 @@ export interface components {
             role: components["schemas"]["MembershipRoleEnum"];
             /** @description Null for admins and operators. */
             tenant: string | null;
-            /** @description User name. */
+            /** @description Name of an existing user. */
             user: string;
         };
         /**
@@ -633,6 +852,41 @@ export interface components {
         MeTenant: {
             description: string;
             slug: string;
+        };
+        Moment: {
+            at: string;
+            pool: string;
+            /** @description The longest waiting first, then what ran. */
+            rows: components["schemas"]["MomentRow"][];
+            running: number;
+            tenants: components["schemas"]["MomentTenant"][];
+            waiting: number;
+            /** @description False: there were more than are listed. */
+            whole: boolean;
+        };
+        MomentRow: {
+            backend: string;
+            /** @description In that state by then. */
+            for_s: number;
+            prompt_tokens: number;
+            request_id: string;
+            state: components["schemas"]["MomentRowStateEnum"];
+            tenant: string;
+            tier: string;
+        };
+        /**
+         * @description * `waiting` - waiting
+         *     * `prefill` - prefill
+         *     * `decode` - decode
+         * @enum {string}
+         */
+        MomentRowStateEnum: "waiting" | "prefill" | "decode";
+        MomentTenant: {
+            /** @description Granted, without a first token. */
+            prompt_tokens: number;
+            running: number;
+            tenant: string;
+            waiting: number;
         };
         Neighbours: {
             engines: components["schemas"]["EngineWaits"][];
@@ -659,6 +913,15 @@ export interface components {
          * @enum {string}
          */
         OverLimitEnum: "refuse" | "wait";
+        PaginatedAdapterList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Adapter"][];
+        };
         PaginatedAlertList: {
             /** @example http://api.example.org/accounts/?cursor=cD00ODY%3D" */
             next: string | null;
@@ -873,6 +1136,7 @@ export interface components {
              *     * `vllm` - vllm: vLLM
              *     * `openai` - openai: any server with the OpenAI API, without metrics
              *     * `sglang` - sglang: SGLang, started with --enable-metrics
+             *     * `vllm_plugin` - vllm_plugin: vLLM with Quartermaster's scheduler inside
              */
             engine: components["schemas"]["EngineEnum"];
             /** @description Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. Empty: a sixth of the slots, at most all baselines, where others could take them. 0: all idle slots are lent. */
@@ -881,6 +1145,8 @@ export interface components {
             kv_bytes_per_token: number;
             /** @description KV cache [tokens], draining backends left out. */
             kv_tokens: number;
+            /** @description Engines are asked to load adapters that they lack. Off: an engine that allows this lets everyone who can reach it load files, so it is a decision about your network. */
+            load_adapters: boolean;
             /** @description Prompt and answer together [tokens]. */
             max_model_len: number;
             /** @description A larger max_tokens is refused [tokens]. */
@@ -1064,6 +1330,12 @@ export interface components {
             slug: string;
             /** @description Name of the tenant. */
             tenant: string;
+            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            user_concurrency: number | null;
+            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            user_requests_per_minute: number | null;
+            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            user_tokens_per_minute: number | null;
         };
         PromptTokens: {
             prompt_tokens: number;
@@ -1126,6 +1398,8 @@ export interface components {
          *     * `too_long` - too long
          *     * `slow_request` - slow request
          *     * `concurrency` - concurrency
+         *     * `key_limit` - key limit
+         *     * `user_limit` - user limit
          *     * `token_budget` - token budget
          *     * `kv_budget` - kv budget
          *     * `low_priority` - low priority
@@ -1140,6 +1414,7 @@ export interface components {
          *     * `queue_full` - queue full
          *     * `queue_timeout` - queue timeout
          *     * `no_backend` - no backend
+         *     * `no_adapter` - no adapter
          *     * `rebuilding` - rebuilding
          *     * `state_unavailable` - state unavailable
          *     * `shutting_down` - shutting down
@@ -1157,7 +1432,7 @@ export interface components {
          *     * `key_revoked` - key revoked
          * @enum {string}
          */
-        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
+        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "no_adapter" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
         Recording: {
             at: string;
             author: string;
@@ -1166,6 +1441,17 @@ export interface components {
             pool: string;
             requests: number;
             span_s: number;
+        };
+        Rehearsal: {
+            days: number;
+            /** @description Null: unknown, nothing of that time is stored. */
+            fired: number | null;
+            /** @description The newest. */
+            firings: components["schemas"]["Firing"][];
+            /** @description Share of the time of which it is known, 0..1. */
+            known: number;
+            /** @description Pools that were not looked at. */
+            left_out: string[];
         };
         /** @description A ledger entry, with the waits between its moments worked out. */
         Request: {
@@ -1184,6 +1470,10 @@ export interface components {
             granted_at: string | null;
             input_tokens: number;
             input_tokens_est: number;
+            /** @description The entitlement that refused it, where a fallback took it over. */
+            instead_of: string;
+            /** @description The reason with which that refused it. */
+            instead_why: string;
             /** @description The key's public part. */
             key_id: string;
             /** @description The model name in the request. */
@@ -1218,6 +1508,8 @@ export interface components {
             ttft_ms: number | null;
             ttft_slo_s: number | null;
             ttlt_slo_s: number | null;
+            /** @description As the request named it, else the user of the key; a digest where it was too long. */
+            user: string;
             /** @description Why it was granted then, and on that backend. */
             why: string;
         };
@@ -1255,6 +1547,10 @@ export interface components {
             granted_at: string | null;
             input_tokens: number;
             input_tokens_est: number;
+            /** @description The entitlement that refused it, where a fallback took it over. */
+            instead_of: string;
+            /** @description The reason with which that refused it. */
+            instead_why: string;
             /** @description The key's public part. */
             key_id: string;
             /** @description The model name in the request. */
@@ -1290,6 +1586,8 @@ export interface components {
             ttft_ms: number | null;
             ttft_slo_s: number | null;
             ttlt_slo_s: number | null;
+            /** @description As the request named it, else the user of the key; a digest where it was too long. */
+            user: string;
             /** @description Why it was granted then, and on that backend. */
             why: string;
         };
@@ -1312,24 +1610,50 @@ export interface components {
             revoked: string[];
         };
         Rule: {
-            /** @description The alert clears at this value. Empty: the threshold. */
+            /** @description Where its alerts are sent as well, by name. None: the default channels. */
+            channels: string[];
+            /** @description The value at which the alert clears. Empty: the threshold. Between the two nothing changes, so a value that fluctuates raises one alert. */
             clear_threshold: number | null;
+            /** @description A rule that is not enabled opens no alerts. */
             enabled: boolean;
             /** @default 60 */
             for_s: number;
             id: number;
+            /**
+             * @description What the rule measures.
+             *
+             *     * `slo_attainment` - SLO attainment over the last minute [0..1], below
+             *     * `queue_age` - wait of the oldest request in the queue [s], above
+             *     * `debt` - service debt of an entitlement, above
+             *     * `backend_health` - a backend that receives no work and is not draining
+             *     * `quota` - share of a tenant's quota that is used [0..1], above
+             *     * `ttft` - p95 of the time to the first token over the last minute [s], above
+             *     * `refusals` - share of requests refused over the last minute [0..1], above
+             *     * `failures` - share of requests that failed over the last minute [0..1], above
+             *     * `engine_queue` - requests waiting inside an engine, above
+             *     * `kv_cache` - share of a replica's KV cache in use [0..1], above
+             *     * `no_leader` - a pool without a leader
+             *     * `cost` - cost of a tenant since midnight UTC [its currency], above
+             */
             kind: components["schemas"]["RuleKindEnum"];
+            /** @description Shown with its alerts and sent to the webhook. */
             name: string;
             /** @description Its open alerts. */
             open: number;
             /** @description Empty: every pool. */
             pool: string;
+            /**
+             * @description Shown with its alerts and sent to the webhook.
+             *
+             *     * `warning` - warning
+             *     * `critical` - critical
+             */
             severity: components["schemas"]["SeverityEnum"];
-            /** @description Empty: the whole pool, or every tenant. */
+            /** @description For SLO, debt, budget, first token, refusals, failures and cost. Empty: the pool as a whole, or each tenant. */
             tenant: string;
-            /** @description The alert opens beyond this; none for backends. */
+            /** @description The alert opens beyond this. A share such as 0.9 for SLO, budget, refusals, failures and KV cache; seconds for queue and first token; requests for the engine queue; the currency for cost; debt as on the overview. Empty for backend health and no leader. */
             threshold: number | null;
-            /** @description Empty: QUARTERMASTER_ALERT_WEBHOOK. */
+            /** @description Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Empty: QUARTERMASTER_ALERT_WEBHOOK, if it is set. */
             webhook: string;
         };
         /**
@@ -1403,6 +1727,13 @@ export interface components {
             state: components["schemas"]["LabRunState"];
             total: number;
             trust: components["schemas"]["MeasuredTrust"] | null;
+        };
+        SavedView: {
+            created_at: string;
+            id: number;
+            name: string;
+            /** @description As in the address, without the question mark. */
+            query: string;
         };
         Scaling: {
             decisions: components["schemas"]["Decision"][];
@@ -1505,8 +1836,12 @@ export interface components {
             cost: components["schemas"]["RequestCost"] | null;
             /** @description Operators and admins only; null without a first token. */
             engine: components["schemas"]["StoryEngine"] | null;
+            /** @description Operators and admins only. */
+            instead: components["schemas"]["Instead"] | null;
             /** @description Operators and admins only; else empty. */
             positions: components["schemas"]["StoryPlace"][];
+            /** @description Null where it was not refused. */
+            retry: components["schemas"]["StoryRetry"] | null;
             /** @description How it went and what its time was spent on, in a sentence. */
             verdict: string;
             /** @description Null where unknown. */
@@ -1530,13 +1865,18 @@ export interface components {
          * @enum {string}
          */
         StoryCheckStateEnum: "passed" | "failed" | "not_reached";
-        /** @description The time from grant to first token, divided by prompt tokens (``telemetry/ledger/prefill.py``). */
+        /**
+         * @description The time from grant to first token (``telemetry/ledger/prefill.py``): by what its own prompt was predicted to
+         *     take, else divided by prompt tokens.
+         */
         StoryEngine: {
+            /** @description What its own prompt needs; null: unknown, or nothing was ahead. */
+            predicted_ms: number | null;
             /** @description Of its own prompt. */
             prefill_ms: number;
             /** @description Of these. */
             prompt_tokens: number;
-            /** @description Behind other prompts, at most. */
+            /** @description Behind other prompts; without a prediction at most. */
             queue_ms: number;
             /** @description Ahead of it in the same engine. */
             requests: number;
@@ -1551,10 +1891,32 @@ export interface components {
             service_class: number;
             slo: number;
         };
+        /** @description The next request of the same key. */
+        StoryNext: {
+            /** @description After the refusal. */
+            after_s: number;
+            outcome: string;
+            reason: string;
+            request_id: string;
+        };
         StoryPlace: {
             at: string;
             /** @description In the pool's queue; 0: granted. */
             place: number;
+        };
+        /** @description What a refused client was asked to wait, and when its key came back. */
+        StoryRetry: {
+            /** @description Requests of the key that came before the least of it. */
+            early: number;
+            /** @description The header is spread around it: at least this. */
+            least_s: number | null;
+            most_s: number | null;
+            /** @description Null: none has ended since. */
+            next: components["schemas"]["StoryNext"] | null;
+            /** @description Null: none came, or it came within the spread. */
+            obeyed: boolean | null;
+            /** @description Null: no wait was sent, or it was not recorded. */
+            told_s: number | null;
         };
         /** @description The weight of its entitlement when it arrived. */
         StoryWeight: {
