@@ -228,7 +228,7 @@ class NotificationChannel(models.Model):
     secret: ClassVar[tuple[str, ...]] = ("target",)
 
     name = models.SlugField(max_length=63, unique=True, help_text="Rules name it by this.")
-    kind = models.CharField(max_length=10, choices=ChannelKind.choices)
+    kind = models.CharField(max_length=10, choices=ChannelKind.choices, help_text="What receives the alerts.")
     target = models.CharField(
         max_length=500,
         help_text="Webhook and Slack: the address, whose host is on QUARTERMASTER_WEBHOOK_HOSTS. E-mail: up to ten "
@@ -239,7 +239,7 @@ class NotificationChannel(models.Model):
         default=False,
         help_text="Also receives alerts of rules that name no channel, and those that have no rule.",
     )
-    enabled = models.BooleanField(default=True)
+    enabled = models.BooleanField(default=True, help_text="Off: nothing is sent to it.")
     created_at = models.DateTimeField(auto_now_add=True)
     tried_at = models.DateTimeField("last tried", null=True, blank=True)
     sent_at = models.DateTimeField("last sent", null=True, blank=True)

@@ -16,10 +16,10 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.SlugField(help_text='Rules name it by this.', max_length=63, unique=True)),
-                ('kind', models.CharField(choices=[('webhook', 'webhook: a signed call to your own program'), ('slack', "Slack, or another receiver of Slack's incoming webhooks"), ('email', 'e-mail'), ('pagerduty', 'PagerDuty, Events API v2')], max_length=10)),
+                ('kind', models.CharField(choices=[('webhook', 'webhook: a signed call to your own program'), ('slack', "Slack, or another receiver of Slack's incoming webhooks"), ('email', 'e-mail'), ('pagerduty', 'PagerDuty, Events API v2')], help_text='What receives the alerts.', max_length=10)),
                 ('target', models.CharField(help_text='Webhook and Slack: the address, whose host is on QUARTERMASTER_WEBHOOK_HOSTS. E-mail: up to ten addresses, with commas. PagerDuty: the integration key.', max_length=500)),
                 ('for_all', models.BooleanField(default=False, help_text='Also receives alerts of rules that name no channel, and those that have no rule.', verbose_name='default')),
-                ('enabled', models.BooleanField(default=True)),
+                ('enabled', models.BooleanField(default=True, help_text='Off: nothing is sent to it.')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('tried_at', models.DateTimeField(blank=True, null=True, verbose_name='last tried')),
                 ('sent_at', models.DateTimeField(blank=True, null=True, verbose_name='last sent')),

@@ -80,10 +80,10 @@ export const FIELDS = {
   },
   "notification-channels": {
     name: {"kind": "text", "required": true, "maxLength": 63, "help": "Rules name it by this."},
-    kind: {"kind": "choice", "required": true, "options": [{"value": "webhook", "label": "webhook: a signed call to your own program"}, {"value": "slack", "label": "Slack, or another receiver of Slack's incoming webhooks"}, {"value": "email", "label": "e-mail"}, {"value": "pagerduty", "label": "PagerDuty, Events API v2"}]},
+    kind: {"kind": "choice", "required": true, "options": [{"value": "webhook", "label": "webhook: a signed call to your own program"}, {"value": "slack", "label": "Slack, or another receiver of Slack's incoming webhooks"}, {"value": "email", "label": "e-mail"}, {"value": "pagerduty", "label": "PagerDuty, Events API v2"}], "help": "What receives the alerts."},
     target: {"kind": "secret", "maxLength": 500, "help": "Webhook and Slack: the address, whose host is on QUARTERMASTER_WEBHOOK_HOSTS. E-mail: up to ten addresses, with commas. PagerDuty: the integration key."},
     for_all: {"kind": "flag", "help": "Also receives alerts of rules that name no channel, and those that have no rule."},
-    enabled: {"kind": "flag", "initial": "true"},
+    enabled: {"kind": "flag", "initial": "true", "help": "Off: nothing is sent to it."},
   },
   "pools": {
     slug: {"kind": "slug", "required": true, "maxLength": 63, "help": "Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.", "fixed": true},

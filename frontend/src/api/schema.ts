@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 1af9eacebfceab21, body 6f21f5190d9ea7a0
+// schema 68f0b26d1f0ad27a, body 0a56502e534ddce0
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -236,10 +236,19 @@ export interface components {
             was: components["schemas"]["InFlightState"];
         };
         Channel: {
+            /** @description Off: nothing is sent to it. */
             enabled: boolean;
             /** @description Also receives alerts of rules that name no channel, and those that have no rule. */
             for_all: boolean;
             id: number;
+            /**
+             * @description What receives the alerts.
+             *
+             *     * `webhook` - webhook: a signed call to your own program
+             *     * `slack` - Slack, or another receiver of Slack's incoming webhooks
+             *     * `email` - e-mail
+             *     * `pagerduty` - PagerDuty, Events API v2
+             */
             kind: components["schemas"]["ChannelKindEnum"];
             /** @description Rules name it by this. */
             name: string;

@@ -165,8 +165,8 @@ def test_a_story_names_each_check_with_its_numbers(world: worlds.World, server: 
     assert "position" not in own["admission"]
     assert next(check for check in own["story"]["checks"] if check["rule"] == "slot")["note"] == "queued"
     checks = ask(world, "alice", f"requests/{record(2).request_id}")["story"]["checks"]
-    assert [c["state"] for c in checks] == ["passed"] * 3 + ["failed"] + ["not_reached"] * 4
-    assert (checks[3]["value"], checks[3]["limit"]) == (8, 8)
+    assert [c["state"] for c in checks] == ["passed"] * 4 + ["failed"] + ["not_reached"] * 4
+    assert (checks[4]["value"], checks[4]["limit"]) == (8, 8)
     assert ask(world, "alice", f"requests/{record(3).request_id}")["story"]["checks"] == []
 
 

@@ -102,20 +102,20 @@ export const ruleSpecs = (pools: readonly string[], tenants: readonly string[], 
 export const lastedS = (at: string, until: string | null, nowMs: number): number => Math.max(0, ((until ? Date.parse(until) : nowMs) - Date.parse(at)) / 1000);
 
 const channel = fieldsOf("notification-channels");
-const TARGETS: Record<string, { label: string; placeholder: string; help: string }> = {
-  slack: { label: "Incoming webhook", placeholder: "https://hooks.slack.com/services/…", help: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS." },
-  webhook: { label: "Address", placeholder: "https://…", help: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS. Calls are signed." },
-  email: { label: "Addresses", placeholder: "ops@example.org, oncall@example.org", help: "Up to ten, with commas. Needs QUARTERMASTER_EMAIL_URL." },
-  pagerduty: { label: "Integration key", placeholder: "32 letters and digits", help: "Of an Events API v2 integration." },
+const TARGETS: Record<string, { label: string; placeholder: string; about: string }> = {
+  slack: { label: "Incoming webhook", placeholder: "https://hooks.slack.com/services/…", about: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS." },
+  webhook: { label: "Address", placeholder: "https://…", about: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS. Calls are signed." },
+  email: { label: "Addresses", placeholder: "ops@example.org, oncall@example.org", about: "Up to ten, with commas. Needs QUARTERMASTER_EMAIL_URL." },
+  pagerduty: { label: "Integration key", placeholder: "32 letters and digits", about: "Of an Events API v2 integration." },
 };
 
-export const targetOf = (kind: string): { label: string; placeholder: string; help: string } => TARGETS[kind] ?? { label: "Target", placeholder: "", help: "" };
+export const targetOf = (kind: string): { label: string; placeholder: string; about: string } => TARGETS[kind] ?? { label: "Target", placeholder: "", about: "" };
 
 /** `kind`: what is chosen now; the target is worded for it. `stored`: a target is kept already. */
 export const channelSpecs = (kind: string, stored: boolean): FieldSpec[] => [
   channel("name", "Name", { wide: true, placeholder: "ops-slack" }),
   channel("kind", "Kind", { wide: true, initial: "slack" }),
-  channel("target", targetOf(kind).label, { wide: true, required: !stored, placeholder: targetOf(kind).placeholder, explain: () => `${targetOf(kind).help}${stored ? " Left empty it stays as it is." : ""}` }),
+  channel("target", targetOf(kind).label, { wide: true, required: !stored, placeholder: targetOf(kind).placeholder, explain: () => `${targetOf(kind).about}${stored ? " Left empty it stays as it is." : ""}` }),
   channel("for_all", "Default channel"),
   channel("enabled", "Enabled"),
 ];
