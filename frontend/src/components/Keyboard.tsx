@@ -94,8 +94,8 @@ export function Keyboard() {
   };
   return (
     <>
-      <button type="button" className="button gap-1.5" aria-label="Command palette" title={`Command palette (${PALETTE_KEYS})`} onClick={() => setOpen("palette")}>
-        Find <kbd className="hidden text-2xs text-faint md:inline">{PALETTE_KEYS}</kbd>
+      <button type="button" className="button gap-1.5" aria-haspopup="dialog" aria-keyshortcuts={apple ? "Meta+K" : "Control+K"} title={`Command palette (${PALETTE_KEYS})`} onClick={() => setOpen("palette")}>
+        Find <kbd aria-hidden="true" className="hidden text-2xs text-faint md:inline">{PALETTE_KEYS}</kbd>
       </button>
       {open === "palette" && (
         <Suspense fallback={null}>

@@ -134,7 +134,7 @@ export function Entitlements({ snapshot }: { snapshot: Snapshot }) {
   const press = (key: SortKey) => setSort((old) => ({ key, descending: old.key === key ? !old.descending : key !== "name" && key !== "tier" }));
   return (
     // Out of sight it is not laid out: fifty rows that change each second cost more than all charts.
-    <section aria-labelledby="entitlements-title" className="[contain-intrinsic-size:auto_36rem] [content-visibility:auto]">
+    <section aria-labelledby="entitlements-title" className="[contain-intrinsic-size:auto_36rem] [content-visibility:auto] print:[content-visibility:visible]">
       <div className="mb-2 flex flex-wrap items-center justify-between gap-2">
         <h2 id="entitlements-title" className="text-sm font-semibold">
           {byTenant ? "Tenants" : "Entitlements"} <span className="font-normal text-faint">{list.length}</span>
