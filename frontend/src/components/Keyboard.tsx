@@ -95,7 +95,7 @@ export function Keyboard() {
   return (
     <>
       <button type="button" className="button gap-1.5" aria-haspopup="dialog" aria-keyshortcuts={apple ? "Meta+K" : "Control+K"} title={`Command palette (${PALETTE_KEYS})`} onClick={() => setOpen("palette")}>
-        Find <kbd aria-hidden="true" className="hidden text-2xs text-faint md:inline">{PALETTE_KEYS}</kbd>
+        Find <span aria-hidden="true" className="hidden text-2xs text-faint md:inline">{PALETTE_KEYS}</span>
       </button>
       {open === "palette" && (
         <Suspense fallback={null}>
