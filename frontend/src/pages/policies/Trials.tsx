@@ -29,7 +29,7 @@ const MEANING: Record<Tuning["mode"], string> = {
   automatic: "Candidates that win become canaries, and are kept or rolled back by the guard rails.",
 };
 const PART_HELP: Record<string, string> = {
-  attainment: "share of what was asked for, refusals included, that kept its promise; higher is better",
+  attainment: "share of everything asked for, refusals included, that met its SLO; higher is better",
   tail: "how late the latest tenth was, refusals included; lower is better",
 };
 const isTier = (name: string): boolean => name.startsWith("attainment.");
