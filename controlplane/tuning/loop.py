@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -51,9 +52,11 @@ STALE = timedelta(hours=1)  # a study that is not done by then is about traffic 
 DRIFT = "repartition: prompts have changed"  # how the reason of a version begins that was made for it
 
 
-def tend(slug: str, *, oldest_wait_s: float = 0.0, leader: str = "", now: datetime | None = None) -> str:
-    """Does what is due in one pool; says what that was. ``oldest_wait_s``: of what waits there now. ``leader``: the
-    process that rings, if that is known."""
+def tend(
+    slug: str, *, oldest_waits_s: Mapping[str, float] | None = None, leader: str = "", now: datetime | None = None
+) -> str:
+    """Does what is due in one pool; says what that was. ``oldest_waits_s``: by tier, of the oldest request
+    that waits there now. ``leader``: the process that rings, if that is known."""
     now = now or timezone.now()
     pool = Pool.objects.filter(slug=slug).first()
     if pool is None:
@@ -63,7 +66,7 @@ def tend(slug: str, *, oldest_wait_s: float = 0.0, leader: str = "", now: dateti
     canary = Trial.objects.filter(pool=pool, state=TrialState.CANARY).select_related("base", "version").first()
     if canary is not None:
         pool.refresh_from_db()  # what came before took seconds: the canary may be younger than what was read
-        return _watch(pool, canary, chosen.loop, oldest_wait_s, leader, now)
+        return _watch(pool, canary, chosen.loop, oldest_waits_s or {}, leader, now)
     if judged := _judge_asked(pool, chosen.loop, now):
         return judged
     if chosen.mode == TuningMode.OFF:
@@ -85,7 +88,9 @@ def _recalibrate(pool: Pool, now: datetime) -> None:
 # --- the canary
 
 
-def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: float, leader: str, now: datetime) -> str:
+def _watch(
+    pool: Pool, trial: Trial, settings: LoopSettings, oldest_waits_s: Mapping[str, float], leader: str, now: datetime
+) -> str:
     assert trial.canary_at is not None
     assert trial.canary_until is not None
     if trial.version is not None and pool.policy_version != trial.version.number:
@@ -98,8 +103,9 @@ def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: floa
     since = trial.canary_at - timedelta(seconds=settings.window_s)
     since = max(since, _changed(pool) or since)  # how well prompts were served that come no more says nothing
     before, lately = _tally(pool.slug, since, trial.canary_at), _tally(pool.slug, trial.canary_at, now)
-    promised_s = {tier.name: tier.slo.ttlt_s for tier in recent.tiers_of(set(lately)) if tier.slo.ttlt_s is not None}
-    rails = watch(before, lately, oldest_wait_s, settings, promised_s)
+    tiers = recent.tiers_of({*lately, *oldest_waits_s})
+    promised_s = {tier.name: tier.slo.ttlt_s for tier in tiers if tier.slo.ttlt_s is not None}
+    rails = watch(before, lately, oldest_waits_s, settings, promised_s)
     if rails.stop:
         return _close(trial, TrialState.ROLLED_BACK, rails.reason, rails.as_json())
     if now >= trial.canary_until:

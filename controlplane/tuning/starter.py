@@ -29,13 +29,14 @@ class Starter:
             return
         self._tended_s[sample.pool.id] = sample.at_s
         try:
-            start_tending(sample.pool.id, sample.oldest_wait_s, sample.leader)
+            start_tending(sample.pool.id, sample.oldest_waits_s, sample.leader)
         except Exception as error:
             log.warning("tuning of pool %s could not be started (%s)", sample.pool.id, type(error).__name__)
 
 
-def start_tending(pool: str, oldest_wait_s: float, leader: str) -> None:
+def start_tending(pool: str, oldest_waits_s: Mapping[str, float], leader: str) -> None:
     """Sends :func:`controlplane.tuning.tasks.tend_pool`."""
     from controlplane.tuning.tasks import tend_pool  # SciPy: seconds that a worker need not wait for at its start
 
-    tend_pool.apply_async((pool, round(oldest_wait_s, 1), leader), retry=False)
+    waits = {tier: round(wait_s, 1) for tier, wait_s in oldest_waits_s.items()}
+    tend_pool.apply_async((pool, waits, leader), retry=False)

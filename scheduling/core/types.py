@@ -8,6 +8,7 @@ kv_bytes_per_token``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -340,6 +341,14 @@ class QueuedRequest:
 
 
 PREFILL_PER_S = 4_000.0  # prompt tokens that a preview takes a replica to prefill a second until it was measured
+
+
+def oldest_waits(waiting: Iterable[QueuedRequest], now_s: float) -> dict[str, float]:
+    """How long the oldest of these requests has waited [s], by tier."""
+    oldest: dict[str, float] = {}
+    for request in waiting:
+        oldest[request.tier] = max(oldest.get(request.tier, 0.0), now_s - request.arrival_s)
+    return oldest
 
 
 def prefill_fits(credit: int, used: int, need: int) -> bool:

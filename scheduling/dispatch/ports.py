@@ -66,6 +66,7 @@ class Sample:
     state_lost_s: float = 0.0  # when the pool's data in Redis was found lost [epoch s of Redis]; 0: never
     bucket_gaps: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens too many, by the bucket audit
     turnaround_s: float | None = None  # from a first token in shared state to the next prompt in its engine
+    oldest_waits_s: dict[str, float] = field(default_factory=dict)  # tier -> of the oldest request that waits
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

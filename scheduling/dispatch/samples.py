@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from scheduling.core.contracts import QueuePart
-from scheduling.core.types import PoolSpec, QueuedRequest
+from scheduling.core.types import PoolSpec, QueuedRequest, oldest_waits
 from scheduling.dispatch.ports import BackendStatus, Sample
 from scheduling.state.types import PoolSnapshot
 
@@ -43,10 +43,10 @@ class Sampler:
         """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of. ``skew_s``: of this
         process' clock, by which the sample is dated as replicas' figures are: people compare it with theirs."""
         now_s = snapshot.now_ms / 1000.0
-        oldest_s = now_s
+        waiting = list(waiting)
+        oldest = oldest_waits(waiting, now_s)
         queued_kv: dict[str, int] = {}
         for request in waiting:
-            oldest_s = min(oldest_s, request.arrival_s)
             queued_kv[request.entitlement] = queued_kv.get(request.entitlement, 0) + request.kv_tokens
         entitlements = snapshot.entitlements
         return Sample(
@@ -57,7 +57,8 @@ class Sampler:
             policy=policy,
             view=snapshot.pool_view(now_s),
             waiting={name: e.waiting for name, e in entitlements.items() if e.waiting},
-            oldest_wait_s=now_s - oldest_s,
+            oldest_wait_s=max(oldest.values(), default=0.0),
+            oldest_waits_s=oldest,
             bucket_levels={name: e.level_tokens for name, e in entitlements.items() if e.level_tokens is not None},
             backends=backends,
             standings=dict(snapshot.standings),

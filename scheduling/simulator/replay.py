@@ -19,7 +19,7 @@ their blocks share none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.core.admission import AdmissionAnswer
@@ -36,7 +36,7 @@ from scheduling.core.scheduler import Scheduler
 from scheduling.core.step import RESERVED
 from scheduling.core.step_time import StepTime
 from scheduling.core.stuck import stuck
-from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, oldest_waits
 from scheduling.simulator import room
 from scheduling.simulator.admission import Admission, under
 from scheduling.simulator.continuous import ContinuousEngine
@@ -55,7 +55,7 @@ JITTER = 0.25  # of a Retry-After, up and down
 RETRYABLE = frozenset(reason for reason in Reason if reason.ending.retry)
 Setting = Callable[[PoolView], Admission]  # makes a pool's admission from the view of its replicas
 
-Looker = Callable[[float, Sequence[Life], float], OrderingPolicy | None]
+Looker = Callable[[float, Sequence[Life], Mapping[str, float]], OrderingPolicy | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +319,7 @@ class Replay:
     # --- who runs
 
     def _look(self, look: Looker) -> None:
-        oldest_s = min((request.arrival_s for request in self._scheduler), default=self._now_s)
-        policy = look(self._now_s, self._lives, self._now_s - oldest_s)
+        policy = look(self._now_s, self._lives, oldest_waits(self._scheduler, self._now_s))
         if policy is not None:
             self._scheduler.swap(policy, self._scheduler.routing, self._now_s)
             self._engine_order = _order_of(policy, self._ranks)

@@ -5,8 +5,8 @@
   the chance ``alarm``, and lets one that is worse by ``drop`` pass with at most ``miss``.
 * **p95 wait** of a tier above ``wait_factor`` times what it was, above ``starvation_s``, and above half of the time in
   which a whole answer was promised, where that was.
-* **Starvation age**: the oldest waiting request is older than ``starvation`` times the p99 wait of before, older than
-  ten times ``starvation_s``, and older than half of the longest time that any tier was promised.
+* **Starvation age**: the oldest waiting request of a tier is older than ``starvation`` times the p99 wait of before,
+  older than ten times ``starvation_s``, and older than half of the time in which the tier was promised a whole answer.
 
 At the end of the interval a canary that was not stopped is kept if there were requests enough to tell.
 Sources: A. Wald, Sequential Tests of Statistical Hypotheses (1945); EWSJF 4.4.2 leaves guard rails open.
@@ -58,12 +58,12 @@ PATIENT = 0.5  # of the time to the last token that is promised, that a wait may
 def watch(
     before: Mapping[str, Tally],
     now: Mapping[str, Tally],
-    oldest_wait_s: float,
+    oldest_waits_s: Mapping[str, float],
     settings: LoopSettings,
     promised_s: Mapping[str, float] | None = None,
 ) -> Rails:
-    """Tallies by tier: before the canary, and since it began. ``promised_s``: of tiers that are promised their last
-    token, in which time [s]."""
+    """Tallies by tier: before the canary, and since it began. ``oldest_waits_s``: by tier, of what waits now.
+    ``promised_s``: of tiers that are promised their last token, in which time [s]."""
     limit = math.log((1.0 - settings.miss) / settings.alarm)
     evidence: dict[str, float] = {}
     waits: dict[str, tuple[float, float]] = {}
@@ -86,9 +86,10 @@ def watch(
                 reasons.append(f"p95 wait of {tier} {waits[tier][1]:.1f} s instead of {waits[tier][0]:.1f} s")
     longest = interpolated([wait for tally in before.values() for wait in tally.waits], 0.99)
     longest = 0.0 if math.isnan(longest) else longest
-    patient_s = PATIENT * max((promised_s or {}).values(), default=0.0)
-    if oldest_wait_s > max(10 * settings.starvation_s, settings.starvation * longest, patient_s):
-        reasons.append(f"a request has waited for {oldest_wait_s:.0f} s")
+    for tier, wait_s in sorted(oldest_waits_s.items()):
+        patient_s = PATIENT * (promised_s or {}).get(tier, 0.0)
+        if wait_s > max(10 * settings.starvation_s, settings.starvation * longest, patient_s):
+            reasons.append(f"a request of {tier} has waited for {wait_s:.0f} s")
     count = sum(len(tally.waits) for tally in now.values())
     enough = count >= settings.least_canary
     return Rails(bool(reasons), "; ".join(reasons), enough, evidence, limit, waits, attained)

@@ -8,7 +8,7 @@ Studying takes no time here; live it takes some seconds of a worker.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -78,7 +78,7 @@ class Loop:
     def run_told(self, at_s: float, serving: Serving) -> list[Outcome]:
         """Serves it with another choice from a moment on, as somebody would who knew what comes."""
 
-        def look(now_s: float, lives: Sequence[Life], oldest_wait_s: float) -> OrderingPolicy | None:
+        def look(now_s: float, lives: Sequence[Life], oldest_waits_s: Mapping[str, float]) -> OrderingPolicy | None:
             if not at_s <= now_s < at_s + LOOK_S:
                 return None
             replay.give_room(*self.pool.room_of(serving))
@@ -89,11 +89,11 @@ class Loop:
 
     # --- what the product's loop does every ten seconds
 
-    def _look(self, now_s: float, lives: Sequence[Life], oldest_wait_s: float) -> OrderingPolicy | None:
+    def _look(self, now_s: float, lives: Sequence[Life], oldest_waits_s: Mapping[str, float]) -> OrderingPolicy | None:
         self._ended.extend(outcome_of(life) for life in lives[len(self._ended) :])
         before = self.serving
         if self._canary is not None:
-            self._watch(self._canary, now_s, oldest_wait_s)
+            self._watch(self._canary, now_s, oldest_waits_s)
         elif self._proposed is not None:
             self._follow(now_s, *self._proposed)
         elif not self._repartition(now_s):
@@ -104,11 +104,11 @@ class Loop:
         self._replay.give_room(*self.pool.room_of(self.serving))
         return self.serving.ordering()
 
-    def _watch(self, canary: Canary, now_s: float, oldest_wait_s: float) -> None:
+    def _watch(self, canary: Canary, now_s: float, oldest_waits_s: Mapping[str, float]) -> None:
         since = canary.since_s
         known_s = max(since - self.settings.window_s, self._changed_s or 0.0)
         before, lately = self._tally(known_s, since), self._tally(since, now_s)
-        rails = watch(before, lately, oldest_wait_s, self.settings, promised_s(self.pool))
+        rails = watch(before, lately, oldest_waits_s, self.settings, promised_s(self.pool))
         over = now_s >= since + self.settings.interval_s
         if not rails.stop and not over:
             return

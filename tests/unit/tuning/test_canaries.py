@@ -60,7 +60,8 @@ def test_a_canary_that_is_bad_live_is_taken_back_within_its_interval(pool: Pool,
 def test_a_canary_under_which_somebody_waits_for_ages_is_taken_back(pool: Pool):
     traffic(400, timezone.now())
     canary(pool)
-    assert loop.tend("llama", oldest_wait_s=500.0) == "rolled_back"
+    assert loop.tend("llama", oldest_waits_s={"batch": 200.0}) == "watched", "it is promised its answer within 600 s"
+    assert loop.tend("llama", oldest_waits_s={"batch": 200.0, "premium": 200.0}) == "rolled_back"
 
 
 def test_a_canary_that_too_few_met_is_not_kept(pool: Pool):
