@@ -14,6 +14,7 @@ import yaml
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from tenants import manifest
 from tenants.manifest.kinds import BACKEND, BY_NAME, Field, Kind
 
 GROUP = "quartermaster.dev"
@@ -206,3 +207,16 @@ def documents() -> Iterator[tuple[str, str]]:
     for resource in RESOURCES:
         head = "# Made from tenants/manifest/kinds.py: `make generated` writes it anew.\n"
         yield f"{resource.plural}.yaml", head + yaml.safe_dump(definition(resource), sort_keys=False, width=120)
+
+
+def export(namespace: str) -> str:
+    """The catalog as custom resources, one YAML document each. What the cluster does not serve (quotas, prices, roles,
+    keys) is left out."""
+    items = yaml.safe_load(manifest.export())["items"]
+    served = [item for item in items if item["kind"] in BY_KIND]
+    documents = [
+        {"apiVersion": API_VERSION, "kind": item["kind"], "metadata": item["metadata"] | {"namespace": namespace}}
+        | {"spec": item["spec"]}
+        for item in served
+    ]
+    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""``manage.py export``: the catalog as YAML, for git."""
+"""``manage.py export``: the catalog as YAML, for git, or as custom resources for a cluster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from controlplane.kubernetes import resources
 from tenants import manifest
 
 
@@ -16,10 +17,16 @@ class Command(BaseCommand):
     help = "Writes tiers, SLOs, pools, backends, tenants, entitlements, memberships and key names as one YAML document."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--kubernetes",
+            metavar="NAMESPACE",
+            default="",
+            help="Write custom resources of this namespace instead (docs/guide/kubernetes.md).",
+        )
         parser.add_argument("-f", "--file", default="-", help="Output file; - is standard output (default).")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        text = manifest.export()
+        text = resources.export(options["kubernetes"]) if options["kubernetes"] else manifest.export()
         if options["file"] == "-":
             self.stdout.write(text, ending="")
             return

@@ -1,0 +1,44 @@
+"""The catalog as custom resources."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+import yaml
+from django.core.management import call_command
+from jsonschema import Draft202012Validator
+
+from controlplane.kubernetes.catalog import Wanted, reconcile
+from controlplane.kubernetes.resources import BY_KIND, definition
+from tenants.manifest import export
+from tests.support import worlds
+
+pytestmark = pytest.mark.django_db
+
+
+def exported() -> list[dict]:
+    out = StringIO()
+    call_command("export", "--kubernetes", "llm", stdout=out)
+    return list(yaml.safe_load_all(out.getvalue()))
+
+
+def test_every_exported_resource_fits_its_definition() -> None:
+    worlds.build()
+    found = exported()
+    assert {"TokenPool", "TokenEntitlement", "Tenant", "Tier", "Slo"} <= {one["kind"] for one in found}
+    for one in found:
+        schema = definition(BY_KIND[one["kind"]])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for error in Draft202012Validator(schema).iter_errors(one):
+            assert error.instance is None, (one["kind"], list(error.path), error.message)  # nullable, in OpenAPI 3.0
+
+
+def test_applying_what_was_exported_changes_nothing() -> None:
+    worlds.build()
+    before = export()
+    wanted = [
+        Wanted(one["kind"], "llm", one["metadata"]["name"], f"uid-{number}", one["spec"])
+        for number, one in enumerate(exported())
+    ]
+    assert set(reconcile(wanted).values()) == {""}
+    assert export() == before
