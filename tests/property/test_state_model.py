@@ -417,8 +417,8 @@ BAD_TWINS = {
     ),
     "arrivals of owners that others' prompts keep waiting": (
         "admit",
-        "pre, ARGV[10], protected)",
-        "pre, ARGV[10], false)",
+        "pre, ARGV[10], protected, homes)",
+        "pre, ARGV[10], false, homes)",
     ),
     "grants to owners that others' prompts forbid": ("grant", "if owner then ahead", "if false then ahead"),
     "a prefill credit of its own for everyone": ("grant", "if owner then ahead", "if true then ahead"),
