@@ -47,6 +47,7 @@ def test_scripts_and_reference_model_agree_after_every_one_of_a_thousand_random_
     walk(make_world(), seed, 1000)
 
 
+@pytest.mark.timeout(600)
 def test_the_walks_come_across_every_answer(make_world: Make):
     refusals = "rebuilding no_backend key_limit user_limit concurrency token_budget kv_budget low_priority queue_full"
     refusals += " no_adapter"
@@ -62,7 +63,7 @@ def test_the_walks_come_across_every_answer(make_world: Make):
         wanted |= {(move, answer) for answer in answers.split()}
     ends = {"admit", "requeue", "finish", "renew", "announce"}
     seen: set[tuple[str, str]] = set()
-    for seed in range(100, 140):
+    for seed in range(100, 260):
         world = make_world()
         walk(world, seed, 500)
         seen |= world.seen
@@ -488,6 +489,7 @@ def walk_until_it_fails(make_world: Make, scripts: dict[str, Script]) -> None:
         walk(make_world(scripts), seed, 400)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", BAD_TWINS)
 def test_the_walk_notices_a_script_with(make_world: Make, name: str):
     script, old, new = BAD_TWINS[name]

@@ -415,11 +415,17 @@ class PoolMemory:
     def _placed(self, limited: Limited) -> Limited:
         """Users beyond those that are tracked count as one."""
         now = self._now()
+        more: set[str] = set()  # of this request: the user of its key and that of its project are two
 
         def place(scope: Scope) -> Scope:
             known = self._tracked(scope.entitlement)
-            full = sum(until > now for until in known.values()) >= self.users_tracked
-            return scope.rest if scope.of_user and full and known.get(scope.name, 0) <= now else scope
+            if not scope.of_user or known.get(scope.name, 0) > now:
+                return scope
+            if sum(until > now for until in known.values()) + len(more) >= self.users_tracked:
+                return scope.rest
+            if scope != scope.rest:
+                more.add(scope.name)
+            return scope
 
         return replace(limited, scopes=tuple(map(place, limited.scopes)))
 

@@ -29,12 +29,16 @@ end
 -- Who is not tracked yet, where as many are as may be, becomes one of the rest. -> the record, with that in it
 local function place_users(limits, record, now)
   local words
+  local more = 0  -- of this request: the user of its key and that of its project are two
   for _, l in ipairs(limits) do
-    if l.user and (tonumber(call('ZSCORE', USERS .. l.ent, l.name)) or 0) <= now
-      and call('ZCOUNT', USERS .. l.ent, '(' .. now, '+inf') >= USERS_TRACKED then
-      l.name = string.match(l.name, '^(.*):[^:]*$') .. ':-'
-      read_limit(l, now)
-      words = true
+    if l.user and (tonumber(call('ZSCORE', USERS .. l.ent, l.name)) or 0) <= now then
+      if call('ZCOUNT', USERS .. l.ent, '(' .. now, '+inf') + more >= USERS_TRACKED then
+        l.name = string.match(l.name, '^(.*):[^:]*$') .. ':-'
+        read_limit(l, now)
+        words = true
+      elseif string.sub(l.name, -2) ~= ':-' then
+        more = more + 1
+      end
     end
   end
   if not words then return record end
