@@ -78,6 +78,7 @@ def ensure_demo(
     remembered: Mapping[str, str] | None = None,
     max_model_len: int = 8192,
     engine: str = "",
+    show_tuning: bool = False,
 ) -> DemoKeys:
     """Makes the demo's catalog, or brings them up to date.
 
@@ -87,15 +88,17 @@ def ensure_demo(
             remembered; a password that a person changed meanwhile stays.
         remembered: keys by tier as an earlier call returned them; they are kept while they work.
         engine: the kind of the engines; empty keeps that of a pool which is there.
+        show_tuning: a new pool begins with queues by length and automatic tuning at short intervals, so that all of
+            the strategic loop is seen within minutes. Otherwise it begins as every new pool does.
 
     Returns:
         The keys, in clear text.
     """
     engines = [DemoEngine(*backend) for backend in backends]
     with services.change(actor=ACTOR, reporting=True):  # it must start with whatever engines there are
-        new = not Pool.objects.filter(slug=pool_id).exists()
-        pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine)
-        if new:
+        shows = show_tuning and not Pool.objects.filter(slug=pool_id).exists()
+        pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine, BEGINS_WITH if shows else "")
+        if shows:
             tuning.set_tuning(actor=ACTOR, pool=pool, mode=TuningMode.AUTOMATIC, settings=TUNED)
         slots_before = _slots(pool)
         _engines(pool, engines)
@@ -119,12 +122,12 @@ def ensure_token(username: str, remembered: str = "") -> str:
     return services.issue_token(actor=ACTOR, user=user, name="demo").credential.text
 
 
-def _pool(slug: str, model: str, upstream_model: str, max_model_len: int, engine: str) -> Pool:
+def _pool(slug: str, model: str, upstream_model: str, max_model_len: int, engine: str, policy: str) -> Pool:
     largest = max(1, max_model_len // 2)
     pool = Pool.objects.filter(slug=slug).first() or Pool(
         slug=slug,
         description="The demo's model.",
-        policy=BEGINS_WITH,
+        **({"policy": policy} if policy else {}),
         max_output_tokens=min(4096, largest),
         default_output_tokens=min(512, largest),
         routing="least_work",  # the simulated engines cache no prefixes

@@ -39,7 +39,8 @@ def main(base_url: str, plan: Plan) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     plan = ask(plan)
     pool = plan.pool or slug(plan.model)
-    file = environment.load().home / "demo.json"
+    ours = environment.load()
+    file = ours.home / "demo.json"
     stored = read(file)
     passwords = {name: stored.get("passwords", {}).get(name) or secrets.token_urlsafe(12) for name in PEOPLE}
     keys = ensure_demo(
@@ -50,6 +51,7 @@ def main(base_url: str, plan: Plan) -> None:
         remembered=stored.get("keys"),
         max_model_len=plan.max_model_len,
         engine=plan.kind,
+        show_tuning=ours.demo_load and not ours.engine,  # never on engines of somebody's own
     ).as_dict()
     write_private(
         file,

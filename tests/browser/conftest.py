@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -104,11 +105,23 @@ def running(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
     try:
         wait_for(lambda: process.poll() is not None or _ready(url), 120, log.read_text)
         assert process.poll() is None, log.read_text()
-        yield Running(url, json.loads((home / "demo.json").read_text()), home)
+        demo = json.loads((home / "demo.json").read_text())
+        hold_still(url, demo)
+        yield Running(url, demo, home)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait(timeout=60)
+
+
+def hold_still(url: str, demo: dict[str, Any]) -> None:
+    """The demo's pool tunes itself, so that one sees it; here only tests change its policy."""
+    headers = {"Authorization": f"Bearer {demo['admin']['token']}"}
+    with httpx.Client(base_url=f"{url}/api/v1/pools", headers=headers) as api:
+        api.put(f"/{demo['pool']}/tuning", json={"mode": "off"}).raise_for_status()
+        api.patch(
+            f"/{demo['pool']}", json={"policy": "unified", "policy_params": {}, "modifiers": {}}
+        ).raise_for_status()
 
 
 def _ready(url: str) -> bool:

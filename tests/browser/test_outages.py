@@ -54,6 +54,8 @@ ADDRESSES: dict[str, list[str]] = {
     "queue": ["/queue"],
     "drift": ["/drift"],
     "alerts": ["/alerts"],
+    "alerts/:alert": ["/alerts/1"],
+    "moment": ["/moment"],
     "events": ["/events"],
     "playground": ["/playground"],
     "welcome": ["/welcome"],
