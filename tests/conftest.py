@@ -11,6 +11,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
 
+import hypothesis
 import pytest
 import pytest_asyncio
 
@@ -21,6 +22,9 @@ from scheduling.state.store import PoolStore
 from tests.support.redis_server import RedisServer
 
 _pools = itertools.count(1)
+
+hypothesis.settings.register_profile("here", deadline=None)  # no test asserts how long something takes
+hypothesis.settings.load_profile("here")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -50,7 +50,7 @@ def test_an_operator_cancels_a_request_only_after_confirming(page: Page, stage: 
 def test_an_operator_pauses_a_tenant_with_a_reason_and_drains_a_backend(page: Page, stage: Stage) -> None:
     stage.role = "operator"
     stage.open("/queue")
-    page.get_by_label("Tenant").select_option("dune")
+    page.get_by_role("combobox", name="Tenant").select_option("dune")
     page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_role("dialog").get_by_label("Reason, for the audit log").fill("a runaway job")
     assert serious(page) == []

@@ -73,7 +73,7 @@ def test_an_empty_installation_tells_others_whom_to_ask_and_leads_an_admin_to_th
 
     expect(step).to_have_attribute("data-step", "tenant")
     expect(page.locator("[data-step=engine]")).to_contain_text("1 backend in 1 pool.")
-    page.get_by_label("Tenant").first.fill("umbrella")
+    page.get_by_label("Tenant", exact=True).fill("umbrella")
     expect(page.get_by_test_id("effects")).to_contain_text("It takes effect at once")
     page.get_by_role("button", name="Create tenant and key").click()
 

@@ -15,6 +15,7 @@ from django.utils.formats import localize
 from tenants import keys, services
 from tenants.audit import SYSTEM
 from tenants.models import (
+    Adapter,
     ApiKey,
     AuditEntry,
     Backend,
@@ -71,6 +72,7 @@ def _form(client: Client, url: str) -> dict[str, Any]:
 def _one(page: str, world: worlds.World) -> Any:
     """A row of a kind that the world has none of."""
     row = {
+        "tenants_adapter": Adapter(slug="sql", pool=world.pool, model="llama-sql"),
         "tenants_project": Project(slug="chat", tenant=world.tenants["acme"]),
         "tenants_quota": Quota(tenant=world.tenants["acme"], hard_tokens=1000),
         "tenants_price": Price(pool=world.pool, per_million_output=2),

@@ -207,7 +207,7 @@ def test_a_webhook_that_refuses_three_times_fails(serve: Any, settings: Any) -> 
     settings.QUARTERMASTER_WEBHOOK_HOSTS = "127.0.0.1"
     server = serve(lambda *_: (500, {}))
     driver = WebhookDriver(pool("webhook", url=server.url), pauses_s=(0.0, 0.0, 0.0))
-    with pytest.raises(DriverError, match="500, 3 times"):
+    with pytest.raises(DriverError, match=r"500.*, 3 times"):
         driver.grow(Order("scale-1", 2))
 
 

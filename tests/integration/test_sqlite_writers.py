@@ -45,6 +45,7 @@ print(errors, longest_s, flush=True)
 def counted(file: Path, options: dict[str, Any]) -> tuple[int, int, float]:
     """What the processes counted up to together, how many of their transactions failed, and the longest one [s]."""
     with sqlite3.connect(file) as database:
+        database.execute("PRAGMA journal_mode=WAL")  # changing it later needs the database alone
         database.execute("CREATE TABLE counter (n INTEGER)")
         database.execute("INSERT INTO counter VALUES (0)")
     database.close()
