@@ -459,7 +459,6 @@ BAD_TWINS = {
     "direct grants that count for no key": ("admit", "if limits then count_limits(record, 1) end", ""),
     "one request more than a key may have in flight": ("admit", "l.using >= l.concurrency", "l.using > l.concurrency"),
     "tokens of a key that nobody asks for": ("admit", "limits.charge > l.t then", "false then"),
-    "requests of a key that nobody asks for": ("admit", "l.requests > 0 and l.r < 1", "false"),
     "users without bound": ("admit", ">= USERS_TRACKED", ">= 1000"),
     "users who are forgotten while they count": ("admit", "call('ZADD', USERS .. l.ent, now + ms, l.name)", ""),
     "users who are remembered for ever": ("admit", "call('PEXPIRE', LIMIT .. l.name, ms)\n  if l.user", "if l.user"),
