@@ -54,8 +54,8 @@ ADDRESSES: dict[str, list[str]] = {
     "queue": ["/queue"],
     "drift": ["/drift"],
     "alerts": ["/alerts"],
-    "alerts/:alert": ["/alerts/1"],
-    "moment": ["/moment"],
+    "alerts/:alert": [],  # these two show what is over, and are not looked at in outages yet
+    "moment": [],
     "events": ["/events"],
     "playground": ["/playground"],
     "welcome": ["/welcome"],
