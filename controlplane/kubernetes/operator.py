@@ -51,7 +51,6 @@ class Operator:
         self._leases_told: dict[str, tuple[str, str]] = {}
         self._node_states: dict[str, tuple[dict[str, str], float]] = {}
         self._info: kopf.ConnectionInfo | None = None
-        self.catalog_away = ""  # why the catalog cannot be written, while it cannot
 
     # --- what kopf tells
 
