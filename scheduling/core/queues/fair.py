@@ -100,6 +100,7 @@ class Counters:
         self._mean: dict[str, float] = {"": 0.0}  # tokens of one request, by entitlement; "": over all
         self._shown: list[Least] = []
         self._crowd = SPARE_COUNTERS  # so many counters are looked through for idle ones
+        self._resumed: float | None = None  # the floor until something is served
 
     def show_in(self, names: Least) -> None:
         """Keeps the values in ``names`` up to date."""
@@ -147,6 +148,7 @@ class Counters:
         self._granted[request.entitlement] = self._granted.get(request.entitlement, 0) + 1
         if len(self._charges) > CHARGES_KEPT:
             self._take_charge(next(iter(self._charges)))
+        self._resumed = None
         self._add(request.entitlement, amount)
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
@@ -160,6 +162,7 @@ class Counters:
 
     def serve(self, served: Served) -> None:
         """A request ended that was granted elsewhere: it is charged what it used."""
+        self._resumed = None
         name, used = served.entitlement, self._policy.tokens(served.input_tokens, served.output_tokens)
         for key in (name, ""):
             mean = self._mean.get(key, 0.0)
@@ -198,8 +201,10 @@ class Counters:
         return values
 
     def resume(self, kept: Mapping[str, float]) -> None:
-        """Goes on from there. Whoever waits is lifted to what is kept under ""."""
+        """Goes on from there. Until something is served, whoever waits is lifted to what is kept under "": those who
+        waited before come one after the other, and none of them comes late."""
         self._value = dict(kept)
+        self._resumed = kept.get("", 0.0)
         self._crowd = max(self._crowd, 2 * len(kept))
 
     def _take_charge(self, request_id: str) -> _Charge | None:
@@ -230,8 +235,10 @@ class Counters:
     def _activate(self, name: str, *, lift: bool) -> None:
         value = self._value.get(name, 0.0)
         if lift:
-            first = self._active.first() or self._last
-            value = max(value, self._value.get(first, 0.0))
+            floor = self._resumed
+            if floor is None:
+                floor = self._value.get(self._active.first() or self._last, 0.0)
+            value = max(value, floor)
         self._active.put(name, value)
         self._set(name, value)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import pytest
 
 from scheduling.core.compose import make_policy
@@ -114,7 +116,10 @@ def test_a_crowd_of_entitlements_that_never_wait_is_not_remembered():
     assert len(values) < 5000
 
 
-def test_a_new_leader_goes_on_from_where_the_last_one_was():
+@pytest.mark.parametrize("queue", [list, lambda waiting: sorted(waiting, key=lambda r: r.entitlement)])
+def test_a_new_leader_goes_on_from_where_the_last_one_was_whoever_it_hears_of_first(
+    queue: Callable[[Iterable[QueuedRequest]], list[QueuedRequest]],
+):
     first = scheduler(("bands", "fair"))
     for number in range(20):
         first.offer(asked("behind", number), 1000.0)
@@ -124,7 +129,7 @@ def test_a_new_leader_goes_on_from_where_the_last_one_was():
     left = list(first)
     second = scheduler(("bands", "fair"))
     second.resume_shares(first.kept_shares())
-    for request in left:
+    for request in queue(left):
         second.offer(request, 1000.0)
     assert turns(second, 6) == ["behind"] * 6
     assert turns(second, 10, 1200.0).count("behind") == 5
@@ -152,8 +157,8 @@ def test_a_new_leader_charges_what_its_predecessor_granted_once():
 def test_a_change_of_the_policy_keeps_who_had_how_much():
     world = scheduler()
     for number in range(20):
-        world.offer(asked("waits", number), 1000.0)
         world.offer(asked("direct", number), 1000.0)
+        world.offer(asked("waits", number), 1000.0)
     for number in range(5):
         world.served(served("direct", number))
     world.swap(make_policy("edf", None, {"fair": {}}), make_routing("least_work"), 1001.0)
