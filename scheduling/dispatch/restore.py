@@ -13,12 +13,11 @@ from concurrent.futures import Executor
 from scheduling.core.types import Catalog
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.state.store import PoolStore
-from scheduling.state.types import BATCH, BucketDebit, PoolSnapshot
+from scheduling.state.types import BATCH, RESTORE_MS, BucketDebit, PoolSnapshot
 
 log = logging.getLogger("quartermaster.dispatch")
 
 LAST_S = 2.0  # of the pause (5 s): records are there by then
-GIVE_UP_S = 60.0
 
 
 class Buckets:
@@ -36,8 +35,7 @@ class Buckets:
         """Once a second; does nothing where nothing was lost. Raises Fenced, StateUnavailable."""
         if self._over:
             return
-        since_s = (snapshot.now_ms - snapshot.lost_ms) / 1000
-        if not snapshot.lost_ms or since_s > GIVE_UP_S:
+        if not snapshot.lost_ms or snapshot.now_ms - snapshot.lost_ms > RESTORE_MS:
             self._over = True
             if snapshot.lost_ms and self._asked is not None:
                 log.error("pool %s: buckets stay full, the ledger could not be read", self._store.pool_id)

@@ -40,7 +40,7 @@ _STATEMENT = re.compile(r"^(?:--.*\n)*local ", re.MULTILINE)  # a comment belong
 _DECLARED = re.compile(r"^local (?:function )?([^=(\n]+)", re.MULTILINE)
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
-    "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS",
+    "LEASE_MS", "LEADER_MS", "REBUILD_MS", "RESTORE_MS", "SWEEP_GAP_MS", "ENDED_MS",
     "EVENTS_KEPT", "LEDGER_KEPT", "MAX_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
     "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH",
 )  # fmt: skip

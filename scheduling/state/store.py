@@ -60,6 +60,7 @@ from scheduling.state.types import (
     StoredRequest,
     SweptRequest,
     gateway_channel,
+    ran_for,
     unmet,
     work_of,
 )
@@ -235,7 +236,7 @@ class PoolStore:
         for batch in _batches(records):
             flat: list[str | bytes | int] = []
             for r in batch:
-                flat += (r.request_id, r.reason, codec.encode_ledger(r), r.entitlement, unmet(r))
+                flat += (r.request_id, r.reason, codec.encode_ledger(r), r.entitlement, unmet(r), ran_for(r))
             await self._eval("record", *flat)
 
     async def suspect(self, backend: str, why: str) -> None:

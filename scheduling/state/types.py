@@ -22,6 +22,7 @@ from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
 LEADER_MS: Final = 2_000  # a leadership not extended for so long is free, and scripts hand out slots themselves
+RESTORE_MS: Final = 60_000  # after a lost state buckets are put right from the ledger for so long
 REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so long; longer than one renewal
 SWEEP_GAP_MS: Final = 5_000  # sweeps further apart than this: Redis or the leaders were away, renewals may be late
 CLOCK_GAP_MS: Final = 5_000  # so long between two calls (a leader makes several a second): Redis' clock was set
@@ -71,6 +72,11 @@ def unmet(record: LedgerRecord) -> int:
     if not is_unmet(record.reason, waited=record.queued_s is not None):
         return 0
     return math.ceil(record.input_tokens_est + record.output_tokens_est)
+
+
+def ran_for(record: LedgerRecord) -> int:
+    """Tokens that a request used [tokens]; 0 for one that was never granted a slot."""
+    return 0 if record.granted_s is None else record.input_tokens + record.output_tokens
 
 
 class StateError(Exception):

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import signal
 import sqlite3
 import sys
@@ -86,6 +87,7 @@ class Run:
         self._began = 0.0
         self._bad = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.rows: list[dict[str, Any]] = []  # the ledger in the end
         self.redis = redis.Redis.from_url(
             (up.home / "run" / "redis-url").read_text(), decode_responses=True, socket_timeout=5
         )
@@ -253,7 +255,7 @@ class Run:
         self.engine.script = GOOD
         self.note("clients saw", **dict(sorted(Counter(one.end for one in self.seen).items())))
         left = await asyncio.to_thread(self._settle)
-        rows = await asyncio.to_thread(self._ledger)
+        rows = self.rows = await asyncio.to_thread(self._ledger)
         self.note("ledger", rows=len(rows), **Counter(f"{row['outcome']}/{row['reason']}" for row in rows))
         self.note("left", **asdict(left))
         return check(self.seen, rows, left, self.came)
@@ -341,10 +343,13 @@ def main() -> int:
     print(f"seed {options.seed}, {options.minutes:g} minutes, {len(faults)} faults")
     with tempfile.TemporaryDirectory(prefix="qm-chaos-") as folder:
         run, broken = asyncio.run(_run(Path(folder), options.seed, options.minutes, faults, options.rate))
+        if broken:  # what the processes said about it
+            shutil.copytree(Path(folder) / "home" / "logs", path.with_suffix(".logs"), dirs_exist_ok=True)
     lines = [
         {"what": "run", "seed": options.seed, "minutes": options.minutes, "rate": options.rate},
         *run.events,
         *(one.as_json() for one in run.seen),
+        *({"what": "row", **row} for row in run.rows),
         *({"what": "broken", "law": law} for law in broken),
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -17,6 +17,7 @@ from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import (
     AdmissionStatus,
+    BucketDebit,
     FinishStatus,
     RenewStatus,
     StateError,
@@ -280,3 +281,54 @@ def test_a_wrong_url_says_what_is_wrong_with_it(url: str, says: str):
 def test_a_unix_socket_and_a_user_can_be_named():
     address = parse_url("unix://app:pw@/run/qm/redis.sock?db=2")
     assert (address.path, address.username, address.password, address.db) == ("/run/qm/redis.sock", "app", "pw", 2)
+
+
+@contextlib.asynccontextmanager
+async def forgetting(resp: RespConnection) -> AsyncIterator[None]:
+    """What is written inside is lost: as by a Redis that is killed before it has written its last second to disk."""
+    keys = sorted(await resp.call(b"KEYS", b"qm:{p}:*"))
+    kept = [(key, await resp.call(b"DUMP", key)) for key in keys]
+    yield
+    await resp.call(b"FLUSHALL")
+    for key, value in kept:
+        await resp.call(b"RESTORE", key, b"0", value)
+
+
+async def level(resp: RespConnection, store: PoolStore) -> float:
+    return float(await resp.call(b"HGET", store._key("buckets"), b"acme:level"))
+
+
+async def test_a_request_of_the_second_that_redis_lost_pays_all_the_same(private_redis: RedisServer):
+    async with connected(private_redis.url) as resp:
+        store = await ready_pool(resp)
+        await admit(store, "before")
+        await store.finish("before", 1, Reason.STOP, 140, True, ledger("before"))
+        async with forgetting(resp):
+            await admit(store, "whole")
+            await store.finish("whole", 1, Reason.STOP, 140, True, ledger("whole"))
+            await admit(store, "half")
+        assert await level(resp, store) == pytest.approx(860, abs=0.1)
+        for _ in range(2):  # its gateway cannot know what was lost, and sends what ended in the last minute again
+            await store.record([ledger("before"), ledger("whole")])
+        assert await level(resp, store) == pytest.approx(720, abs=0.1)
+        for _ in range(2):
+            await store.finish("half", 1, Reason.STOP, 140, True, ledger("half"))
+        assert await level(resp, store) == pytest.approx(580, abs=0.1)
+        refused = ledger("refused", Reason.TOKEN_BUDGET, granted_s=None, input_tokens=0, output_tokens=0)
+        await store.record([refused])
+        assert await level(resp, store) == pytest.approx(580, abs=0.1)
+        entries = await store.ledger_read(10)
+        assert [e.record.request_id for e in entries if e.record] == ["before", "whole", "half", "refused"]
+
+
+async def test_where_all_data_was_lost_buckets_are_left_to_the_ledger(private_redis: RedisServer):
+    async with connected(private_redis.url) as resp:
+        store = await ready_pool(resp)
+        await resp.call(b"FLUSHALL")
+        epoch = (await store.elect("leader", 1, first_start=False)).epoch
+        await leads_on(store)
+        await store.set_ready(epoch, "b1", backend())
+        await store.debit(epoch, 0, [BucketDebit("acme", 140.0, 0.001, 1000.0)])
+        await store.record([ledger("stored")])  # it is among the 140
+        await store.finish("unstored", 1, Reason.STOP, 140, True, ledger("unstored"))
+        assert await level(resp, store) == pytest.approx(860, abs=0.1)

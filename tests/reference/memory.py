@@ -30,7 +30,7 @@ from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, Servic
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import standing_words
-from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, Fenced, SweptRequest
+from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, RESTORE_MS, Fenced, SweptRequest
 
 
 @dataclass(slots=True)
@@ -386,6 +386,14 @@ class PoolMemory:
             return
         level = refill(b.level, b.at, b.rate, b.depth, now)
         self._set_level(e.entitlement, min(b.depth, level + e.charge - actual), now, b.rate, b.depth)
+
+    def _settle_forgotten(self, entitlement: str, used: int, now: int) -> None:
+        """What ended without an entry pays what it used, unless all data was lost a moment ago."""
+        b, lost = self.buckets.get(entitlement), self.meta.get("lost")
+        if used == 0 or b is None or (lost is not None and now - lost <= RESTORE_MS):
+            return
+        level = refill(b.level, b.at, b.rate, b.depth, now)
+        self._set_level(entitlement, level - used, now, b.rate, b.depth)
 
     # --- limits of keys and users
 

@@ -49,6 +49,7 @@ from scheduling.state.types import (
     RenewStatus,
     RequestFacts,
     StoredRequest,
+    ran_for,
     unmet,
     work_of,
 )
@@ -265,6 +266,8 @@ class ReferencePool(ReferenceLeader):
             self._served(e.entitlement, used(e) - e.served)
         elif before is not None:
             return FinishResult(FinishStatus.ENDED, before)
+        else:
+            self._settle_forgotten(ledger.entitlement, told or 0, now)
         self._mark_ended(request_id, reason)
         self.ledger.append((b"r", codec.encode_ledger(ledger)))
         if freed:
@@ -374,6 +377,7 @@ class ReferencePool(ReferenceLeader):
                 if wanted := unmet(r):
                     self._meter(f"{r.entitlement}:refused", wanted)
                     self._meter(f"{r.entitlement}:refusals", 1)
+                self._settle_forgotten(r.entitlement, ran_for(r), self._now())
 
     def suspect(self, backend: str, why: str) -> None:
         self._notify("s", f"{backend} {why}")

@@ -72,6 +72,14 @@ MUTATIONS = (
         ("tests/unit/core/test_noisy_neighbour.py",),
     ),
     Mutation(
+        "lost-second-free",
+        "requests of the second that a killed Redis lost pay nothing (promise 22)",
+        "scheduling/state/scripts/shared/buckets.lua",
+        "  if level then set_level(ent, level - used, now, b[3], b[4]) end",
+        "",
+        ("tests/integration/test_state_failures.py",),
+    ),
+    Mutation(
         "shares-forgotten",
         "a new leader counts shares from zero",
         "scheduling/dispatch/shares.py",

@@ -48,6 +48,8 @@ else
       add_served(x.ent, used(x) - x.served)
     elseif before then
       return {'ended', before}
+    else
+      settle_forgotten(string.match(ARGV[6], '"entitlement":"([^"]+)"'), told or 0, now_ms())
     end
   end
 end

@@ -1,7 +1,8 @@
 -- Ledger entries of requests that never had state, each id once. One that does live is left to `finish` and `sweep`.
--- `wanted` is what such a refusal says of its entitlement's demand: tokens that the pool had no room for, or 0.
--- <= 100 x (id reason record ent wanted) -> ok
-for i = 1, #ARGV, 5 do
+-- `wanted` is what such a refusal says of its entitlement's demand: tokens that the pool had no room for, or 0. `used`:
+-- by one that ran, and is sent again because Redis may have lost it.
+-- <= 100 x (id reason record ent wanted used) -> ok
+for i = 1, #ARGV, 6 do
   local id = ARGV[i]
   if not ended(id) and call('HEXISTS', HELD, id) == 0 and call('HEXISTS', QUEUE, id) == 0 then
     mark_ended(id, ARGV[i + 1])
@@ -10,6 +11,7 @@ for i = 1, #ARGV, 5 do
       call('HINCRBY', METER, ARGV[i + 3] .. ':refused', ARGV[i + 4])
       call('HINCRBY', METER, ARGV[i + 3] .. ':refusals', 1)
     end
+    settle_forgotten(ARGV[i + 3], tokens(ARGV[i + 5]) or 0, now_ms())
   end
 end
 return 'ok'

@@ -26,6 +26,17 @@ local function settle(ent, charge, actual, now)
     ent .. ':at', now)
 end
 
+-- It ended and no entry is left of it: Redis lost what came last (killed before it had written it, or a replica took
+-- over that lacked it). It pays what it used, as the ledger says. Where all data was lost buckets follow the ledger.
+local function settle_forgotten(ent, used, now)
+  if not ent or used == 0 then return end
+  local lost = tonumber(call('HGET', META, 'lost'))
+  if lost and now - lost <= RESTORE_MS then return end
+  local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth')
+  local level = level_now(b[1], b[2], b[3], b[4], now)
+  if level then set_level(ent, level - used, now, b[3], b[4]) end
+end
+
 local function average(old, new)
   old = old and tonumber(old)
   if old then new = 0.9 * old + 0.1 * new end
