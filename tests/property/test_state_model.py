@@ -37,9 +37,19 @@ Make = Callable[..., World]
 
 @pytest.fixture
 def make_world(redis_url: str) -> Iterator[Make]:
-    """Worlds on one connection and one loop of this test."""
+    """Worlds on one connection and one loop of this test, one after the other."""
     with model_connection(redis_url) as (run, resp, ears):
-        yield lambda scripts=None: World(run, resp, scripts or timed_scripts(), ears)
+        made: list[World] = []
+
+        def make(scripts: dict[str, Script] | None = None) -> World:
+            for last in made:
+                last.remove()  # each look at the keys of a pool goes through those of all
+            made[:] = [World(run, resp, scripts or timed_scripts(), ears)]
+            return made[0]
+
+        yield make
+        for last in made:
+            last.remove()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -68,10 +68,14 @@ class FaultMoves(Sides):
         assert self._run(self.server.view()).differences() == []
         assert self._both("rebuild", True, self.epochs[holder]) == [], "a sound state was written anew"
 
-    def flush(self) -> None:
-        """The whole state is lost, as by FLUSHALL, of this pool."""
+    def remove(self) -> None:
+        """Takes all that it has out of Redis: nothing comes after it."""
         keys = self._run(self._resp.call("KEYS", self._pattern("*")))
         self._run(self._resp.call("DEL", *keys))
+
+    def flush(self) -> None:
+        """The whole state is lost, as by FLUSHALL, of this pool."""
+        self.remove()
         self.reference.flush()
         self.reference.places.kept = POINTS
         self._read = {"events": "-", "ledger": "-"}

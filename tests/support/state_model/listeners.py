@@ -58,12 +58,7 @@ Run = Callable[[Awaitable[Any]], Any]
 def model_connection(url: str) -> Iterator[tuple[Run, RespConnection, Ears]]:
     """What a world is made of: calls that run in one loop, a connection in it, and who listens."""
     with asyncio.Runner() as runner:
-
-        def run(awaitable: Awaitable[Any]) -> Any:
-            async def main() -> Any:
-                return await awaitable
-
-            return runner.run(main())
+        run = runner.get_loop().run_until_complete  # Runner.run() would look after Ctrl-C at every call
 
         async def connect() -> RespConnection:
             connection = RespConnection(url, name="model", call_timeout=20.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import itertools
 from collections.abc import Awaitable, Callable, Collection
@@ -31,6 +30,7 @@ from scheduling.state.types import (
 )
 from tests.reference.memory import Dump
 from tests.reference.pool import ReferencePool
+from tests.support.state_model.dump import DUMP, read_dump
 from tests.support.state_model.laws import Laws
 from tests.support.state_model.listeners import Ears
 from tests.support.state_model.members import (
@@ -136,6 +136,11 @@ class Sides(Laws):
 
     # --- both sides
 
+    def _server_dump(self) -> Dump:
+        read = self._read
+        words = (DUMP, 1, self._prefix, self._pattern(""), read["events"], read["ledger"])
+        return read_dump(self._run(self._resp.call("EVAL", *words)), read)
+
     def listen(self, gateways: set[str], holders: Collection[str] = ()) -> None:
         """From now on these gateways, and no others, hear of their grants; ``holders`` are seen to live."""
         self._ears.listen({*map(gateway_channel, gateways), *map(leader_channel, holders)})
@@ -210,7 +215,7 @@ class Sides(Laws):
 
     def _compare(self, move: str) -> None:
         reference = self.reference.dump()
-        server = self._run(self._server_dump())
+        server = self._server_dump()
         for f in dataclasses.fields(Dump):
             mine, theirs = getattr(reference, f.name), getattr(server, f.name)
             assert theirs == mine, f"after {move}: {f.name} is {theirs} on the server and {mine} in the reference model"
@@ -219,75 +224,6 @@ class Sides(Laws):
         self._last = dataclasses.replace(server, events=(), ledger=())
         self.reference.events.clear()
         self.reference.ledger.clear()
-
-    async def _server_dump(self) -> Dump:
-        call, p = self._resp.call, self._prefix
-        names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted", "warm",
-                 "warm:before", "credits", "adapters")  # fmt: skip
-        replies = await asyncio.gather(
-            *(call("HGETALL", p + n) for n in names),
-            *(
-                call("ZRANGE", p + n, 0, -1, "WITHSCORES")
-                for n in ("leases", "waiting", "weights", "prey", "leaving", "prefills")
-            ),
-            call("ZRANGE", p + "order", 0, -1),
-            *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
-            call("KEYS", self._pattern("ended:*")),
-            call("HGETALL", p + "using"),
-            call("KEYS", self._pattern("limit:*")),
-            call("KEYS", self._pattern("users:*")),
-        )
-        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:19]]
-        named = [{k.decode(): v for k, v in d.items()} for d in flat]
-        meta, ready, held, queue, totals, buckets, standing, meter, evicted, warm, warm_before, credits = named[:12]
-        adapters = named[12]
-        leases, waiting, weights, prey, leaving, prefills = named[13:]
-        of_replicas = {k for k in credits if " " not in k}
-        assert of_replicas <= ready.keys(), "a credit of a replica that may get no work"
-        for n, r in zip(("events", "ledger"), replies[20:22], strict=True):
-            if r:
-                self._read[n] = "(" + r[-1][0].decode()
-        keys = replies[22]
-        reasons = await call("MGET", *keys) if keys else []
-        scopes, tracked = replies[24], replies[25]
-        limits = await asyncio.gather(*(call("HGETALL", k) for k in scopes))
-        users = await asyncio.gather(*(call("ZRANGE", k, 0, -1, "WITHSCORES") for k in tracked))
-        ends = await asyncio.gather(*(call("PTTL", k) for k in (*scopes, *tracked)))
-        assert all(ms > 0 for ms in ends), "what is kept of a key or user has no end"
-        return Dump(
-            meta={k: v.decode() for k, v in meta.items()},
-            adapters={k: v.decode() for k, v in adapters.items()},
-            ready={k: f"{v.decode()} {credits.get(k, b'0').decode()}" for k, v in ready.items()},
-            leases={k: int(v) for k, v in leases.items()},
-            held=held,
-            waiting={k: int(v) for k, v in waiting.items()},
-            queue=queue,
-            order=[m.decode() for m in replies[19]],
-            totals={k: int(v) for k, v in totals.items()},
-            standing={k: v.decode() for k, v in standing.items()},
-            weights={k: float(v) for k, v in weights.items()},
-            meter={k: int(v) for k, v in meter.items()},
-            prey={k: int(v) for k, v in prey.items()},
-            prefills={k: int(v) for k, v in prefills.items()},
-            paces={k: v.decode() for k, v in credits.items() if " " in k},
-            evicted=evicted,
-            leaving={k: int(v) for k, v in leaving.items()},
-            warm={k: v.decode() for k, v in warm.items()},
-            warm_before={k: v.decode() for k, v in warm_before.items()},
-            buckets={k: float(v) for k, v in buckets.items()},
-            limits={
-                k.decode().partition("limit:")[2]: {n.decode(): float(v) for n, v in zip(r[::2], r[1::2], strict=True)}
-                for k, r in zip(scopes, limits, strict=True)
-            },
-            users={
-                k.decode().partition("users:")[2]: {n.decode(): int(v) for n, v in zip(r[::2], r[1::2], strict=True)}
-                for k, r in zip(tracked, users, strict=True)
-            },
-            using={n.decode(): int(v) for n, v in zip(replies[23][::2], replies[23][1::2], strict=True)},
-            events=[(f[0].decode(), f[1]) for _, f in replies[20]],
-            ledger=[tuple(f) for _, f in replies[21]],
-            ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
-        )
 
 
 def _refused(answer: Any) -> bool:
