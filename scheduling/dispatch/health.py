@@ -11,20 +11,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
-from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
-from scheduling.core.prefill_speed import PrefillSpeed
-from scheduling.core.types import BackendSpec, PoolSpec, PoolView
+from scheduling.core.prefill_credit import Counters, Prompts
+from scheduling.core.types import PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
-from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
-from scheduling.engines.client import EngineError, EngineKind, EngineMetrics, EngineModel, Probe
+from scheduling.dispatch.watched import (
+    FOREIGN_LOOKS,
+    EngineFactory,
+    WatchedBackend,
+    address,
+    credit_why,
+    facts_of,
+    limits_of,
+    offer_of,
+    patience_s,
+    return_patience_s,
+    serves,
+    state_why,
+    wanted_credit,
+)
+from scheduling.engines.client import EngineError, EngineMetrics
 from scheduling.engines.kinds import kind_of
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
@@ -32,63 +42,12 @@ from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
 log = logging.getLogger("quartermaster.dispatch")
 
 SCRAPE_S = 1.0
-PROBE_TIMEOUT_S = 10.0
-FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
 ASK_EVERY_S = 3.0  # so often at most a generation is asked because gateways say that requests fail
 MAX_PAUSE_S = 30.0
-STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
-FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
-_CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
-_NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"
 ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been in the engine
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
-
-
-class EngineControl(Protocol):
-    """What health needs of a replica: :class:`scheduling.engines.client.EngineClient` in part."""
-
-    async def scrape(self) -> EngineMetrics | None: ...
-
-    async def probe(self, timeout_s: float) -> Probe: ...
-
-    async def facts(self, engines: int) -> EngineFacts: ...
-
-    async def models(self) -> list[EngineModel]: ...
-
-    async def load_adapter(self, name: str, source: str) -> None: ...
-
-
-EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
-
-
-@dataclass(slots=True)
-class _Backend:
-    spec: BackendSpec
-    kind: EngineKind
-    control: EngineControl
-    state: str = "probing"
-    why: str = "has not generated a token yet"
-    metrics: EngineMetrics | None = None
-    observed_s: float = 0.0
-    doubted: bool = False  # a gateway suspects it and no scrape has come back since
-    watch: ProgressWatch = field(default_factory=ProgressWatch)
-    outlier: Outlier = field(default_factory=Outlier)
-    ask: bool = False  # gateways say that requests fail there: a real generation is to tell
-    asked_s: float = float("-inf")
-    model: str = ""  # that it is asked for
-    longest: int = 0  # sequence of its pool [tokens]
-    facts: EngineFacts | None = None  # None: not asked since it started
-    asking: asyncio.Task[None] | None = None
-    learned: SlotLimit = field(default_factory=SlotLimit)
-    credit: PrefillCredit = field(default_factory=PrefillCredit)
-    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
-    wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
-    foreign: deque[int] = field(default_factory=lambda: deque(maxlen=FOREIGN_LOOKS))  # beyond our leases, by look
-    limited: bool = False  # the latest decision left requests waiting that lack only its credit
-    nudge: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
 
 
 class BackendMonitor:
@@ -111,7 +70,7 @@ class BackendMonitor:
         self._group = group
         self._on_ready = on_ready
         self._scrape_s = scrape_s
-        self._backends: dict[str, _Backend] = {}
+        self._backends: dict[str, WatchedBackend] = {}
         self._leases: dict[str, int] = {}
         self._leases_at = float("-inf")
         self._adapters_of: tuple[object, ...] = ((), False)
@@ -145,15 +104,15 @@ class BackendMonitor:
             self._drop(name)
         for name, spec in specs.items():
             former = self._backends.get(name)
-            if former is not None and _address(former.spec, former.kind) != _address(spec, kind):
+            if former is not None and address(former.spec, former.kind) != address(spec, kind):
                 self._drop(name)
                 former = None
             if former is None:
-                backend = self._backends[name] = _Backend(
+                backend = self._backends[name] = WatchedBackend(
                     spec, kind, self._engine(spec, pool), model=pool.upstream_model
                 )
                 backend.credit.prompts = self._prompts
-                backend.longest, backend.wanted_credit = pool.max_model_len, _wanted_credit(pool, kind)
+                backend.longest, backend.wanted_credit = pool.max_model_len, wanted_credit(pool, kind)
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
@@ -164,7 +123,7 @@ class BackendMonitor:
                 former.outlier.back_from_s = 0.0  # it may be well now
                 former.nudge.set()
             if former is not None:
-                former.longest, former.wanted_credit = pool.max_model_len, _wanted_credit(pool, kind)
+                former.longest, former.wanted_credit = pool.max_model_len, wanted_credit(pool, kind)
 
     def decided(self, view: PoolView, waits: bool, prompts: Iterable[int]) -> None:
         """After a decision that granted all it could: ``view`` is the pool with its grants, ``waits`` whether a request
@@ -185,12 +144,12 @@ class BackendMonitor:
         now_s = asyncio.get_running_loop().time()
         for name, b in sorted(self._backends.items()):
             m, rates = b.metrics, b.watch.rates
-            spec, why = _limits(b)
+            spec, why = limits_of(b)
             statuses.append(
                 BackendStatus(
                     id=name,
                     state="draining" if b.spec.draining else b.state,
-                    why="taken out of service by an administrator" if b.spec.draining else _why(b, now_s),
+                    why="taken out of service by an administrator" if b.spec.draining else state_why(b, now_s),
                     observed_s=b.observed_s,
                     engine_running=m.running if m else None,
                     engine_waiting=m.waiting if m else None,
@@ -200,12 +159,12 @@ class BackendMonitor:
                     gpu_util=m.gpu_util if m else None,
                     gpu_mem_used_bytes=m.gpu_mem_used_bytes if m else None,
                     gpu_mem_total_bytes=m.gpu_mem_total_bytes if m else None,
-                    engine_facts=_facts_of(b),
+                    engine_facts=facts_of(b),
                     slots=spec.slots,
                     kv_tokens=spec.kv_tokens,
                     prefill_credit=spec.prefill_tokens,
                     limits_why=why,
-                    credit_why=_credit_why(b),
+                    credit_why=credit_why(b),
                     prefill_per_s=b.speed.tokens_per_s,
                     foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
                     adapters=self.adapters.status(name) if self.adapters else None,
@@ -246,10 +205,10 @@ class BackendMonitor:
             if backend is None:
                 continue
             why = backend.outlier.report(outcomes, now_s)
-            if why and _serves(backend) and any(b is not backend and _serves(b) for b in self._backends.values()):
+            if why and serves(backend) and any(b is not backend and serves(b) for b in self._backends.values()):
                 self._group.create_task(self._eject_outlier(backend, why), name=f"eject-{name}")
 
-    async def _eject_outlier(self, backend: _Backend, why: str) -> None:
+    async def _eject_outlier(self, backend: WatchedBackend, why: str) -> None:
         if backend.state != "ready":
             return
         backend.outlier.ejected(asyncio.get_running_loop().time())
@@ -263,7 +222,7 @@ class BackendMonitor:
             seen.adapters = self.adapters.of(name)
             if backend is not None:
                 seen.prefill_per_s = backend.speed.tokens_per_s
-            if backend is None or backend.doubted or not _serves(backend):
+            if backend is None or backend.doubted or not serves(backend):
                 seen.ready = False
 
     async def reconcile(self, snapshot: PoolSnapshot) -> None:
@@ -272,7 +231,7 @@ class BackendMonitor:
         self._leases_at = asyncio.get_running_loop().time()
         for name, totals in snapshot.backends.items():
             backend = self._backends.get(name)
-            if totals.ready and (backend is None or not _serves(backend)):
+            if totals.ready and (backend is None or not serves(backend)):
                 ill = backend is not None and backend.state == "ejected"
                 await self._store.set_ready(self._epoch, name, None, ill=ill)
         if self.adapters:
@@ -280,8 +239,8 @@ class BackendMonitor:
         for name, backend in list(self._backends.items()):
             shared = snapshot.backends.get(name)
             offered = (shared.slots, shared.kv_tokens, shared.prefill_credit) if shared and shared.ready else None
-            offer = _offer(backend)
-            if _serves(backend) and offered != (offer.slots, offer.kv_tokens, offer.prefill_tokens):
+            offer = offer_of(backend)
+            if serves(backend) and offered != (offer.slots, offer.kv_tokens, offer.prefill_tokens):
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
 
@@ -305,12 +264,12 @@ class BackendMonitor:
 
     def _candidates(self) -> list[Candidate]:
         return [
-            Candidate(name, b.control, self._leases.get(name, 0), _limits(b)[0].slots)
+            Candidate(name, b.control, self._leases.get(name, 0), limits_of(b)[0].slots)
             for name, b in self._backends.items()
-            if _serves(b)
+            if serves(b)
         ]
 
-    async def _follow(self, backend: _Backend) -> None:
+    async def _follow(self, backend: WatchedBackend) -> None:
         while True:
             if backend.state == "ready":
                 await self._check(backend)
@@ -323,7 +282,7 @@ class BackendMonitor:
                 pass
             backend.nudge.clear()
 
-    async def _scrape(self, backend: _Backend) -> EngineMetrics | None:
+    async def _scrape(self, backend: WatchedBackend) -> EngineMetrics | None:
         metrics = await backend.control.scrape()
         before, backend.metrics, backend.observed_s = backend.metrics, metrics, time.time()
         engines = 1 if metrics is None else metrics.engines
@@ -334,7 +293,7 @@ class BackendMonitor:
             backend.asking = self._group.create_task(self._ask(backend, engines), name=f"ask-{backend.spec.id}")
         return metrics
 
-    async def _ask(self, backend: _Backend, engines: int) -> None:
+    async def _ask(self, backend: WatchedBackend, engines: int) -> None:
         """What the engine says of its limits: once for each of its starts, since it may take long to say."""
         try:
             backend.facts = await backend.control.facts(engines)
@@ -345,10 +304,10 @@ class BackendMonitor:
             backend.asking = None
         if backend.facts is not None:
             backend.credit.set_budget(backend.facts.step_tokens)
-            if why := _limits(backend)[1]:
+            if why := limits_of(backend)[1]:
                 log.warning("backend %s: %s", backend.spec.id, why)
 
-    def _learn(self, backend: _Backend, metrics: EngineMetrics, leases: int, now_s: float) -> None:
+    def _learn(self, backend: WatchedBackend, metrics: EngineMetrics, leases: int, now_s: float) -> None:
         """What its engine was seen to do: how many it runs at once, how full its steps are."""
         if backend.wanted_credit != 0 and (backend.facts is None or backend.facts.slots is None):
             backend.learned.seen(metrics.running, metrics.waiting, leases, now_s)
@@ -359,9 +318,9 @@ class BackendMonitor:
         backend.credit.seen(counted, backend.limited)
         backend.speed.seen(counted, backend.limited)
 
-    async def _tell_prefilled(self, backend: _Backend, metrics: EngineMetrics, asked_s: float) -> None:
+    async def _tell_prefilled(self, backend: WatchedBackend, metrics: EngineMetrics, asked_s: float) -> None:
         """Nobody sees the first token of a whole answer: those that do not wait in the engine have been prefilled."""
-        if not _serves(backend) or not _limits(backend)[0].prefill_tokens or not self._leases.get(backend.spec.id, 1):
+        if not serves(backend) or not limits_of(backend)[0].prefill_tokens or not self._leases.get(backend.spec.id, 1):
             return
         age_s = asyncio.get_running_loop().time() - asked_s + ON_ITS_WAY_S
         try:
@@ -370,7 +329,7 @@ class BackendMonitor:
         except StateUnavailable:
             return  # the next look says it again
 
-    async def _check(self, backend: _Backend) -> None:
+    async def _check(self, backend: WatchedBackend) -> None:
         now_s, asked = asyncio.get_running_loop().time(), False
         try:
             metrics = await self._scrape(backend)
@@ -394,7 +353,7 @@ class BackendMonitor:
             verdict = HealthStep.KEEP
         if verdict is HealthStep.PROBE:
             backend.ask, backend.asked_s = False, now_s
-            probe = await backend.control.probe(_patience_s(backend))
+            probe = await backend.control.probe(patience_s(backend))
             if probe or self._answers_others(backend, now_s):
                 backend.watch.alive()
                 backend.doubted = False
@@ -406,7 +365,7 @@ class BackendMonitor:
         if verdict is HealthStep.EJECT and backend.state == "ready":
             await self._change(backend, "ejected", backend.watch.why)
 
-    def _seen(self, backend: _Backend, metrics: EngineMetrics | None, asked_s: float, fresh: bool) -> HealthStep:
+    def _seen(self, backend: WatchedBackend, metrics: EngineMetrics | None, asked_s: float, fresh: bool) -> HealthStep:
         """An answer came to what was asked at ``asked_s``; ``fresh``: the lease counts are."""
         now_s = asyncio.get_running_loop().time()
         leases = self._leases.get(backend.spec.id, 0) if fresh else None
@@ -418,17 +377,17 @@ class BackendMonitor:
         self._learn(backend, metrics, leases, asked_s)
         return step
 
-    def _answers_others(self, backend: _Backend, since_s: float) -> bool:
+    def _answers_others(self, backend: WatchedBackend, since_s: float) -> bool:
         """Whether gateways saw tokens of a replica while it was asked for one and gave none. Where its kind takes no
         priority a probe stands behind the requests of others."""
         now_s = asyncio.get_running_loop().time()
         return not backend.kind.takes_priority and backend.outlier.moved(now_s, now_s - since_s)
 
-    async def _try_back(self, backend: _Backend) -> None:
+    async def _try_back(self, backend: WatchedBackend) -> None:
         if asyncio.get_running_loop().time() < backend.outlier.back_from_s:
             return
         first = backend.state == "probing"
-        probe = await backend.control.probe(FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S)
+        probe = await backend.control.probe(return_patience_s(first))
         if probe:
             backend.watch = ProgressWatch()
             backend.outlier.returned(asyncio.get_running_loop().time())
@@ -440,70 +399,16 @@ class BackendMonitor:
         backend.why = probe.why if first else f"{backend.watch.why}; not back yet: {probe.why}"
         backend.metrics = None
 
-    async def _change(self, backend: _Backend, state: str, why: str) -> None:
+    async def _change(self, backend: WatchedBackend, state: str, why: str) -> None:
         name = backend.spec.id
         log.log(logging.WARNING if state == "ejected" else logging.INFO, "backend %s: %s, %s", name, state, why)
         backend.state, backend.why, backend.doubted, backend.ask = state, why, False, False
         if state != "ready":
             self.adapters.forget(name)
         try:
-            spec = _offer(backend) if _serves(backend) else None
+            spec = offer_of(backend) if serves(backend) else None
             await self._store.set_ready(self._epoch, name, spec, ill=state == "ejected")
         except StateUnavailable:
             return  # reconcile writes it when Redis is back
-        if _serves(backend):
+        if serves(backend):
             self._on_ready()
-
-
-def _address(spec: BackendSpec, kind: EngineKind) -> tuple[str, str, str]:
-    """What makes it another engine, which has to be probed."""
-    return spec.url, spec.api_key, kind.name
-
-
-def _wanted_credit(pool: PoolSpec, kind: EngineKind) -> int | None:
-    """None finds it, 0 is none: an engine that reports nothing would keep a whole answer's credit to its end."""
-    return pool.prefill_credit if kind.reports else 0
-
-
-def _credit_why(backend: _Backend) -> str:
-    if not backend.kind.reports:
-        return _NO_REPORTS
-    return _CREDIT_WHY.get(backend.wanted_credit, "as the pool says") or backend.credit.why
-
-
-def _patience_s(backend: _Backend) -> float:
-    """How long a probe of a replica that is ready may take."""
-    if not backend.kind.takes_priority:
-        return FIRST_PROBE_TIMEOUT_S  # it stands behind what the replica runs
-    stalled = backend.metrics is not None and backend.metrics.running > 0
-    return min(STALLED_PROBE_S, PROBE_TIMEOUT_S) if stalled else PROBE_TIMEOUT_S
-
-
-def _facts_of(backend: _Backend) -> EngineFacts:
-    facts = backend.facts or EngineFacts()
-    return facts if backend.metrics is None else replace(facts, kv_tokens=backend.metrics.kv_tokens)
-
-
-def _limits(backend: _Backend) -> tuple[BackendSpec, str]:
-    """The replica as its engine lets it be used, with its prefill credit; and why it is less than what was typed."""
-    spec, why = in_force(backend.spec, _facts_of(backend), backend.learned.slots, backend.longest)
-    wanted = backend.wanted_credit
-    own = spec.prefill_tokens or backend.credit.credit  # a replica's own figure, where it has one, stands
-    credit = own if wanted is None else wanted
-    return replace(spec, prefill_tokens=credit, step_tokens=backend.credit.budget), why
-
-
-def _offer(backend: _Backend) -> BackendSpec:
-    """The replica with as many slots as may be used now."""
-    spec, _ = _limits(backend)
-    slots = backend.outlier.offered(spec.slots, asyncio.get_running_loop().time())
-    return spec if slots == spec.slots else replace(spec, slots=slots)
-
-
-def _why(backend: _Backend, now_s: float) -> str:
-    less = backend.outlier.says(now_s) if backend.state == "ready" else ""
-    return f"{backend.why}; {less}" if less else backend.why
-
-
-def _serves(backend: _Backend) -> bool:
-    return backend.state == "ready" and not backend.spec.draining

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import httpx
 
 from scheduling.core.types import BackendSpec, Catalog, PoolSpec
-from scheduling.dispatch.health import EngineControl, EngineFactory
 from scheduling.dispatch.leader import Leadership
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
 from scheduling.dispatch.term import BLOCK_MS, Term
+from scheduling.dispatch.watched import EngineControl, EngineFactory
 from scheduling.engines.client import control_http
 from scheduling.engines.kinds import make_client
 from scheduling.state.resp import CALL_TIMEOUT_S, RespConnection

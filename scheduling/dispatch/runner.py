@@ -22,9 +22,9 @@ import httpx
 from scheduling.catalog import CatalogCache
 from scheduling.core.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
-from scheduling.dispatch.health import EngineFactory
 from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
+from scheduling.dispatch.watched import EngineFactory
 from scheduling.state.resp import RespConnection
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import CATALOG_CHANNEL, RESIGNED_CHANNEL, leader_channel

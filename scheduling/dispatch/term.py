@@ -25,7 +25,7 @@ from scheduling.dispatch.configured import decided_by, give_rights, limits_of, p
 from scheduling.dispatch.deciding import Decider
 from scheduling.dispatch.decision_clock import DecisionClock
 from scheduling.dispatch.drain import LedgerDrain
-from scheduling.dispatch.health import BackendMonitor, EngineFactory
+from scheduling.dispatch.health import BackendMonitor
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.dispatch.queue_preview import QueuePreview
 from scheduling.dispatch.restore import Buckets
@@ -34,6 +34,7 @@ from scheduling.dispatch.shares import KeptShares
 from scheduling.dispatch.standing import Standings
 from scheduling.dispatch.totals import Totals
 from scheduling.dispatch.waiting import Waiting
+from scheduling.dispatch.watched import EngineFactory
 from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (

@@ -21,7 +21,7 @@ from tests.support.state_world import pool_spec
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds in place of a quarter of a minute; what they mean is tested on virtual time."""
     monkeypatch.setattr("scheduling.dispatch.progress.STALLED_S", 1.5)
-    monkeypatch.setattr("scheduling.dispatch.health.PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("scheduling.dispatch.watched.PROBE_TIMEOUT_S", 1.0)
 
 
 def served_by(server: SimulatedServer, pool_id: str) -> Catalog:

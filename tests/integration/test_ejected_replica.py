@@ -22,7 +22,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds in place of a quarter of a minute; what they mean is tested on virtual time."""
     monkeypatch.setattr("scheduling.dispatch.progress.STALLED_S", 1.5)
     monkeypatch.setattr("scheduling.dispatch.progress.DOUBTFUL_S", 1.5)
-    monkeypatch.setattr("scheduling.dispatch.health.PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("scheduling.dispatch.watched.PROBE_TIMEOUT_S", 1.0)
 
 
 async def ask(client: httpx.AsyncClient, stream: bool, tokens: int) -> httpx.Response:

@@ -8,7 +8,8 @@ from typing import Any
 
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.types import BackendSpec, BackendView, PoolView
-from scheduling.dispatch.health import BackendMonitor, _offer
+from scheduling.dispatch.health import BackendMonitor
+from scheduling.dispatch.watched import offer_of
 from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
 from tests.support.dispatch_world import Engines, on_virtual_time
 from tests.support.state_world import backend, pool_spec
@@ -427,7 +428,7 @@ async def test_a_replica_has_the_credit_that_its_pool_says_or_half_a_step_of_its
     for wanted, offered in ((None, 256), (0, 0), (3000, 3000)):
         w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3")), prefill_credit=wanted))
         await w.live(3)
-        assert _offer(w.monitor._backends["b3"]).prefill_tokens == offered
+        assert offer_of(w.monitor._backends["b3"]).prefill_tokens == offered
 
 
 @ward

@@ -1,0 +1,128 @@
+"""One replica as its pool's leader knows it: what its watcher keeps of it, and what follows from that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
+from scheduling.core.prefill_credit import PrefillCredit
+from scheduling.core.prefill_speed import PrefillSpeed
+from scheduling.core.types import BackendSpec, PoolSpec
+from scheduling.dispatch.outliers import Outlier
+from scheduling.dispatch.progress import ProgressWatch
+from scheduling.engines.client import EngineKind, EngineMetrics, EngineModel, Probe
+
+PROBE_TIMEOUT_S = 10.0
+FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
+STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
+FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
+_CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
+_NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"
+
+
+class EngineControl(Protocol):
+    """What health needs of a replica: :class:`scheduling.engines.client.EngineClient` in part."""
+
+    async def scrape(self) -> EngineMetrics | None: ...
+
+    async def probe(self, timeout_s: float) -> Probe: ...
+
+    async def facts(self, engines: int) -> EngineFacts: ...
+
+    async def models(self) -> list[EngineModel]: ...
+
+    async def load_adapter(self, name: str, source: str) -> None: ...
+
+
+EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
+
+
+@dataclass(slots=True)
+class WatchedBackend:
+    spec: BackendSpec
+    kind: EngineKind
+    control: EngineControl
+    state: str = "probing"
+    why: str = "has not generated a token yet"
+    metrics: EngineMetrics | None = None
+    observed_s: float = 0.0
+    doubted: bool = False  # a gateway suspects it and no scrape has come back since
+    watch: ProgressWatch = field(default_factory=ProgressWatch)
+    outlier: Outlier = field(default_factory=Outlier)
+    ask: bool = False  # gateways say that requests fail there: a real generation is to tell
+    asked_s: float = float("-inf")
+    model: str = ""  # that it is asked for
+    longest: int = 0  # sequence of its pool [tokens]
+    facts: EngineFacts | None = None  # None: not asked since it started
+    asking: asyncio.Task[None] | None = None
+    learned: SlotLimit = field(default_factory=SlotLimit)
+    credit: PrefillCredit = field(default_factory=PrefillCredit)
+    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
+    wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
+    foreign: deque[int] = field(default_factory=lambda: deque(maxlen=FOREIGN_LOOKS))  # beyond our leases, by look
+    limited: bool = False  # the latest decision left requests waiting that lack only its credit
+    nudge: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+def address(spec: BackendSpec, kind: EngineKind) -> tuple[str, str, str]:
+    """What makes it another engine, which has to be probed."""
+    return spec.url, spec.api_key, kind.name
+
+
+def wanted_credit(pool: PoolSpec, kind: EngineKind) -> int | None:
+    """None finds it, 0 is none: an engine that reports nothing would keep a whole answer's credit to its end."""
+    return pool.prefill_credit if kind.reports else 0
+
+
+def credit_why(backend: WatchedBackend) -> str:
+    if not backend.kind.reports:
+        return _NO_REPORTS
+    return _CREDIT_WHY.get(backend.wanted_credit, "as the pool says") or backend.credit.why
+
+
+def patience_s(backend: WatchedBackend) -> float:
+    """How long a probe of a replica that is ready may take."""
+    if not backend.kind.takes_priority:
+        return FIRST_PROBE_TIMEOUT_S  # it stands behind what the replica runs
+    stalled = backend.metrics is not None and backend.metrics.running > 0
+    return min(STALLED_PROBE_S, PROBE_TIMEOUT_S) if stalled else PROBE_TIMEOUT_S
+
+
+def return_patience_s(first: bool) -> float:
+    """How long a probe may take of one that is to become ready: for the first time since it was found, or again."""
+    return FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S
+
+
+def facts_of(backend: WatchedBackend) -> EngineFacts:
+    facts = backend.facts or EngineFacts()
+    return facts if backend.metrics is None else replace(facts, kv_tokens=backend.metrics.kv_tokens)
+
+
+def limits_of(backend: WatchedBackend) -> tuple[BackendSpec, str]:
+    """The replica as its engine lets it be used, with its prefill credit; and why it is less than what was typed."""
+    spec, why = in_force(backend.spec, facts_of(backend), backend.learned.slots, backend.longest)
+    wanted = backend.wanted_credit
+    own = spec.prefill_tokens or backend.credit.credit  # a replica's own figure, where it has one, stands
+    credit = own if wanted is None else wanted
+    return replace(spec, prefill_tokens=credit, step_tokens=backend.credit.budget), why
+
+
+def offer_of(backend: WatchedBackend) -> BackendSpec:
+    """The replica with as many slots as may be used now."""
+    spec, _ = limits_of(backend)
+    slots = backend.outlier.offered(spec.slots, asyncio.get_running_loop().time())
+    return spec if slots == spec.slots else replace(spec, slots=slots)
+
+
+def state_why(backend: WatchedBackend, now_s: float) -> str:
+    less = backend.outlier.says(now_s) if backend.state == "ready" else ""
+    return f"{backend.why}; {less}" if less else backend.why
+
+
+def serves(backend: WatchedBackend) -> bool:
+    return backend.state == "ready" and not backend.spec.draining
