@@ -7,12 +7,10 @@ until then is unknown, and repeating it with the same (request, attempt) is harm
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from scheduling.core.admission import baseline_slots, cap_of, first_weight, rights_of
 from scheduling.core.ledger import LedgerRecord
@@ -29,13 +27,12 @@ from scheduling.core.types import (
     Standing,
 )
 from scheduling.state import codec, replies
+from scheduling.state.keys import PoolKeys, batches
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script, load_scripts
 from scheduling.state.standing import standing_words
 from scheduling.state.types import (
     BATCH,
-    PREVIEW_MS,
-    UNREAD_KEPT,
     Admission,
     AnnounceResult,
     AnnounceStatus,
@@ -43,15 +40,12 @@ from scheduling.state.types import (
     BackendTotals,
     BucketDebit,
     Election,
-    Event,
     EvictItem,
     Fenced,
     FinishResult,
     FinishStatus,
     GrantItem,
     GrantStatus,
-    LedgerEntry,
-    LedgerProgress,
     Look,
     PoolAudit,
     PoolSnapshot,
@@ -65,17 +59,11 @@ from scheduling.state.types import (
     work_of,
 )
 
-log = logging.getLogger("quartermaster.state")
-
 NO_CAP = 2**31 - 1
-_T = TypeVar("_T")
 
 
-class PoolStore:
-    """The transitions of one pool. Stateless but for its connections; make one per pool and process.
-
-    ``blocking`` is a connection of its own for ``events``: a blocking read holds up everything behind it.
-    """
+class PoolStore(PoolKeys):
+    """The transitions of one pool. Stateless but for its connections; make one per pool and process."""
 
     def __init__(
         self,
@@ -84,19 +72,13 @@ class PoolStore:
         blocking: RespConnection | None = None,
         scripts: Mapping[str, Script] | None = None,
     ) -> None:
-        self.pool_id = pool_id
-        self._resp = resp
-        self._blocking = blocking
+        super().__init__(resp, pool_id, blocking)
         self._scripts = load_scripts() if scripts is None else scripts
-        self._prefix = f"qm:{{{pool_id}}}:".encode()
         self._admit = self._scripts["admit"]
         self._finish = self._scripts["finish"]
 
     def _eval(self, name: str, *args: str | bytes | int | float) -> Any:
         return self._resp.eval(self._scripts[name], self._prefix, args)
-
-    def _key(self, name: str) -> bytes:
-        return self._prefix + name.encode()
 
     # --- gateway
 
@@ -174,7 +156,7 @@ class PoolStore:
         Each is (request, attempt, tokens of it served so far, its input included).
         """
         renewals: list[Renewal] = []
-        for batch in _batches(items):
+        for batch in batches(items):
             flat: list[str | int] = [gateway or "-"]
             for request_id, attempt, served in batch:
                 flat += (request_id, attempt, served)
@@ -218,7 +200,7 @@ class PoolStore:
         """The first tokens of these (request, attempt) have come: their prefill credit is given back. How many held
         some. Told twice, or too late, it changes nothing."""
         released = 0
-        for batch in _batches(items):
+        for batch in batches(items):
             released += await self._eval("first_tokens", *(word for item in batch for word in item))
         return released
 
@@ -233,7 +215,7 @@ class PoolStore:
 
         Where an ``admit`` was not answered, state may exist: use ``finish`` (``ran`` False), which ends it either way.
         """
-        for batch in _batches(records):
+        for batch in batches(records):
             flat: list[str | bytes | int] = []
             for r in batch:
                 flat += (r.request_id, r.reason, codec.encode_ledger(r), r.entitlement, unmet(r), ran_for(r))
@@ -270,7 +252,7 @@ class PoolStore:
         """Turns waiting entries into leases and tells their gateways; answers in the order of ``items``.
         ``turnaround_s``: how long it takes from a decision to the engine, if that was measured."""
         statuses: list[GrantStatus] = []
-        for batch in _batches(items):
+        for batch in batches(items):
             flat: list[str | int] = [epoch, "-" if turnaround_s is None else round(turnaround_s * 1000)]
             for g in batch:
                 flat += (g.request_id, g.attempt, g.backend, g.concurrency, codec.encode_note(g.policy, g.why))
@@ -281,7 +263,7 @@ class PoolStore:
     async def evict(self, epoch: int, items: Sequence[EvictItem]) -> list[GrantStatus]:
         """Grants waiting requests the slots of preemptible ones where no replica has room, in their order."""
         statuses: list[GrantStatus] = []
-        for batch in _batches(items):
+        for batch in batches(items):
             flat: list[str | int] = [epoch]
             for i in batch:
                 flat += (i.request_id, i.attempt, i.cap, i.exclude_backend, codec.encode_note(i.policy, i.why))
@@ -293,7 +275,7 @@ class PoolStore:
         """Publishes what a tick found; entitlements that are ``gone`` are forgotten."""
         rows = [(name, *standing_words(s).split()) for name, s in standings.items()]
         rows += [(name, "-", "-", "-") for name in gone]
-        for batch in _batches(rows):
+        for batch in batches(rows):
             _unfenced(await self._eval("set_standing", epoch, *(word for row in batch for word in row)))
 
     async def set_stuck(self, epoch: int, count: int, kept: int = 0) -> None:
@@ -390,125 +372,10 @@ class PoolStore:
         running = dict(zip(entitlements, figures[at:], strict=True))
         return Look(now_ms, rebuilding_ms, backends, running, preemptible)
 
-    async def places(self, points: Sequence[str]) -> dict[str, str]:
-        """Where prompts with these points ran, the last first and a space between replicas, of those that are known.
-        A plain read of the index that scripts keep (``scheduling.core.placement``)."""
-        replicas: dict[str, str] = {}
-        for start in range(0, len(points), 1000):
-            names = points[start : start + 1000]
-            for key in ("warm:before", "warm"):
-                reply = await self._resp.call(b"HMGET", self._key(key), *names)
-                replicas |= {
-                    name: value.decode() for name, value in zip(names, reply, strict=True) if value is not None
-                }
-        return replicas
-
-    async def load_queue(self) -> tuple[str, list[QueuedRequest]]:
-        """Everything that waits, and the event id from which to go on reading ``events``.
-
-        The id is read first: what happens meanwhile is heard again, and hearing it twice is harmless.
-        """
-        last = await self._resp.call(b"XREVRANGE", self._key("events"), b"+", b"-", b"COUNT", b"1")
-        waiting: dict[str, QueuedRequest] = {}
-        cursor = b"0"
-        while True:
-            cursor, flat = await self._resp.call(b"HSCAN", self._key("queue"), cursor, b"COUNT", b"500")
-            for request_id, data in zip(flat[::2], flat[1::2], strict=True):
-                try:
-                    waiting[request_id.decode()] = codec.decode_entry(data).queued_request()
-                except ValueError as e:
-                    log.error("pool %s: %s waits and cannot be read: %s", self.pool_id, request_id.decode(), e)
-            if cursor == b"0":
-                return (last[0][0].decode() if last else "0-0"), sorted(waiting.values(), key=lambda r: r.seq)
-
-    async def time_s(self) -> float:
-        """Redis' TIME [epoch s], which is not state time."""
-        return await self._resp.time_s()
-
-    async def events(self, last_id: str, block_ms: int) -> list[Event]:
-        """The next notifications after ``last_id``, at most 500; waits up to ``block_ms`` for the first.
-
-        Needs the ``blocking`` connection, whose time limit must be longer than ``block_ms``.
-        """
-        if self._blocking is None:
-            raise RuntimeError("PoolStore.events needs a connection of its own: PoolStore(resp, pool, blocking=...)")
-        reply = await self._blocking.call(
-            b"XREAD", b"COUNT", b"500", b"BLOCK", str(block_ms).encode(), b"STREAMS", self._key("events"), last_id
-        )
-        return [] if reply is None else [replies.event(raw) for raw in reply[0][1]]
-
-    async def preview_asked(self) -> bool:
-        """Whether somebody looks at the queue now."""
-        return bool(await self._resp.call(b"EXISTS", self._key("preview:asked")))
-
-    async def show_preview(self, data: bytes) -> None:
-        """Shows the order of what waits (JSON) for a while."""
-        await self._resp.call(b"SET", self._key("preview"), data, b"PX", str(PREVIEW_MS).encode())
-
-    async def keep_shares(self, epoch: int, data: bytes) -> None:
-        """Who had how much by this leader's count, for the next one. Each epoch has a field of its own: who was
-        superseded overwrites nothing that is read."""
-        await self._resp.call(b"HSET", self._key("shares"), str(epoch).encode(), data)
-
-    async def former_shares(self, epoch: int) -> bytes | None:
-        """What the last leader before ``epoch`` kept; what others left is deleted."""
-        key = self._key("shares")
-        flat = await self._resp.call(b"HGETALL", key)
-        kept = {int(field): data for field, data in zip(flat[::2], flat[1::2], strict=True)}
-        last = max((e for e in kept if e < epoch), default=None)
-        if outdated := [str(e).encode() for e in kept if last is not None and e < last]:
-            await self._resp.call(b"HDEL", key, *outdated)
-        return None if last is None else kept[last]
-
-    async def ledger_progress(self) -> LedgerProgress:
-        """How far the ledger was written. What was taken before this was asked is not newer than ``newest``, and stored
-        as soon as ``oldest`` of a later look is newer than that, of the same data set (which is read last)."""
-        key = self._key("ledger")
-        newest, oldest, born = await asyncio.gather(
-            self._resp.call(b"XREVRANGE", key, b"+", b"-", b"COUNT", b"1"),
-            self._resp.call(b"XRANGE", key, b"-", b"+", b"COUNT", b"1"),
-            self._resp.call(b"HGET", self._key("meta"), b"born"),
-        )
-        return LedgerProgress(_entry_id(newest), _entry_id(oldest), born or b"")
-
-    async def ledger_read(self, count: int) -> list[LedgerEntry]:
-        """The oldest ``count`` entries of the ledger stream; they stay until ``ledger_delete``."""
-        reply = await self._resp.call(b"XRANGE", self._key("ledger"), b"-", b"+", b"COUNT", str(count).encode())
-        entries = []
-        for raw_id, fields in reply:
-            entry_id = raw_id.decode()
-            try:
-                record = codec.decode_ledger_fields(self.pool_id, fields)
-                entries.append(LedgerEntry(entry_id, record, codec.taken(fields, record)))
-            except ValueError as e:
-                entries.append(LedgerEntry(entry_id, None, 0, tuple(fields), str(e)))
-        return entries
-
-    async def ledger_set_aside(self, entries: Sequence[LedgerEntry]) -> None:
-        """Keeps what could not be read on ``ledger:unread``, as it was and with the reason, for whoever can."""
-        for entry in entries:
-            await self._resp.call(
-                b"XADD", self._key("ledger:unread"), b"MAXLEN", b"~", str(UNREAD_KEPT).encode(), b"*",
-                *entry.fields, b"ledger_id", entry.id, b"why", entry.why,
-            )  # fmt: skip
-
-    async def ledger_delete(self, ids: Sequence[str]) -> None:
-        """Removes entries that are safely in the database."""
-        for batch in _batches(ids):
-            await self._resp.call(b"XDEL", self._key("ledger"), *batch)
-
 
 def _cap(service_class: ServiceClass, concurrency: int) -> int:
     cap = cap_of(service_class, concurrency)
     return NO_CAP if cap is None else cap
-
-
-def _entry_id(entries: list[Any]) -> tuple[int, int] | None:
-    return replies.entry_id(entries[0][0]) if entries else None
-
-
-def _batches(items: Sequence[_T]) -> Iterable[Sequence[_T]]:
-    return (items[i : i + BATCH] for i in range(0, len(items), BATCH))
 
 
 def _unfenced(reply: Any) -> Any:
