@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mutations import MUTATIONS
+from tests.support.mutations.catalog import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "promises.md").read_text()
@@ -36,6 +36,15 @@ def defined(path: str) -> set[str]:
     return set(of(ast.parse((ROOT / path).read_text()).body))
 
 
+@cache
+def texts(path: str) -> str:
+    """A file of tests and what it imports of the tests' own modules, where tables of its cases may stand."""
+    text = (ROOT / path).read_text()
+    imported = [node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module]
+    files = (ROOT / f"{name.replace('.', '/')}.py" for name in imported if name.startswith("tests."))
+    return text + "".join(file.read_text() for file in files if file.is_file())
+
+
 def faults(page: str) -> Iterator[str]:
     """All that is wrong with a page, in words."""
     numbers = Counter(int(number) for number in ROW.findall(page))
@@ -53,7 +62,7 @@ def faults(page: str) -> Iterator[str]:
             yield f"{path} is not there"
         elif name and name not in defined(path):
             yield f"{path} has no {name}"
-        elif variant and f'"{variant}"' not in (ROOT / path).read_text():
+        elif variant and f'"{variant}"' not in texts(path):
             yield f"{path} has no variant {variant!r}"
     for name in set(MUTATION.findall(page)) - {mutation.name for mutation in MUTATIONS}:
         yield f"there is no mutation {name}"
