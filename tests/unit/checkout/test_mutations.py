@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import mutations
-from tests.support.mutations import MUTATIONS, ROOT, Mutation
+from tests.support.mutations import run
+from tests.support.mutations.catalog import MUTATIONS, Mutation
+from tests.support.mutations.run import ROOT
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
@@ -18,7 +19,7 @@ def test_a_mutant_that_no_test_notices_is_an_error(monkeypatch: pytest.MonkeyPat
     file, tests = "scheduling/core/kv.py", ("tests/unit/core/test_step_time.py",)
     text = (ROOT / file).read_text(encoding="utf-8")
     first = text.splitlines()[0]  # the docstring, which no test reads
-    monkeypatch.setattr(mutations, "MUTATIONS", (Mutation("harmless", "nothing", file, first, first + "\n", tests),))
-    assert mutations.main([]) == 1
+    monkeypatch.setattr(run, "MUTATIONS", (Mutation("harmless", "nothing", file, first, first + "\n", tests),))
+    assert run.main([]) == 1
     assert "SURVIVED" in capsys.readouterr().out
     assert (ROOT / file).read_text(encoding="utf-8") == text

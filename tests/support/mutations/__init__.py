@@ -1,0 +1,1 @@
+"""Formulas broken on purpose (``catalog``), and how each is run (``run``)."""

@@ -1,0 +1,5 @@
+import sys
+
+from tests.support.mutations.run import main
+
+sys.exit(main())
