@@ -27,10 +27,10 @@ from controlplane.batches.services import Problem
 from controlplane.env import Env
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.auth import Access
+from scheduling.gateway.conclusion import send_answer
 from scheduling.gateway.errors import Answer, Refusal
 from scheduling.gateway.guard import ClientGone, Head, check_size, read_body
 from scheduling.gateway.headers import JSON
-from scheduling.gateway.lifecycle import send_answer
 from scheduling.gateway.stages import Call
 
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from scheduling.core.tracing import trace_line
 from scheduling.core.types import Catalog
 from scheduling.gateway.asgi import PEER
 from scheduling.gateway.auth import Access, Keyring, OpensNothing, split_key
+from scheduling.gateway.conclusion import Conclusion, refused, send_answer
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.endpoints import ENDPOINTS
 from scheduling.gateway.errors import Answer, Refusal
@@ -31,7 +32,7 @@ from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
-from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled, refused, send_answer
+from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled
 from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.outbox import Outbox
 from scheduling.gateway.ports import GatewayMetrics, Places, Routes
@@ -117,6 +118,7 @@ class GatewayApp:
         self._idempotency = Idempotency(config, self._resp)
         self._outbox.unstored.on_lost = self._idempotency.lost
         self._storms = Storms()
+        self._conclusion = Conclusion(config, self._in_flight, self._outbox, metrics, self._quotas)
         self._lifecycle = Lifecycle(
             Services(
                 config,
@@ -124,7 +126,7 @@ class GatewayApp:
                 lambda: self._keyring,
                 self._store,
                 self._in_flight,
-                self._outbox,
+                self._conclusion,
                 self._upstream,
                 self._forecasts,
                 InputCounter(self._counting),
@@ -321,7 +323,7 @@ class GatewayApp:
             if call.why is None:  # the server gives up on us: it waits for nothing any more
                 call.closed = True
                 if call.identified is not None:
-                    self._lifecycle.abandon(call.identified, Reason.SHUTTING_DOWN)
+                    self._conclusion.abandon(call.identified, Reason.SHUTTING_DOWN)
                 raise
             call.task.uncancel()
             reason = call.why
@@ -511,7 +513,7 @@ class GatewayApp:
 
     async def _fail(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
         if call.identified is not None:
-            await self._lifecycle.conclude(call.identified, reason, refusal)
+            await self._conclusion.conclude(call.identified, reason, refusal)
             return
         # nobody's request: no ledger, only metrics
         call.closed = True

@@ -1,6 +1,6 @@
 """A request's life after its body was read: estimate, admission, grant, engine, answer, end.
 
-Whatever happens in between (an interruption, a failure, a cancelled task) arrives in :meth:`Lifecycle.conclude`, which
+Whatever happens in between (an interruption, a failure, a cancelled task) arrives in :meth:`Conclusion.conclude`, which
 tells the client and shared state exactly once.
 """
 
@@ -17,40 +17,36 @@ from scheduling.core.admission import not_entitled, state_at
 from scheduling.core.engine_digest import encode
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
-from scheduling.core.ledger import LedgerRecord
 from scheduling.core.limits import LIMITED, limit_of, read_limits
-from scheduling.core.outcomes import ENDINGS, Reason
+from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.auth import Access, Keyring
 from scheduling.gateway.cache_salt import salt_for
+from scheduling.gateway.conclusion import Conclusion, count_tokens
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.errors import Answer, Refusal, reason_header, render
+from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.grammar import check_grammar
-from scheduling.gateway.guard import LINGER_S, linger
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import REPLAYED, Idempotency
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
-from scheduling.gateway.outbox import Ending, Outbox
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.quotas import Quotas
-from scheduling.gateway.records import record_of
 from scheduling.gateway.relay import EngineTrouble, Relay, answer_headers
 from scheduling.gateway.retries import RetryBudget
-from scheduling.gateway.stages import NEVER, Call, Estimated, Identified, Submitted
+from scheduling.gateway.stages import NEVER, Estimated, Identified, Submitted
 from scheduling.gateway.storms import Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.gateway.users import limits_text
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, StateError, StateUnavailable
 
-LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
 CALIBRATIONS_KEPT = 10_000  # of a tenant in a pool each; the oldest go first
 MAX_ATTEMPTS = 4  # of a request that its replicas fail
 MAX_REFUSED = 10  # of one that its replicas do not admit
@@ -66,7 +62,7 @@ class Services:
     keyring: Callable[[], Keyring]
     stores: Callable[[str], PoolStore]
     in_flight: InFlight
-    outbox: Outbox
+    conclusion: Conclusion
     upstream: Upstream
     forecasts: Forecasts
     counter: InputCounter
@@ -86,10 +82,9 @@ class Lifecycle:
         self._keyring = services.keyring
         self._stores = services.stores
         self._in_flight = services.in_flight
-        self._outbox = services.outbox
+        self._conclusion = services.conclusion
         self._forecasts = services.forecasts
         self._counter = services.counter
-        self._metrics = services.metrics
         self._state_available = services.state_available
         self._quotas = services.quotas
         self._idempotency = services.idempotency
@@ -141,7 +136,7 @@ class Lifecycle:
         body = prepared.upstream(pool.upstream_model, priority, salt, call.id, digest)
         reason = await self._run_somewhere(submitted, body)
         call.closed = True
-        self._account(submitted)
+        count_tokens(submitted)
         if submitted.input_tokens and prepared.teaches and not prepared.exact_input:
             calibration.observe(prepared.raw_input, submitted.input_tokens)
         if estimated.outlook is not None and prepared.choices == 1:  # which of several was how long is not known
@@ -150,7 +145,7 @@ class Lifecycle:
                 forecasts.ended(estimated.outlook, submitted.output_tokens)
         if idempotency is not None:
             await idempotency.end(reason)
-        await self._end(identified, reason)
+        await self._conclusion.end(identified, reason)
 
     async def _enter(
         self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
@@ -241,7 +236,7 @@ class Lifecycle:
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
         await call.send({"type": "http.response.body", "body": answer})
         call.closed = True
-        await self._end(identified, reason)
+        await self._conclusion.end(identified, reason)
 
     def _calibration(self, pool: str, tenant: str) -> TokenCalibration:
         """What the tenant's own prompts taught of this pool's tokens: others' prompts do not move its estimates."""
@@ -309,7 +304,7 @@ class Lifecycle:
             await self._wait(submitted)
         else:
             reason = Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST
-            raise self._plain_refusal(call, reason)
+            raise self._conclusion.plain_refusal(call, reason)
 
     async def _wait(self, submitted: Submitted) -> None:
         """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
@@ -433,127 +428,6 @@ class Lifecycle:
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
         return task
-
-    # --- the end
-
-    async def conclude(self, identified: Identified, reason: Reason, refusal: Refusal | None) -> None:
-        """Ends a call that did not complete: engine, client, shared state, in this order; one that waited too long is
-        taken out of the queue while its client is told, which may take as long as the client likes. Never raises but
-        for a cancellation from outside, and even then shared state will hear of the end."""
-        call, idempotency = identified.call, identified.idempotency
-        call.closed = True
-        if call.submitted is not None:
-            call.submitted.hang_up()
-            self._account(call.submitted)
-        if reason is Reason.CLIENT_LEFT:
-            call.status = call.status or ENDINGS[reason].status
-        elif not call.responding:
-            refusal = refusal or self._plain_refusal(call, reason)
-            refusal.close = refusal.close or not call.body_read
-            call.status = refusal.status
-        leaving = self._started(self._end(identified, reason)) if reason is Reason.QUEUE_TIMEOUT else None
-        try:
-            async with asyncio.timeout(LAST_WORD_S if call.body_read else LAST_WORD_S + LINGER_S):
-                if idempotency is not None:
-                    await idempotency.end(reason)  # first: the client may come back at once
-                await self._tell(call, reason, refusal)
-        except (TimeoutError, OSError):
-            await call.abort_client()
-        except asyncio.CancelledError:
-            if leaving is None:
-                self.abandon(identified, reason)
-            raise
-        await (self._end(identified, reason) if leaving is None else asyncio.shield(leaving))
-
-    async def _tell(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
-        if reason is Reason.CLIENT_LEFT:
-            return
-        if reason is Reason.SLOW_READER:
-            await call.abort_client()
-            return
-        if call.responding:
-            if call.streaming:
-                frames = call.submitted.frames if call.submitted is not None else None
-                event = call.dialect.event(reason, call.id, 0 if frames is None else frames.seen)
-                await call.send({"type": "http.response.body", "body": event})
-            else:
-                await call.abort_client()  # a length was promised that cannot be kept
-            return
-        call.responding = True
-        await send_answer(call, refused(call, refusal or self._plain_refusal(call, reason)))
-
-    def _plain_refusal(self, call: Call, reason: Reason) -> Refusal:
-        fields: dict[str, Any] = {}
-        if reason is Reason.QUEUE_TIMEOUT:
-            # nothing is known of the queue but that it is at least this long
-            fields["waited_s"] = fields["retry_s"] = call.loop.time() - call.started_loop
-        elif reason is Reason.EVICTED and call.identified is not None:
-            fields["retry_s"] = self._in_flight.turn_s(call.identified.access.pool.id)
-        elif reason is Reason.BACKEND_ERROR:
-            fields["detail"] = ""
-        return Refusal(reason, **fields)
-
-    def _account(self, submitted: Submitted) -> None:
-        """Tokens as used: the engine's own count where it can be true, else ours (``relay.py``); of an answer that
-        broke off, the frames that were seen."""
-        frames = submitted.frames
-        if not submitted.ran:
-            return
-        if frames is not None and frames.usage is not None:
-            submitted.input_tokens, submitted.output_tokens = frames.usage.prompt_tokens, frames.usage.completion_tokens
-            return
-        if frames is not None:
-            submitted.output_tokens = frames.tokens
-        if not submitted.input_tokens:  # it broke off uncounted, but its prompt was read
-            submitted.input_tokens = submitted.estimated.estimate.input_tokens
-
-    def _ending(self, identified: Identified, reason: Reason) -> Ending | LedgerRecord:
-        record = record_of(identified, reason, self._config.gateway_id)
-        self._metrics.ended(record)
-        self._quotas.end(record)
-        submitted = identified.call.submitted
-        if submitted is None or not submitted.in_state:
-            return record
-        used = submitted.input_tokens + submitted.output_tokens
-        return Ending(record.pool, submitted.id, submitted.attempt, reason, used, submitted.ran, record)
-
-    async def _end(self, identified: Identified, reason: Reason) -> None:
-        self._in_flight.calls.pop(identified.id, None)
-        ending = self._ending(identified, reason)
-        if isinstance(ending, Ending):
-            await self._outbox.finish(ending)
-        elif reason not in self._config.unrecorded:
-            self._outbox.refused(ending)
-
-    def abandon(self, identified: Identified, reason: Reason) -> None:
-        """Ends a call whose task may not wait for anything any more."""
-        if identified.call.submitted is not None:
-            identified.call.submitted.hang_up()
-        if identified.idempotency is not None:
-            identified.idempotency.later(reason)
-        self._in_flight.calls.pop(identified.id, None)
-        ending = self._ending(identified, reason)
-        if isinstance(ending, Ending):
-            self._outbox.keep(ending)
-        elif reason not in self._config.unrecorded:
-            self._outbox.refused(ending)
-
-
-def refused(call: Call, refusal: Refusal) -> Answer:
-    """A refusal as this call's client understands it."""
-    return render(refusal, answer_headers(call), call.dialect.body(refusal, call.id))
-
-
-async def send_answer(call: Call, answer: Answer) -> None:
-    """A complete answer. A client that is still sending its body is heard out first, within bounds; one that has
-    stopped sending it (408) is not waited for again."""
-    await call.send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    if call.body_read or answer.status == 408:
-        await call.send({"type": "http.response.body", "body": answer.body})
-        return
-    await call.send({"type": "http.response.body", "body": answer.body, "more_body": True})
-    await linger(call.receive)
-    await call.send({"type": "http.response.body", "body": b""})
 
 
 def over_limit(admission: Admission, estimated: Estimated) -> Refusal:

@@ -148,7 +148,7 @@ async def test_a_grant_that_is_heard_after_the_deadline_starts_nothing(
 async def test_what_expired_leaves_the_queue_though_its_client_takes_no_answer(
     redis_url: str, pool_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduling.gateway.lifecycle.LAST_WORD_S", 3600.0)  # a client gets that long to take it
+    monkeypatch.setattr("scheduling.gateway.conclusion.LAST_WORD_S", 3600.0)  # a client gets that long to take it
     async with gateway_world(redis_url, pool_id, config=GatewayConfig()) as world:
         world.granting = False
         await world.configure(tier=replace(TIER, max_wait_s=0.5))

@@ -17,10 +17,11 @@ def _leak() -> None:
 
     import redis
 
+    from scheduling.gateway.conclusion import Conclusion
     from scheduling.gateway.lifecycle import Lifecycle
 
     what = os.environ["QM_LEAK"].split(",")
-    end, admit = Lifecycle._end, Lifecycle._admit
+    end, admit = Conclusion.end, Lifecycle._admit
     store = redis.Redis.from_url(os.environ["QUARTERMASTER_REDIS_URL"])
 
     async def keeping(self, call, reason):  # type: ignore[no-untyped-def]
@@ -44,7 +45,7 @@ def _leak() -> None:
         return await admit(self, call)
 
     Lifecycle._admit = with_a_thread  # type: ignore[method-assign]
-    Lifecycle._end = keeping  # type: ignore[method-assign]
+    Conclusion.end = keeping  # type: ignore[method-assign]
 
 
 if "QM_LEAK" in os.environ and "controlplane.web.serve" in " ".join([*sys.orig_argv, *sys.argv]):

@@ -1,0 +1,163 @@
+"""How a call ends: whatever happened, its client and shared state are told exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import ENDINGS, Reason
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.errors import Answer, Refusal, render
+from scheduling.gateway.guard import LINGER_S, linger
+from scheduling.gateway.in_flight import InFlight
+from scheduling.gateway.outbox import Ending, Outbox
+from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.quotas import Quotas
+from scheduling.gateway.records import record_of
+from scheduling.gateway.relay import answer_headers
+from scheduling.gateway.stages import Call, Identified, Submitted
+
+LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
+
+
+class Conclusion:
+    """Ends calls. One per gateway."""
+
+    def __init__(
+        self, config: GatewayConfig, in_flight: InFlight, outbox: Outbox, metrics: GatewayMetrics, quotas: Quotas
+    ) -> None:
+        self._config = config
+        self._in_flight = in_flight
+        self._outbox = outbox
+        self._metrics = metrics
+        self._quotas = quotas
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def conclude(self, identified: Identified, reason: Reason, refusal: Refusal | None) -> None:
+        """Ends a call that did not complete: engine, client, shared state, in this order; one that waited too long is
+        taken out of the queue while its client is told, which may take as long as the client likes. Never raises but
+        for a cancellation from outside, and even then shared state will hear of the end."""
+        call, idempotency = identified.call, identified.idempotency
+        call.closed = True
+        if call.submitted is not None:
+            call.submitted.hang_up()
+            count_tokens(call.submitted)
+        if reason is Reason.CLIENT_LEFT:
+            call.status = call.status or ENDINGS[reason].status
+        elif not call.responding:
+            refusal = refusal or self.plain_refusal(call, reason)
+            refusal.close = refusal.close or not call.body_read
+            call.status = refusal.status
+        leaving = self._begin_end(identified, reason) if reason is Reason.QUEUE_TIMEOUT else None
+        try:
+            async with asyncio.timeout(LAST_WORD_S if call.body_read else LAST_WORD_S + LINGER_S):
+                if idempotency is not None:
+                    await idempotency.end(reason)  # first: the client may come back at once
+                await self._tell(call, reason, refusal)
+        except (TimeoutError, OSError):
+            await call.abort_client()
+        except asyncio.CancelledError:
+            if leaving is None:
+                self.abandon(identified, reason)
+            raise
+        await (self.end(identified, reason) if leaving is None else asyncio.shield(leaving))
+
+    def _begin_end(self, identified: Identified, reason: Reason) -> asyncio.Task[None]:
+        """It goes on whatever becomes of the call."""
+        leaving = asyncio.create_task(self.end(identified, reason))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        return leaving
+
+    async def _tell(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
+        if reason is Reason.CLIENT_LEFT:
+            return
+        if reason is Reason.SLOW_READER:
+            await call.abort_client()
+            return
+        if call.responding:
+            if call.streaming:
+                frames = call.submitted.frames if call.submitted is not None else None
+                event = call.dialect.event(reason, call.id, 0 if frames is None else frames.seen)
+                await call.send({"type": "http.response.body", "body": event})
+            else:
+                await call.abort_client()  # a length was promised that cannot be kept
+            return
+        call.responding = True
+        await send_answer(call, refused(call, refusal or self.plain_refusal(call, reason)))
+
+    def plain_refusal(self, call: Call, reason: Reason) -> Refusal:
+        fields: dict[str, Any] = {}
+        if reason is Reason.QUEUE_TIMEOUT:
+            # nothing is known of the queue but that it is at least this long
+            fields["waited_s"] = fields["retry_s"] = call.loop.time() - call.started_loop
+        elif reason is Reason.EVICTED and call.identified is not None:
+            fields["retry_s"] = self._in_flight.turn_s(call.identified.access.pool.id)
+        elif reason is Reason.BACKEND_ERROR:
+            fields["detail"] = ""
+        return Refusal(reason, **fields)
+
+    def _ending(self, identified: Identified, reason: Reason) -> Ending | LedgerRecord:
+        record = record_of(identified, reason, self._config.gateway_id)
+        self._metrics.ended(record)
+        self._quotas.end(record)
+        submitted = identified.call.submitted
+        if submitted is None or not submitted.in_state:
+            return record
+        used = submitted.input_tokens + submitted.output_tokens
+        return Ending(record.pool, submitted.id, submitted.attempt, reason, used, submitted.ran, record)
+
+    async def end(self, identified: Identified, reason: Reason) -> None:
+        """Tells shared state, and who counts."""
+        self._in_flight.calls.pop(identified.id, None)
+        ending = self._ending(identified, reason)
+        if isinstance(ending, Ending):
+            await self._outbox.finish(ending)
+        elif reason not in self._config.unrecorded:
+            self._outbox.refused(ending)
+
+    def abandon(self, identified: Identified, reason: Reason) -> None:
+        """Ends a call whose task may not wait for anything any more."""
+        if identified.call.submitted is not None:
+            identified.call.submitted.hang_up()
+        if identified.idempotency is not None:
+            identified.idempotency.later(reason)
+        self._in_flight.calls.pop(identified.id, None)
+        ending = self._ending(identified, reason)
+        if isinstance(ending, Ending):
+            self._outbox.keep(ending)
+        elif reason not in self._config.unrecorded:
+            self._outbox.refused(ending)
+
+
+def count_tokens(submitted: Submitted) -> None:
+    """Tokens as used: the engine's own count where it can be true, else ours (``relay.py``); of an answer that
+    broke off, the frames that were seen."""
+    frames = submitted.frames
+    if not submitted.ran:
+        return
+    if frames is not None and frames.usage is not None:
+        submitted.input_tokens, submitted.output_tokens = frames.usage.prompt_tokens, frames.usage.completion_tokens
+        return
+    if frames is not None:
+        submitted.output_tokens = frames.tokens
+    if not submitted.input_tokens:  # it broke off uncounted, but its prompt was read
+        submitted.input_tokens = submitted.estimated.estimate.input_tokens
+
+
+def refused(call: Call, refusal: Refusal) -> Answer:
+    """A refusal as this call's client understands it."""
+    return render(refusal, answer_headers(call), call.dialect.body(refusal, call.id))
+
+
+async def send_answer(call: Call, answer: Answer) -> None:
+    """A complete answer. A client that is still sending its body is heard out first, within bounds; one that has
+    stopped sending it (408) is not waited for again."""
+    await call.send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    if call.body_read or answer.status == 408:
+        await call.send({"type": "http.response.body", "body": answer.body})
+        return
+    await call.send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    await linger(call.receive)
+    await call.send({"type": "http.response.body", "body": b""})
