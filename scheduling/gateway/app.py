@@ -33,6 +33,7 @@ from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled
+from scheduling.gateway.open_requests import OpenRequests
 from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.outbox import Outbox
 from scheduling.gateway.ports import GatewayMetrics, Places, Routes
@@ -55,7 +56,6 @@ from scheduling.state.types import CATALOG_CHANNEL, EJECTED_CHANNEL, gateway_cha
 log = logging.getLogger(__name__)
 
 NEW_KEY_WAIT_S = 0.5  # a key made a moment ago elsewhere: one look at the database before it is called unknown
-FEW = 16  # open requests that a tenant may have however full the process is
 DRAIN_STEP_S = 0.05
 AFTER_DRAIN_S = 3.0  # for the last words to those that were cut off
 _MODELS = "/v1/models"
@@ -66,13 +66,6 @@ _encode = msgspec.json.Encoder().encode
 def new_request_id(now_s: float) -> str:
     """``req_`` and 24 hex digits: milliseconds first, so that ids sort by time."""
     return f"req_{int(now_s * 1000):012x}{random.getrandbits(48):012x}"
-
-
-def _less(counts: dict[str, int], name: str) -> None:
-    if left := counts[name] - 1:
-        counts[name] = left
-    else:
-        del counts[name]
 
 
 class GatewayApp:
@@ -137,11 +130,7 @@ class GatewayApp:
                 self._storms,
             )
         )
-        self._open_of_key: dict[str, int] = {}
-        self._open_of_tenant: dict[str, int] = {}
-        self._open_of_peer: dict[str, int] = {}  # by the address that their connections come from
-        self._open = 0
-        self._places = places
+        self._open = OpenRequests(config.max_open_per_key, places)
         self._routes = routes
         self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -358,26 +347,9 @@ class GatewayApp:
         if self._draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
         key_id = access.key.id
-        count = self._open_of_key.get(key_id, 0)
-        if count >= config.max_open_per_key:
-            raise Refusal(Reason.CONCURRENCY, close=True, inflight=count, limit=config.max_open_per_key)
         tenant = access.entitlement.tenant
-        of_tenant = self._open_of_tenant.get(tenant, 0)
         peer = (scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
-        if of_tenant >= FEW and self._places is not None:
-            # As many as are still free: a tenant alone gets half of all places, two a third each, and whoever comes
-            # next finds as many as each of them has (Choudhury and Hahne's dynamic thresholds). Nobody is refused
-            # while there is room, nobody takes it all. Counted in requests: connections that are about to be refused
-            # would take their places from everybody's share.
-            free = self._places.most - self._open
-            if self._places.per_address:
-                free = min(free, self._places.per_address - self._open_of_peer.get(peer, 0))
-            if of_tenant >= free:
-                raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=of_tenant, limit=max(FEW, free))
-        self._open += 1
-        self._open_of_key[key_id] = count + 1
-        self._open_of_tenant[tenant] = of_tenant + 1
-        self._open_of_peer[peer] = self._open_of_peer.get(peer, 0) + 1
+        self._open.add(key_id, tenant, peer)
         try:
             refusal = self._storms.answer(key_id, call.started_loop) if self._storms and access.one_model else None
             if refusal is not None:
@@ -388,10 +360,7 @@ class GatewayApp:
             self._storms.refused(identified.access, refusal, call.loop.time())
             raise
         finally:
-            self._open -= 1
-            _less(self._open_of_key, key_id)
-            _less(self._open_of_tenant, tenant)
-            _less(self._open_of_peer, peer)
+            self._open.remove(key_id, tenant, peer)
 
     async def _turn_away(self, identified: Identified, head: Head, refusal: Refusal) -> None:
         """Refuses a request of a key that storms: no parsing, no question to shared state, no ledger row."""
