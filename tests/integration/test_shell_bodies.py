@@ -12,7 +12,7 @@ from django.conf import settings
 
 from controlplane.web.body_limits import BodyLimits
 from controlplane.web.connections import ConnectionLimits
-from controlplane.web.serve import protocol
+from controlplane.web.protocol import protocol
 
 LIMIT = 100_000
 

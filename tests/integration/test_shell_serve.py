@@ -13,7 +13,7 @@ import uvicorn
 import websockets
 
 from controlplane.web.connections import KEPT_FREE, ConnectionLimits, Place, affordable
-from controlplane.web.serve import protocol
+from controlplane.web.protocol import protocol
 from controlplane.web.websockets import BoundedSocket
 
 HEAD_BYTES, HEAD_S = 2048, 0.4

@@ -12,7 +12,7 @@ import uvicorn
 from django.contrib.auth import SESSION_KEY
 
 from controlplane.web.connections import ConnectionLimits
-from controlplane.web.serve import protocol
+from controlplane.web.protocol import protocol
 from controlplane.web.websockets import BoundedSocket
 from telemetry.access import Viewer
 from telemetry.feed import consumers, hub

@@ -25,7 +25,8 @@ from pathlib import Path
 import uvicorn
 
 from controlplane.web.connections import ConnectionLimits
-from controlplane.web.serve import YOUNG_OBJECTS, protocol
+from controlplane.web.protocol import protocol
+from controlplane.web.serve import YOUNG_OBJECTS
 from scheduling.catalog import CatalogCache
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig, new_gateway_id

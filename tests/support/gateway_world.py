@@ -16,7 +16,7 @@ import openai
 import uvicorn
 
 from controlplane.web.connections import ConnectionLimits
-from controlplane.web.serve import protocol
+from controlplane.web.protocol import protocol
 from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import (

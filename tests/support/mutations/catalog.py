@@ -292,7 +292,7 @@ MUTATIONS = (
     Mutation(
         "head-without-end",
         "a request's head may take as long as it likes (promise 34)",
-        "controlplane/web/serve.py",
+        "controlplane/web/protocol.py",
         "                limit_s = head_timeout_s if self._place is Place.FREE else min(head_timeout_s, KEPT_HEAD_S)",
         "                limit_s = 1e6",
         ("tests/integration/test_shell_serve.py::test_drips_do_not_buy_time",),

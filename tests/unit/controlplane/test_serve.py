@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from controlplane.web.connections import ConnectionLimits
-from controlplane.web.serve import HeadWithBody, protocol
+from controlplane.web.protocol import HeadWithBody, protocol
 from scheduling.gateway.asgi import ANSWER
 
 
