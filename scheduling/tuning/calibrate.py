@@ -4,6 +4,9 @@ A request's decoding is one observation: its time per token against how many seq
 their contexts were and how many prompt tokens were processed meanwhile (``core/calibration.py`` fits t0, a, b and c).
 First tokens then say how many steps a prompt is cut into (the engine's token budget is the one that explains them
 best), and what gateway and network add to each request.
+
+An answer that comes whole says nothing of its first token, but it loads the engine as much as a stream does. It is
+taken to have decoded as fast as the streams beside it, and counts as load only.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from scheduling.core.step_time import StepTime
 LEAST = 50  # requests without which nothing is fitted
 MOST = 3000  # observations that are fitted, spread over all
 TOKENS = 8  # of output, below which a time per token is mostly chance
+SHORTEST = 0.02  # of the time from its grant, that the first token of an answer which came whole took at least
 AT_ONCE = 1 / 3  # of the median time per token, below which tokens were held up on their way and came in a heap
 
 BUDGETS = (256, 512, 1024, 2048, 4096, 8192)  # tokens of a step that engines are told
@@ -29,11 +33,11 @@ Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One request as a backend served it. Times [s] on one clock."""
+    """One request as a backend served it. Times [s] on one clock. ``first_s``: None of an answer that came whole."""
 
     backend: str
     granted_s: float
-    first_s: float
+    first_s: float | None
     done_s: float
     input_tokens: int
     output_tokens: int
@@ -55,9 +59,10 @@ def calibrate(rows: Sequence[Timed]) -> StepTimeFit | None:
     bursts: list[Burst] = []
     waits: list[tuple[float, float, float, float]] = []  # first token [s], prompt tokens, sequences, their contexts
     for backend in sorted({row.backend for row in rows}):
-        mine = [row for row in rows if row.backend == backend and row.done_s > row.first_s > row.granted_s]
-        if mine:
-            _observe(mine, bursts, waits)
+        mine = [row for row in rows if row.backend == backend and row.done_s > row.granted_s]
+        streams = [row for row in mine if row.first_s is not None and row.done_s > row.first_s > row.granted_s]
+        if streams:
+            _observe(streams, [row for row in mine if row.first_s is None], bursts, waits)
     if len(bursts) < LEAST:
         return None
     usual = float(np.median([burst.seconds / burst.steps for burst in bursts]))
@@ -69,17 +74,24 @@ def calibrate(rows: Sequence[Timed]) -> StepTimeFit | None:
     return StepTimeFit(step_time, overhead_s, error, len(waits), budget)
 
 
-def _observe(rows: Sequence[Timed], bursts: list[Burst], waits: list[tuple[float, float, float, float]]) -> None:
-    first = np.array([row.first_s for row in rows])
+def _observe(
+    streams: Sequence[Timed],
+    whole: Sequence[Timed],
+    bursts: list[Burst],
+    waits: list[tuple[float, float, float, float]],
+) -> None:
+    rows, seen = [*streams, *whole], len(streams)
     done = np.array([row.done_s for row in rows])
     granted = np.array([row.granted_s for row in rows])
     given = np.array([float(row.input_tokens) for row in rows])
     out = np.array([float(row.output_tokens) for row in rows])
+    began = np.array([row.first_s for row in streams], dtype=float)
+    first = np.concatenate([began, _begun(began, done, granted, out)])
     running = _integral(first, done, np.ones(len(rows)))
     contexts = _integral(first, done, given + out / 2)
     prompts = _integral(granted, first, given / (first - granted))
     sequences, cached, meanwhile = (_between(curve, first, done) for curve in (running, contexts, prompts))
-    for n in np.flatnonzero(out >= TOKENS):
+    for n in np.flatnonzero(out[:seen] >= TOKENS):
         seconds = float(done[n] - first[n])
         beside = max(1.0, float(sequences[n]) / seconds)
         bursts.append(
@@ -91,7 +103,22 @@ def _observe(rows: Sequence[Timed], bursts: list[Burst], waits: list[tuple[float
         )  # fmt: skip
     took = first - granted
     columns = (_between(prompts, granted, first), *(_between(c, granted, first) / took for c in (running, contexts)))
-    waits.extend(zip(took.tolist(), *(column.tolist() for column in columns), strict=True))
+    waits.extend(zip(took[:seen].tolist(), *(column[:seen].tolist() for column in columns), strict=True))
+
+
+def _begun(
+    first: NDArray[np.float64], done: NDArray[np.float64], granted: NDArray[np.float64], out: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """When the answers that came whole, which follow the streams, had their first token: they decoded as fast as the
+    streams beside them did on average, or as all did where none was."""
+    seen = len(first)
+    pace = (done[:seen] - first) / np.maximum(1.0, out[:seen] - 1.0)
+    beside, paces = _integral(first, done[:seen], np.ones(seen)), _integral(first, done[:seen], pace)
+    start, end = granted[seen:], done[seen:]
+    among = _between(beside, start, end)
+    near = np.where(among > 1e-6, _between(paces, start, end) / np.maximum(among, 1e-6), np.median(pace))
+    found: NDArray[np.float64] = np.maximum(end - (out[seen:] - 1.0) * near, start + SHORTEST * (end - start))
+    return np.minimum(found, end)
 
 
 def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, float]]) -> tuple[StepTime, float, int]:
