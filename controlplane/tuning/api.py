@@ -115,18 +115,25 @@ class RollbackView(StaffOnly, APIView):
         return Response(VersionSerializer(tuning.version_now(row)).data)
 
 
-@extend_schema_serializer(extensions={OPTIONAL: ["refused"]})
+@extend_schema_serializer(extensions={OPTIONAL: ["refused", "attainment", "points"]})
 class TrustFiguresSerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
     figures = serializers.DictField(
         child=serializers.ListField(child=serializers.FloatField()), help_text="[live, simulated], seconds."
     )
-    worst = serializers.FloatField(help_text="Largest relative difference.")
-    trusted = serializers.BooleanField()
+    worst = serializers.FloatField(help_text="Largest relative difference of a latency.")
+    trusted = serializers.BooleanField(
+        help_text="Latencies within 10 %, and the attainment of every tier within 3 points."
+    )
     refused = serializers.ListField(
         child=serializers.FloatField(),
         help_text="[live, simulated], % of what was asked for; missing where it was measured by an older release.",
     )
+    attainment = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField()),
+        help_text="By tier with an SLO: [live, simulated], % of what was asked for; missing as above.",
+    )
+    points = serializers.FloatField(help_text="Largest difference of a tier's attainment [points]; missing as above.")
 
 
 class MeasuredTrustSerializer(TrustFiguresSerializer):
@@ -154,9 +161,14 @@ class TuningSerializer(serializers.ModelSerializer[Tuning]):
         help_text="How far the simulated figures of its trials are from live ones; null where that is not known."
     )
 
+    waits = serializers.SerializerMethodField(
+        help_text="Why winners wait to be started in automatic mode: simulated figures are further from live ones than "
+        "the setting most_error, or nobody knows how far they are. Empty: they start by themselves."
+    )
+
     class Meta:
         model = Tuning
-        fields = ["mode", "settings", "effective", "trust", "study"]
+        fields = ["mode", "settings", "effective", "trust", "waits", "study"]
 
     @extend_schema_field(StudySerializer(allow_null=True))
     def get_study(self, row: Tuning) -> dict[str, Any] | None:
@@ -166,6 +178,9 @@ class TuningSerializer(serializers.ModelSerializer[Tuning]):
     @extend_schema_field(MeasuredTrustSerializer(allow_null=True))
     def get_trust(self, row: Tuning) -> dict[str, Any] | None:
         return replicas.measured(row.pool.slug)
+
+    def get_waits(self, row: Tuning) -> str:
+        return replicas.doubt(row.pool.slug, row.loop.most_error, timezone.now())
 
     @extend_schema_field(serializers.DictField(child=serializers.FloatField()))
     def get_effective(self, row: Tuning) -> Mapping[str, float]:

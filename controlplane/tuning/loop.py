@@ -7,7 +7,8 @@ next call ends.
 
 A **study** is one window of traffic and the search on it (:mod:`scheduling.tuning.search`), which takes a share of one
 processor and goes on from call to call. What served and what came into its last round are kept as trials. The winner is
-a canary for one interval (automatic) or waits for somebody to start it (advise).
+a canary for one interval (automatic) or waits for somebody to start it (advise). Where simulated figures of the pool
+are too far from live ones, it waits in automatic mode too, until they are near enough or somebody starts it.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def tend(
         return "off"
     settings = chosen.loop
     automatic = chosen.mode == TuningMode.AUTOMATIC
+    if automatic and (started := _start_waiting(pool, settings, now)):
+        return started
     return _repartition(pool, settings, automatic, now) or _study(pool, settings, automatic, now)
 
 
@@ -314,10 +317,10 @@ def _go_on(pool: Pool, study: Study, search: Search, settings: LoopSettings, aut
         return "another worker was quicker"
     if search.step() is not None:
         return f"replayed {done} of at most {study.total}"
-    return _conclude(pool, study, search, automatic)
+    return _conclude(pool, study, search, settings if automatic else None)
 
 
-def _conclude(pool: Pool, study: Study, search: Search, automatic: bool) -> str:
+def _conclude(pool: Pool, study: Study, search: Search, automatic: LoopSettings | None) -> str:
     """What served and what came into the last round are kept as trials; the winner waits, or becomes a canary."""
     winner, (_, why) = search.winner(), search.verdict()
     with transaction.atomic():
@@ -339,10 +342,30 @@ def _conclude(pool: Pool, study: Study, search: Search, automatic: bool) -> str:
         Study.objects.filter(pk__in=list(old)).delete()
     if proposed is None:
         return result
-    if automatic:
-        tuning.start_canary(actor=tuning.OPTIMISER, trial=proposed, reason=why)
+    return "proposed" if automatic is None else _start(proposed, why, automatic, timezone.now())
+
+
+def _start(trial: Trial, why: str, settings: LoopSettings, now: datetime) -> str:
+    """A winner serves, unless the simulation that it won in is too far from what happens: then it waits and says so."""
+    doubt = replicas.doubt(trial.pool.slug, settings.most_error, now)
+    if not doubt:
+        tuning.start_canary(actor=tuning.OPTIMISER, trial=trial, reason=why)
         return "canary"
+    waits = f"it waits to be started: {doubt}"
+    reason = f"{waits}; {why}"[:300]
+    Trial.objects.filter(pk=trial.pk, state=TrialState.PROPOSED).exclude(reason=reason).update(reason=reason)
     return "proposed"
+
+
+def _start_waiting(pool: Pool, settings: LoopSettings, now: datetime) -> str:
+    """The last study's winner, which waited because of how far simulated figures were from live ones. Empty where it
+    goes on waiting, or none does."""
+    trials = Trial.objects.filter(pool=pool, state=TrialState.PROPOSED, base__number=pool.policy_version)
+    trial = trials.exclude(reward=None).select_related("base", "pool").order_by("-study").first()
+    if trial is None or now - trial.study > STALE:
+        return ""
+    started = _start(trial, str(trial.gate.get("reason", "")), settings, now)
+    return started if started == "canary" else ""
 
 
 def _keep(pool: Pool, study: Study, candidate: Candidate, won: bool) -> Trial:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Q
+
 from controlplane.tuning import recent
+from scheduling.core.outcomes import Outcome
 from scheduling.core.percentiles import interpolated
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import StepTime, load_preset
+from scheduling.core.types import Slo
 from scheduling.simulator.compare import grant_delay_s
-from scheduling.simulator.recording import Recording
+from scheduling.simulator.recording import Recorded, Recording
 from scheduling.simulator.replay import Replica
-from scheduling.simulator.result import served
+from scheduling.simulator.result import Outcome as Replayed
+from scheduling.simulator.result import is_late
+from scheduling.state.codec import DIRECT
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Room, Serving, Traffic
 from telemetry.api.common import Unavailable
@@ -25,28 +31,43 @@ from tenants.models import Backend, PolicyVersion, Pool
 from tenants.specs import pool_and_entitlements
 
 UNKNOWN = "llama-3-8b-a100"  # stands for engines of which nothing has been measured yet
-TRUSTED = 0.10  # relative error of a figure up to which a lab's word is worth something
+TRUSTED = 0.10  # relative error of a latency up to which a lab's word is worth something
+TRUSTED_POINTS = 3.0  # likewise, of a tier's attainment
 COMPARED = 5000  # requests of a window that are replayed for a comparison
+LEAST_COMPARED = 50  # of them, without which a calibration says nothing of what the one before was worth
+EDGE_S, EDGE = (
+    60.0,
+    1 / 6,
+)  # of a window that is replayed and not compared, at both ends: at most so long, and its share
+UNSEEN = timedelta(minutes=10)  # the shortest window that a calibration is checked on
+CURRENT = timedelta(hours=1)  # an error measured longer ago is not known any more
 KEPT = 200  # calibrations of a pool
 FIGURES = ("ttft p50", "ttft p95", "ttlt p50", "ttlt p95")
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Simulated against live on one window. ``figures``: name to (live, simulated) [s]. ``refused``: of those that were
-    asked for [%], likewise."""
+    """Simulated against live on one window, of the same requests. ``figures``: name to (live, simulated) [s].
+    ``refused``: of those that were asked for [%], likewise. ``attainment``: by tier with an SLO [%], likewise."""
 
     requests: int
     figures: dict[str, tuple[float, float]]
     refused: tuple[float, float] = (0.0, 0.0)
+    attainment: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def worst(self) -> float:
-        """The largest relative error."""
+        """The largest relative error of a latency."""
         return max(abs(simulated / live - 1.0) for live, simulated in self.figures.values())
 
+    @property
+    def points(self) -> float:
+        """The largest difference of a tier's attainment [points]."""
+        return max((abs(simulated - live) for live, simulated in self.attainment.values()), default=0.0)
+
     def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "worst": self.worst, "trusted": self.worst <= TRUSTED}
+        trusted = self.worst <= TRUSTED and self.points <= TRUSTED_POINTS
+        return {**asdict(self), "worst": self.worst, "points": self.points, "trusted": trusted}
 
 
 def serving_of(version: PolicyVersion | Pool) -> Serving:
@@ -141,16 +162,36 @@ def measured(pool: str) -> dict[str, Any] | None:
     return None if row is None else {**row.trust, "at": row.at.isoformat()}
 
 
+def doubt(pool: str, most: float, now: datetime) -> str:
+    """Why simulated figures of a pool are no reason to change what serves: how far they were from live ones, where
+    that is more than ``most`` or not known. Empty where they are reason enough."""
+    found = measured(pool)
+    if found is None:
+        return "how far simulated figures are from live ones has not been measured yet"
+    if now - datetime.fromisoformat(found["at"]) > CURRENT:
+        return "how far simulated figures are from live ones was last measured more than an hour ago"
+    error, points = found["worst"], found.get("points", 0.0)
+    if error > most:
+        return f"simulated latencies are {100 * error:.0f} % off live ones, more than most_error, {100 * most:g} %"
+    if points > 100 * most:
+        return f"simulated attainment is {points:.0f} points off, more than most_error, {100 * most:g} points"
+    return ""
+
+
 def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | None:
     """Fits the engines anew on a window, and stores it with what the fit before it was worth on this window. None
     where the window does not tell."""
     fit = calibrate(timed(pool.slug, since, until))
     if fit is None:
         return None
-    before = latest(pool.slug)
-    worth = trust(pool, since, until, before) if before is not None else None
+    before, worth = latest(pool.slug), None
+    if before is not None:
+        worth = trust(pool, max(since, min(before.at, until - UNSEEN)), until, before)
+    if worth is not None and worth.requests < LEAST_COMPARED:
+        worth = None
     row = Calibration.objects.create(
-        pool=pool.slug, at=until, step_time=asdict(fit.step_time), overhead_s=fit.overhead_s, error=fit.error,
+        pool=pool.slug, at=until, step_time=asdict(fit.step_time),
+        overhead_s=fit.overhead_s + _entering_s(pool.slug, since, until), error=fit.error,
         token_budget=fit.token_budget,
         requests=fit.requests, trust=worth.as_json() if worth is not None else {},
     )  # fmt: skip
@@ -159,48 +200,86 @@ def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | N
     return row
 
 
+def _entering_s(pool: str, since: datetime, until: datetime) -> float:
+    """What a request takes from its arrival to its grant where it finds a free place at once, in the middle [s]."""
+    rows = LedgerEntry.objects.filter(
+        pool=pool, received_at__gte=since, received_at__lt=until, granted_at__isnull=False, policy=DIRECT
+    )
+    moments = rows.order_by("-received_at").values_list("received_at", "granted_at")[: recent.MOST]
+    return interpolated([max(0.0, (granted - at).total_seconds()) for at, granted in moments if granted] or [0.0], 0.5)
+
+
 def timed(pool: str, since: datetime, until: datetime) -> list[Timed]:
     """Completed requests of a window, as the calibration wants them."""
     rows = LedgerEntry.objects.filter(
-        pool=pool, received_at__gte=since, received_at__lt=until, granted_at__isnull=False, first_token_at__isnull=False
+        pool=pool, received_at__gte=since, received_at__lt=until, granted_at__isnull=False
     ).order_by("received_at", "id")
+    rows = rows.filter(Q(first_token_at__isnull=False) | Q(streamed=False, outcome=Outcome.COMPLETED))
     names = ("backend", "granted_at", "first_token_at", "done_at", "input_tokens", "output_tokens")
     return [
-        Timed(backend, granted.timestamp(), first.timestamp(), done.timestamp(), given, out)
+        Timed(backend, granted.timestamp(), None if first is None else first.timestamp(), done.timestamp(), given, out)
         for backend, granted, first, done, given, out in rows.values_list(*names)[: recent.MOST]
     ]
 
 
 def trust(pool: Pool, since: datetime, until: datetime, calibration: Calibration | None = None) -> Trust | None:
-    """Replays a window under the policy that serves, and compares with what happened. None without requests or without
-    a calibration."""
+    """Replays a window, as far as the policy of now served in it, and compares the same requests with what happened.
+
+    At its ends requests are replayed and not compared: the replay begins with nothing waiting, and what had not ended
+    yet is not in the ledger. None without requests or without a calibration.
+    """
     fit = calibration or latest(pool.slug)
+    version = PolicyVersion.objects.filter(pool=pool, number=pool.policy_version).first()
+    since = since if version is None else max(since, version.at)
     traffic = traffic_of(pool, since, until, most=COMPARED, calibration=fit)
     if traffic is None or fit is None:
         return None
-    live = [row for row in traffic.rows if row.outcome == "completed" and row.ttft_s is not None]
-    if not live:
-        return None
-    outcomes = traffic.serve(serving_of(pool))
-    simulated = served(outcomes)
-    if not simulated:
-        return None
-    turned_away = sum(row.turned_away for row in traffic.rows)
-    refused = (100.0 * turned_away / len(traffic.rows), 100.0 * (1.0 - len(simulated) / len(outcomes)))
-    ttft = [outcome.ttft_s + fit.overhead_s for outcome in simulated]
-    ttlt = [outcome.ttlt_s + fit.overhead_s for outcome in simulated]
-    pairs = (
-        (_figures([row.ttft_s or 0.0 for row in live]), _figures(ttft)),
-        (_figures([row.ttlt_s for row in live]), _figures(ttlt)),
+    asked = [*zip(traffic.fitting(traffic.rows), traffic.serve(serving_of(pool)), strict=True)]
+    began_s, span_s = traffic.rows[0].arrival_s, traffic.rows[-1].arrival_s - traffic.rows[0].arrival_s
+    edge_s = min(EDGE_S, EDGE * span_s)
+    asked = [one for one in asked if edge_s <= one[0].arrival_s - began_s <= span_s - edge_s]
+    pairs = [(row, again) for row, again in asked if row.outcome == Outcome.COMPLETED and not again.refused]
+    streams = [(row.ttft_s, again.ttft_s + fit.overhead_s) for row, again in pairs if row.ttft_s is not None]
+    if not streams:
+        return None  # not one of them says when its first token came
+    answers = [(row.ttlt_s, again.ttlt_s + fit.overhead_s) for row, again in pairs]
+    columns = [column for seen in (streams, answers) for column in _figures(seen)]
+    refused = (sum(row.turned_away for row, _ in asked), sum(bool(again.refused) for _, again in asked))
+    return Trust(
+        len(pairs),
+        dict(zip(FIGURES, columns, strict=True)),
+        (100.0 * refused[0] / len(asked), 100.0 * refused[1] / len(asked)),
+        _attainment(asked, {tier.name: tier.slo for tier in traffic.tiers}, fit.overhead_s),
     )
-    columns = [(a, b) for happened, replayed in pairs for a, b in zip(happened, replayed, strict=True)]
-    return Trust(len(live), dict(zip(FIGURES, columns, strict=True)), refused)
+
+
+def _figures(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """p50 and p95, each live and simulated."""
+    live, simulated = zip(*pairs, strict=True)
+    return [(interpolated(live, q), interpolated(simulated, q)) for q in (0.5, 0.95)]
+
+
+def _attainment(
+    asked: Sequence[tuple[Recorded, Replayed]], slos: Mapping[str, Slo], overhead_s: float
+) -> dict[str, tuple[float, float]]:
+    """By tier that promises something: what was kept of everything asked [%], live and simulated, by one rule. What
+    its client left is in neither; of an answer that came whole the first token is seen in neither."""
+    kept: dict[str, list[tuple[bool, bool]]] = {}
+    for row, again in asked:
+        slo = slos[row.tier]
+        if row.outcome == Outcome.CANCELLED or (slo.ttft_s is None and slo.ttlt_s is None):
+            continue
+        whole, out = row.ttft_s is None, max(1, row.output_tokens)
+        first_s, then_s = (0.0, 0.0) if whole else (row.ttft_s or 0.0, again.ttft_s + overhead_s)
+        live = row.outcome == Outcome.COMPLETED and not is_late(slo, first_s, row.ttlt_s, out)
+        simulated = not again.refused and not is_late(slo, then_s, again.ttlt_s + overhead_s, again.output_tokens)
+        kept.setdefault(row.tier, []).append((live, simulated))
+    return {
+        tier: (100.0 * sum(a for a, _ in rows) / len(rows), 100.0 * sum(b for _, b in rows) / len(rows))
+        for tier, rows in sorted(kept.items())
+    }
 
 
 def window(minutes: float, now: datetime) -> tuple[datetime, datetime]:
     """The last minutes."""
     return now - timedelta(minutes=minutes), now
-
-
-def _figures(values: Sequence[float]) -> tuple[float, float]:
-    return interpolated(values, 0.5), interpolated(values, 0.95)

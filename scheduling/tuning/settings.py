@@ -30,6 +30,7 @@ class LoopSettings:
     least_canary: int = 30  # requests, of a tier and in all, without which nothing is said
     drift_p: float = 0.001  # a difference of lengths with a smaller chance than this is drift, if it is
     drift_gap: float = 0.1  # as large as this as well: the largest gap between the two distributions
+    most_error: float = 0.25  # of simulated against live figures, with which a winner may still start by itself
     recut_s: float = 7200.0  # queues older than this are cut anew from recent prompts, drift or not
     seed: int = 1
 
@@ -40,7 +41,7 @@ class LoopSettings:
                 raise ValueError(f"{field.name} must be at least 0")
             if field.type == "int" and value != int(value):
                 raise ValueError(f"{field.name} must be a whole number")
-        for name in ("every_s", "window_s", "interval_s", "recut_s", "starvation", "wait_factor"):
+        for name in ("every_s", "window_s", "interval_s", "recut_s", "starvation", "wait_factor", "most_error"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0")
         for name in ("trials", "least_requests", "most_requests", "least_canary"):

@@ -92,16 +92,10 @@ class Traffic:
     def requests(self, number: int = 0) -> list[SimRequest]:
         """A variant as requests. What could never run on a replica is left out."""
         tiers = {tier.name: tier for tier in self.tiers}
-        most = max(replica.kv_tokens for replica in self.replicas)
         requests: list[SimRequest] = []
         rows = self.variant(number)
-        for row in rows:
-            given, out = max(1, row.input_tokens), max(1, row.output_tokens)
-            if row.turned_away:
-                out = max(1, round(row.expected_tokens or row.output_bound))
-            bound = max(row.output_bound, out)
-            if given + bound > 0.98 * most:
-                continue
+        for row in self.fitting(rows):
+            given, out, bound = _sizes(row)
             belief = Belief(row.expected_tokens or float(out), bound)
             at = max(0.0, row.arrival_s - rows[0].arrival_s)
             sim = make_request(len(requests), at, given, out, tiers[row.tier], belief, tenant=row.tenant)
@@ -110,6 +104,11 @@ class Traffic:
             sim.queued = replace(sim.queued, entitlement=entitlement, concurrency=limit)
             requests.append(sim)
         return requests
+
+    def fitting(self, rows: Sequence[Recorded]) -> list[Recorded]:
+        """Those that a replica could hold: what :meth:`requests` are made of, in the same order."""
+        most = max(replica.kv_tokens for replica in self.replicas)
+        return [row for row in rows if sum(_sizes(row)[::2]) <= 0.98 * most]
 
     def serve(self, serving: Serving, number: int = 0) -> list[Outcome]:
         """What a variant comes to. Raises PolicyError for a policy that cannot be made."""
@@ -168,3 +167,11 @@ class Traffic:
             felt_of(request, outcome, self.replicas[0].step_time)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
+
+
+def _sizes(row: Recorded) -> tuple[int, int, int]:
+    """Prompt, answer, and the answer's bound [tokens]."""
+    given, out = max(1, row.input_tokens), max(1, row.output_tokens)
+    if row.turned_away:
+        out = max(1, round(row.expected_tokens or row.output_bound))
+    return given, out, max(row.output_bound, out)

@@ -52,6 +52,9 @@ class Trust(Action):
         for name, (live, simulated) in trust.figures.items():
             grid.add_row(name, figure(live), figure(simulated), f"{100 * (simulated / live - 1):+.1f}")
         self.console().print(grid)
+        for tier, (live, simulated) in trust.attainment.items():
+            told = f"{live:.1f} % live, {simulated:.1f} % simulated ({simulated - live:+.1f} points)"
+            self.stdout.write(f"{tier}: SLO attainment {told}")
 
 
 def _moment(text: str) -> datetime:

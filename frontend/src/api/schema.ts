@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 68f0b26d1f0ad27a, body 0a56502e534ddce0
+// schema 3dead233eacc1a80, body 70f02e4af0ab11eb
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -816,15 +816,22 @@ export interface components {
         /** @description Simulated against live figures of a pool, as they were last measured. */
         MeasuredTrust: {
             at: string;
+            /** @description By tier with an SLO: [live, simulated], % of what was asked for; missing as above. */
+            attainment?: {
+                [key: string]: number[];
+            };
             /** @description [live, simulated], seconds. */
             figures: {
                 [key: string]: number[];
             };
+            /** @description Largest difference of a tier's attainment [points]; missing as above. */
+            points?: number;
             /** @description [live, simulated], % of what was asked for; missing where it was measured by an older release. */
             refused?: number[];
             requests: number;
+            /** @description Latencies within 10 %, and the attainment of every tier within 3 points. */
             trusted: boolean;
-            /** @description Largest relative difference. */
+            /** @description Largest relative difference of a latency. */
             worst: number;
         };
         /** @description A row of the catalog. */
@@ -2097,15 +2104,22 @@ export interface components {
             trust: components["schemas"]["TrustFigures"] | null;
         };
         TrustFigures: {
+            /** @description By tier with an SLO: [live, simulated], % of what was asked for; missing as above. */
+            attainment?: {
+                [key: string]: number[];
+            };
             /** @description [live, simulated], seconds. */
             figures: {
                 [key: string]: number[];
             };
+            /** @description Largest difference of a tier's attainment [points]; missing as above. */
+            points?: number;
             /** @description [live, simulated], % of what was asked for; missing where it was measured by an older release. */
             refused?: number[];
             requests: number;
+            /** @description Latencies within 10 %, and the attainment of every tier within 3 points. */
             trusted: boolean;
-            /** @description Largest relative difference. */
+            /** @description Largest relative difference of a latency. */
             worst: number;
         };
         Tuning: {
@@ -2122,6 +2136,8 @@ export interface components {
             study: components["schemas"]["Study"] | null;
             /** @description How far the simulated figures of its trials are from live ones; null where that is not known. */
             trust: components["schemas"]["MeasuredTrust"] | null;
+            /** @description Why winners wait to be started in automatic mode: simulated figures are further from live ones than the setting most_error, or nobody knows how far they are. Empty: they start by themselves. */
+            waits: string;
         };
         /**
          * @description * `off` - off: no tuning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 
 import pytest
@@ -18,11 +18,19 @@ from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving
 from telemetry.ledger import writer
 from telemetry.models import Calibration, LedgerEntry
-from tenants.models import Pool
+from tenants import tuning
+from tenants.models import PolicyVersion, Pool, Tier
 from tests.support.telemetry_world import record
-from tests.support.tuning_world import traffic
+from tests.support.tuning_world import traffic, trusted
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def served_for_long(pool: Pool) -> None:
+    """The pool's policy is older than any window here."""
+    version = tuning.version_now(pool)
+    PolicyVersion.objects.filter(pk=version.pk).update(at=timezone.now() - timedelta(hours=2))
 
 
 def test_engines_are_calibrated_from_the_ledger_and_a_lab_then_says_what_happened(pool: Pool):
@@ -52,7 +60,9 @@ def test_engines_are_calibrated_from_the_ledger_and_a_lab_then_says_what_happene
     told = replicas.trust(pool, now - timedelta(hours=1), now)
     assert told is not None
     assert told.worst < replicas.TRUSTED
-    again = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    again = replicas.recalibrate(
+        pool, now - timedelta(hours=1), now - timedelta(seconds=2580)
+    )  # when the last had ended
     assert again.trust["trusted"]
     assert Calibration.objects.count() == 2
 
@@ -93,6 +103,104 @@ def test_tokens_that_were_held_up_and_came_in_a_heap_do_not_spoil_a_calibration(
     heaps = [replace(row, first_s=row.done_s - 1e-3) if n % 20 == 0 else row for n, row in enumerate(rows)]
     clean, spoilt = calibrate(rows), calibrate(heaps)
     assert spoilt.step_time.step(0, 8, 4000) == pytest.approx(clean.step_time.step(0, 8, 4000), rel=0.1)
+
+
+def test_answers_that_come_whole_load_an_engine_as_much_as_streams_do(pool: Pool):
+    """Without them the engine seems slow for how little it has to do."""
+    now = timezone.now()
+    traffic(800, now, rate=4.0)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    truth = load_preset("llama-3-8b-a100").step_time
+    ran = replace(found, replicas=(Replica(truth, 64, 400_000),)).serve(Serving("fifo"))
+    rows = [
+        Timed(
+            "a", o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s, o.arrival_s + o.ttlt_s, o.input_tokens, o.output_tokens
+        )
+        for o in ran
+    ]
+    hidden = [replace(row, first_s=None) if n % 4 else row for n, row in enumerate(rows)]
+    every, some = calibrate(rows), calibrate(hidden)
+    assert some.requests == len(hidden[::4])
+    for batch in ((0, 4, 4_000), (0, 16, 16_000), (512, 8, 8_000)):
+        assert some.step_time.step(*batch) == pytest.approx(every.step_time.step(*batch), rel=0.1)
+
+
+def whole_beside_streams(now: datetime, wait_s: float) -> None:
+    """Streams that run at once, and as many whole answers of batch that wait for so long."""
+    writer.write(
+        [
+            record(
+                n, pool="llama", tier=tier, entitlement="", streamed=tier == "premium", input_tokens=100,
+                output_tokens=20, output_tokens_est=20.0, output_bound=64, received_s=at, queued_s=at,
+                granted_s=at + waits, first_token_s=at + waits + 0.1 if tier == "premium" else None,
+                done_s=at + waits + 0.4,
+            )
+            for n in range(400)
+            for tier, waits in [("premium", 0.0) if n % 2 else ("batch", wait_s)]
+            for at in [now.timestamp() - 600 + n]
+        ]
+    )  # fmt: skip
+
+
+def test_first_tokens_are_compared_of_the_requests_that_told_of_them(pool: Pool):
+    """What waits for long in the batch tier has no first token to see: it is in neither side's figure."""
+    now = timezone.now()
+    whole_beside_streams(now, 30.0)
+    step = {"t0": 0.015, "a": 8e-5, "b": 1e-4, "c": 1e-7, "e": 0.0, "knee": 0.0, "a2": 0.0}
+    Calibration.objects.create(
+        pool="llama", at=now, step_time=step, overhead_s=0.0, error=0.1, requests=100, token_budget=2048
+    )
+    told = replicas.trust(pool, now - timedelta(hours=1), now)
+    assert told.figures["ttft p95"][0] == pytest.approx(0.1, abs=0.001)
+    assert told.figures["ttlt p95"][0] == pytest.approx(30.4, abs=0.01)
+    assert told.requests < 400, "the window's ends are not compared"
+
+
+def test_a_window_begins_with_the_policy_of_now(pool: Pool):
+    """What another policy did says nothing of how this one is simulated."""
+    now = timezone.now()
+    whole_beside_streams(now, 30.0)
+    trusted(pool)
+    version = tuning.version_now(pool)
+    PolicyVersion.objects.filter(pk=version.pk).update(at=now - timedelta(seconds=400))
+    told = replicas.trust(pool, now - timedelta(hours=1), now)
+    PolicyVersion.objects.filter(pk=version.pk).update(at=now - timedelta(hours=2))
+    assert told.requests < replicas.trust(pool, now - timedelta(hours=1), now).requests
+    PolicyVersion.objects.filter(pk=version.pk).update(at=now - timedelta(seconds=200))
+    assert replicas.trust(pool, now - timedelta(hours=1), now) is None, "nothing came since"
+
+
+def test_attainment_is_compared_by_tier_and_what_was_refused_was_not_kept(pool: Pool):
+    tier = Tier.objects.get(slug="premium")
+    now = timezone.now()
+    rows = []
+    for n in range(400):
+        at, refused = now.timestamp() - 600 + n, n % 4 == 0
+        rows.append(
+            record(
+                n, pool="llama", tier=tier.slug, entitlement="", input_tokens=100, output_tokens=20,
+                output_tokens_est=20.0, output_bound=64, received_s=at, queued_s=at,
+                outcome="refused" if refused else "completed", reason="queue_full" if refused else "stop",
+                granted_s=None if refused else at, first_token_s=None if refused else at + 0.1, done_s=at + 0.4,
+            )
+        )  # fmt: skip
+    writer.write(rows)
+    trusted(pool)
+    told = replicas.trust(pool, now - timedelta(hours=1), now)
+    live, simulated = told.attainment["premium"]
+    assert live == pytest.approx(75.0, abs=1.0)
+    assert simulated == 100.0, "nobody else is there: the lab refuses nobody"
+    assert told.points == pytest.approx(simulated - live)
+    assert not told.as_json()["trusted"]
+
+
+def test_what_a_request_takes_before_its_grant_where_nothing_waits_is_part_of_its_overhead(pool: Pool):
+    now = timezone.now()
+    traffic(800, now, rate=2.0, wait=lambda n: 0.03)
+    without = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    LedgerEntry.objects.update(policy="direct")
+    made = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert made.overhead_s == pytest.approx(without.overhead_s + 0.03, abs=0.001)
 
 
 def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):

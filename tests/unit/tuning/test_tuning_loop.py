@@ -19,7 +19,7 @@ from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Traffic
 from tenants import services, tuning
 from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState
-from tests.support.tuning_world import ANN, traffic, tuned
+from tests.support.tuning_world import ANN, traffic, trusted, tuned
 
 pytestmark = pytest.mark.django_db
 
@@ -160,7 +160,7 @@ def winning(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_winner_becomes_a_canary_by_itself_only_in_automatic_mode(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     traffic(500, timezone.now())
     winning(monkeypatch)
-    tuned(pool)
+    trusted(tuned(pool))
     assert finished() == "canary"
     trial = Trial.objects.get(state=TrialState.CANARY)
     pool.refresh_from_db()
@@ -168,6 +168,59 @@ def test_a_winner_becomes_a_canary_by_itself_only_in_automatic_mode(pool: Pool, 
     version = tuning.version_now(pool)
     assert (version.author_kind, version.changes["policy"]) == (Author.OPTIMISER, ["ewsjf", "unified"])
     assert trial.setting["policy_params"] == pool.policy_params
+
+
+@pytest.mark.parametrize(
+    ("worth", "why"),
+    [
+        (None, "has not been measured yet"),
+        ({"worst": 14.14}, "simulated latencies are 1414 % off live ones, more than most_error, 25 %"),
+        ({"points": 31.0}, "simulated attainment is 31 points off"),
+    ],
+)
+def test_a_winner_waits_while_simulated_figures_are_far_from_live_ones_and_starts_when_they_are_near(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, worth: dict[str, float] | None, why: str
+):
+    traffic(500, timezone.now())
+    winning(monkeypatch)
+    tuned(pool)
+    if worth is not None:
+        trusted(pool, **worth)
+    assert finished() == "proposed"
+    trial = Trial.objects.get(state=TrialState.PROPOSED)
+    assert trial.reason.startswith("it waits to be started: ")
+    assert why in trial.reason
+    assert loop.tend("llama") == "not due", "it goes on waiting"
+    trusted(pool)
+    assert loop.tend("llama") == "canary"
+    trial.refresh_from_db()
+    pool.refresh_from_db()
+    assert (trial.state, pool.policy) == (TrialState.CANARY, "unified")
+    assert "waits" not in trial.reason
+
+
+def test_what_waits_is_not_started_where_nobody_asked_for_it_or_when_its_study_is_old(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    now = timezone.now()
+    traffic(500, now)
+    winning(monkeypatch)
+    tuned(pool)
+    assert finished() == "proposed"
+    trusted(pool, at=now + loop.STALE)
+    tuned(pool, "advise")
+    assert loop.tend("llama") == "not due"
+    tuned(pool)
+    assert loop.tend("llama", now=now + loop.STALE + timedelta(seconds=9)) != "canary"
+    assert not Trial.objects.filter(state=TrialState.CANARY).exists()
+
+
+def test_an_error_that_was_measured_long_ago_is_not_known(pool: Pool):
+    now = timezone.now()
+    trusted(pool, at=now - timedelta(minutes=59))
+    assert replicas.doubt("llama", 0.25, now) == ""
+    assert "more than an hour ago" in replicas.doubt("llama", 0.25, now + timedelta(minutes=2))
+    assert "4 % off" in replicas.doubt("llama", 0.01, now)
 
 
 def test_a_trial_serves_its_whole_setting_and_what_it_replaced_comes_back(pool: Pool, monkeypatch: pytest.MonkeyPatch):

@@ -115,7 +115,7 @@ export function trustOf({ trust, pool }: { trust?: Measured | null | undefined; 
   return {
     tone: trust.trusted ? "good" : "warn",
     label: `error up to ${worst}`,
-    text: `Simulated against live on pool ${pool}: p50 and p95 of first and last token differ by at most ${worst}, on ${trust.requests} requests.${trust.refused ? ` Refused: ${shownFigure(trust.refused[0] ?? 0, "%")} live, ${shownFigure(trust.refused[1] ?? 0, "%")} simulated.` : ""}`,
+    text: `Simulated against live on pool ${pool}: p50 and p95 of first and last token differ by at most ${worst}${trust.points === undefined ? "" : `, and SLO attainment by at most ${trust.points.toFixed(1)} points`}, on ${trust.requests} requests.${trust.refused ? ` Refused: ${shownFigure(trust.refused[0] ?? 0, "%")} live, ${shownFigure(trust.refused[1] ?? 0, "%")} simulated.` : ""}`,
   };
 }
 

@@ -82,7 +82,7 @@ function LabTrust({ pool }: { pool: string }) {
   return (
     <section className="panel p-3" aria-labelledby="trust">
       <h2 id="trust" className="flex flex-wrap items-center gap-2 text-sm font-medium">
-        Simulated against live {data.trust && <NowBadge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}`}</NowBadge>}
+        Simulated against live {data.trust && <NowBadge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}${data.trust.points ? `, ${data.trust.points.toFixed(1)} points` : ""}`}</NowBadge>}
       </h2>
       <p className="text-2xs text-faint">The last {data.minutes} minutes replayed by the simulator: how far replays can be trusted.</p>
       {data.trust ? (
@@ -106,6 +106,15 @@ function LabTrust({ pool }: { pool: string }) {
                 </th>
                 <td className="text-right">{text(seconds(live))}</td>
                 <td className="text-right font-medium">{text(seconds(simulated))}</td>
+              </tr>
+            ))}
+            {Object.entries(data.trust.attainment ?? {}).map(([tier, [live, simulated]]) => (
+              <tr key={tier} className="border-t border-line">
+                <th scope="row" className="py-1 text-left font-normal">
+                  SLO, {tier}
+                </th>
+                <td className="text-right">{text(percent((live ?? 0) / 100))}</td>
+                <td className="text-right font-medium">{text(percent((simulated ?? 0) / 100))}</td>
               </tr>
             ))}
           </tbody>

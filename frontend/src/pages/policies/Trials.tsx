@@ -286,6 +286,12 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
     >
       {tuning && <p className="text-sm text-soft">{MEANING[tuning.mode]}</p>}
       {tuning && <TrustNote trust={tuning.trust} pool={pool} />}
+      {tuning?.mode === "automatic" && tuning.waits && (
+        <p className="flex flex-wrap items-baseline gap-2 text-sm text-soft" data-testid="waits">
+          <Badge tone="warn">winners wait</Badge>
+          <span>A winner does not start by itself: {tuning.waits}.</span>
+        </p>
+      )}
       {tuning?.study && <StudyNote pool={pool} study={tuning.study} />}
       {canary?.canary_until && (
         <div className="panel flex flex-wrap items-center gap-x-4 gap-y-2 p-4" data-testid="canary">
