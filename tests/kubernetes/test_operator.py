@@ -7,166 +7,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
-import yaml
 
 from controlplane.kubernetes import leases
-from controlplane.kubernetes.chart import CHART
 from controlplane.kubernetes.resources import GROUP, RESOURCES
-from tests.support.chart import EVERYTHING, render
 from tests.support.instance import ROOT, Up
-from tests.support.kubernetes_cluster import Cluster, cluster, missing
+from tests.support.kubernetes_cluster import Cluster
+from tests.support.kubernetes_operator import (
+    OPERATOR,
+    STRANGER,
+    Catalog,
+    Names,
+    condition,
+    contract,
+    entitlement,
+    operating,
+    pool,
+    reason_of,
+    seconds,
+    share,
+    state_of,
+)
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
-
-OPERATOR = "llm:qm-quartermaster-operator"
-STRANGER = "default:stranger"
-OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}  # the API server of the tests is 1.20
-OTHERS = ("monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1")  # custom resources of other products
-
-
-@pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if why := missing():
-        pytest.skip(why)
-    with cluster(tmp_path_factory.mktemp("kubernetes"), (OPERATOR, STRANGER)) as found:
-        for name in ("llm", "inference", "research"):
-            found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        for resource in RESOURCES:
-            found.create(yaml.safe_load((CHART / "crds" / f"{resource.plural}.yaml").read_text()))
-        for resource in RESOURCES:
-            found.wait(lambda r=resource: found.client.get(found.path(r.kind)).status_code == 200)
-        for made in render(EVERYTHING):
-            if made["apiVersion"] not in OTHERS:
-                found.create(made | {"apiVersion": OLDER.get(made["apiVersion"], made["apiVersion"])}, "llm")
-        yield found
-
-
-@pytest.fixture(scope="module")
-def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Web, worker and Redis beside the cluster, as its pods would run them."""
-    up = Up(tmp_path_factory.mktemp("instance") / "home").start()
-    try:
-        yield up.wait_ready()
-    finally:
-        up.stop()
-
-
-class Catalog:
-    """A database alone: nobody asks whether a backend answers, so that pools need no engines."""
-
-    def __init__(self, home: Path) -> None:
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("QUARTERMASTER_")} | {
-            "QUARTERMASTER_HOME": str(home)
-        }
-
-    def manage(self, *words: str) -> str:
-        command = [sys.executable, "manage.py", *words]
-        return subprocess.run(command, cwd=ROOT, env=self.environ, check=True, capture_output=True, text=True).stdout
-
-    def ask(self, expression: str) -> str:
-        return self.manage("shell", "--no-imports", "-c", f"from tenants.models import *; print({expression})").strip()
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    made = Catalog(tmp_path_factory.mktemp("catalog") / "home")
-    made.manage("migrate", "--noinput")
-    return made
-
-
-@contextmanager
-def operating(there: Cluster, instance: Up | Catalog, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An operator with the token of its service account."""
-    environ = instance.environ | {"KUBECONFIG": str(there.kubeconfig(OPERATOR))}
-    with (there.folder / "operator.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "manage.py", "operator", *options], cwd=ROOT, env=environ, stdout=log, stderr=log
-        )
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(20)
-
-
-@pytest.fixture
-def operator(there: Cluster, catalog: Catalog) -> Iterator[subprocess.Popen[bytes]]:
-    with operating(there, catalog) as process:
-        yield process
-
-
-@pytest.fixture
-def names(there: Cluster) -> Iterator[Callable[[str, str], str]]:
-    """Names of this test's own; what has one is deleted after it, in the order in which it may be."""
-    made: list[tuple[str, str]] = []
-    own = os.urandom(3).hex()
-
-    def name(kind: str, what: str) -> str:
-        made.append((kind, f"{what}-{own}"))
-        return f"{what}-{own}"
-
-    yield name
-    for kind, what in reversed(made):
-        there.client.delete(there.path(kind, what))
-
-
-Names = Callable[[str, str], str]
-
-
-def contract(there: Cluster, names: Names, service_class: str = "guaranteed") -> str:
-    """A tier with its SLO."""
-    slo, tier = names("Slo", f"slo-{service_class}"), names("Tier", f"tier-{service_class}")
-    there.make("Slo", slo, {"ttftSeconds": 5.0, "tbtSeconds": 0.5})
-    there.make("Tier", tier, {"serviceClass": service_class, "slo": slo, "rank": 0, "weight": 10})
-    return tier
-
-
-def pool(there: Cluster, names: Names, slots: int, url: str = "") -> str:
-    name = names("TokenPool", "pool")
-    backend = {"name": name, "url": url or f"http://127.0.0.1:{free_port()}", "slots": slots, "kvTokens": 100_000}
-    there.make("TokenPool", name, {"model": name, "backends": [backend]})
-    return name
-
-
-def entitlement(there: Cluster, names: Names, tier: str, pool: str, slots: int, what: str = "share") -> str:
-    tenant, name = names("Tenant", f"tenant-{what}"), names("TokenEntitlement", what)
-    there.make("Tenant", tenant, {"description": "Tests."})
-    there.make("TokenEntitlement", name, share(tenant, pool, tier, slots))
-    return name
-
-
-def share(tenant: str, pool: str, tier: str, slots: int) -> dict[str, Any]:
-    return {
-        "tenantRef": {"name": tenant}, "poolRef": {"name": pool}, "qos": {"tier": tier},
-        "resources": {"concurrency": slots},
-    }  # fmt: skip
-
-
-def state_of(there: Cluster, name: str) -> str:
-    return (there.get("TokenEntitlement", name).get("status") or {}).get("state", "")
-
-
-def reason_of(there: Cluster, name: str) -> str:
-    return (there.get("TokenEntitlement", name).get("status") or {}).get("reason", "")
-
-
-def condition(there: Cluster, kind: str, name: str, of: str = "Ready") -> dict[str, Any]:
-    conditions = (there.get(kind, name).get("status") or {}).get("conditions") or []
-    return next((c for c in conditions if c["type"] == of), {})
-
-
-def seconds(began: float) -> str:
-    return f"{time.monotonic() - began:.2f} s"
 
 
 def test_the_admission_of_the_paper_goes_through_the_scheduler(
