@@ -12,9 +12,11 @@ from django.core.exceptions import ValidationError
 from django.db import models
 
 from tenants.audit import Actor
-from tenants.models import Owner
+from tenants.models import Owner, Pool
 
 KUBERNETES = "kubernetes"  # Actor.via of the operator
+
+FINDS = "replicas"  # among a pool's owned attributes, though it is no column: its resource says where replicas are
 
 # By model: the kind's name in a file. Backends are named inside their pool.
 KIND_OF = {
@@ -35,6 +37,20 @@ def owner_of(instance: models.Model) -> Owner | None:
     return Owner.objects.filter(kind=kind, name=slug).first() if kind and slug else None
 
 
+def resource_of(owner: Owner) -> Owner:
+    """The one that is a resource in the cluster: a backend is a line in its pool's."""
+    if owner.kind != "Backend":
+        return owner
+    return Owner.objects.filter(kind="TokenPool", uid=owner.uid).first() or owner
+
+
+def are_found(pool: Pool) -> bool:
+    """Whether a custom resource says where in the cluster this pool's replicas are: they are registered and removed by
+    the operator, and a scaling driver only makes and ends them."""
+    owner = owner_of(pool)
+    return owner is not None and FINDS in owner.attributes
+
+
 def refuse_change(actor: Actor, instance: models.Model, changed: Iterable[str]) -> None:
     """Called inside a write, before it is kept.
 
@@ -46,7 +62,7 @@ def refuse_change(actor: Actor, instance: models.Model, changed: Iterable[str]) 
     owner = owner_of(instance)
     if owner is None:
         return
-    said = f"{owner} in Kubernetes sets this. Change it there."
+    said = f"{resource_of(owner)} in Kubernetes sets this. Change it there."
     faults = {name: said for name in changed if name in owner.attributes}
     if faults:
         raise ValidationError(faults)
@@ -56,8 +72,8 @@ def refuse_delete(actor: Actor, instance: models.Model) -> None:
     """Raises:
     ValidationError: a custom resource keeps this row and would make it again.
     """
-    if actor.via == KUBERNETES:
+    if actor.via in (KUBERNETES, "system"):  # a scaling driver ends replicas that the operator has found
         return
     owner = owner_of(instance)
     if owner is not None:
-        raise ValidationError(f"{owner} in Kubernetes keeps this. Delete it there.")
+        raise ValidationError(f"{resource_of(owner)} in Kubernetes keeps this. Delete it there.")

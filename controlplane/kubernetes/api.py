@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ from controlplane.kubernetes.resources import GROUP, VERSION
 TIMEOUT_S = 10.0
 MERGE = {"content-type": "application/merge-patch+json"}
 PAGE = 500
+WATCH_S = 240
 
 
 class Api:
@@ -41,6 +43,33 @@ class Api:
             if not following:
                 return found
             more["continue"] = following
+
+    async def watch(self, path: str, labels: str, told: Callable[[dict[str, dict[str, Any]]], None]) -> None:
+        """Tells all objects with these labels, by uid, whenever one of them changes. Ends where the API ends it: the
+        caller asks again, and what was told last stands until then."""
+        page = _checked(await self._client.get(path, params={"labelSelector": labels}))
+        there = {one["metadata"]["uid"]: one for one in page["items"]}
+        told(there)
+        query = {
+            "labelSelector": labels, "watch": "true", "timeoutSeconds": str(WATCH_S),
+            "resourceVersion": page["metadata"]["resourceVersion"], "allowWatchBookmarks": "true",
+        }  # fmt: skip
+        patience = httpx.Timeout(TIMEOUT_S, read=WATCH_S + TIMEOUT_S)
+        async with self._client.stream("GET", path, params=query, timeout=patience) as answer:
+            if answer.is_error:
+                await answer.aread()
+                _checked(answer)
+            async for line in answer.aiter_lines():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return  # such as 410: what is there is listed again
+                if event["type"] == "BOOKMARK":
+                    continue
+                uid = event["object"]["metadata"]["uid"]
+                there = {key: value for key, value in there.items() if key != uid}
+                if event["type"] != "DELETED":
+                    there[uid] = event["object"]
+                told(there)
 
     async def create(self, path: str, body: dict[str, Any]) -> bool:
         """Whether it was made: False where it is there already."""

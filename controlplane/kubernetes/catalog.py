@@ -15,6 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db import close_old_connections, transaction
 from django.db.models import Model, ProtectedError
 
+from controlplane.kubernetes import replicas
 from controlplane.kubernetes.leases import Reservation
 from controlplane.kubernetes.resources import RESOURCES
 from scheduling.core import capacity
@@ -24,8 +25,10 @@ from tenants.manifest.document import Desired, parse
 from tenants.manifest.kinds import BY_NAME
 from tenants.manifest.plan import apply, plan
 from tenants.manifest.reader import ManifestError, Node
-from tenants.models import Entitlement, Owner, Pool
+from tenants.models import Backend, Entitlement, Owner, Pool
 
+ONLY_HERE = {"TokenPool": (replicas.SPEC,)}  # fields of a spec that no file has
+FOUND = ("pool", "url", "slots", "kv_tokens")  # what the cluster says of a replica that was found
 ORDER = {resource.kind: at for at, resource in enumerate(RESOURCES)}
 
 
@@ -58,7 +61,8 @@ class Wanted:
         return f"{self.kind} {self.namespace}/{self.name}"
 
     def node(self) -> Node:
-        whole = {"kind": self.kind, "metadata": {"name": self.name}, "spec": dict(self.spec)}
+        spec = {name: value for name, value in self.spec.items() if name not in ONLY_HERE.get(self.kind, ())}
+        whole = {"kind": self.kind, "metadata": {"name": self.name}, "spec": spec}
         return _node(whole, self.where, "")
 
 
@@ -133,6 +137,8 @@ def _own(one: Wanted, desired: Mapping[tuple[str, str], Desired]) -> None:
         }
     for (kind, name), found in rows.items():
         said = sorted(rule.attribute for rule in found.kind.fields if rule.path in found.state)
+        if kind == one.kind:
+            said += [name for name in ONLY_HERE.get(kind, ()) if name in one.spec]
         Owner.objects.update_or_create(
             kind=kind, name=name, defaults={"namespace": one.namespace, "uid": one.uid, "attributes": said}
         )
@@ -141,8 +147,11 @@ def _own(one: Wanted, desired: Mapping[tuple[str, str], Desired]) -> None:
 
 
 def _remove_backends(one: Wanted, there: set[str]) -> None:
-    """Backends that this pool's resource had and no longer has."""
+    """Backends that this pool's resource had and no longer has. Those that were found go by themselves
+    (:func:`keep_replicas`) while it says where to find them."""
     gone = Owner.objects.filter(kind="Backend", uid=one.uid).exclude(name__in=there)
+    if replicas.SPEC in one.spec:
+        gone = gone.exclude(name__in=Backend.objects.filter(managed=True).values("slug"))
     for owner in gone:
         _delete("Backend", owner.name, _actor(one))
         owner.delete()
@@ -179,6 +188,90 @@ def _delete(kind: str, name: str, actor: Actor) -> None:
     row = model._default_manager.filter(slug=name).first()
     if row is not None:
         services.delete(actor=actor, instance=row)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A replica that was found and is in the catalog."""
+
+    backend: str
+    url: str
+    held: bool  # it drains because the cluster says so
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A replica that is to be one of the pool's, with what its engine says of itself."""
+
+    name: str
+    url: str
+    figures: Mapping[str, int]
+
+
+@_fresh
+def known_replicas(one: Wanted) -> tuple[Pool, list[Known]] | None:
+    """The pool of a resource and the replicas that were found for it; None where there is no such pool yet."""
+    pool = Pool.objects.filter(slug=one.name).first()
+    if pool is None or not Owner.objects.filter(kind="TokenPool", name=one.name, uid=one.uid).exists():
+        return None
+    owners = {o.name: o for o in Owner.objects.filter(kind="Backend", uid=one.uid)}
+    rows = Backend.objects.filter(pool=pool, managed=True, slug__in=owners)
+    return pool, [Known(row.slug, row.url, "draining" in owners[row.slug].attributes) for row in rows]
+
+
+@_fresh
+def keep_replicas(
+    one: Wanted, *, add: Iterable[Addition], drain: Iterable[str], resume: Iterable[str], remove: Iterable[str]
+) -> dict[str, str]:
+    """Writes what was found; ``drain``, ``resume`` and ``remove`` name backends. By URL, why one could not be added."""
+    actor = _actor(one)
+    for name in remove:
+        with transaction.atomic():
+            _delete("Backend", name, actor)
+            Owner.objects.filter(kind="Backend", name=name, uid=one.uid).delete()
+    for names, draining in ((drain, True), (resume, False)):
+        for name in names:
+            _hold(one, name, draining, actor)
+    faults = {}
+    for new in add:
+        try:
+            _add(one, new, actor)
+        except ValidationError as error:
+            faults[new.url] = "; ".join(error.messages)
+    return faults
+
+
+def _hold(one: Wanted, name: str, draining: bool, actor: Actor) -> None:
+    """While the cluster keeps a backend draining, nobody else says whether it does."""
+    with transaction.atomic():
+        owner = Owner.objects.select_for_update().filter(kind="Backend", name=name, uid=one.uid).first()
+        backend = Backend.objects.filter(slug=name).first()
+        if owner is None or backend is None:
+            return
+        services.drain_backend(actor=actor, backend=backend, draining=draining)
+        owner.attributes = [*FOUND, "draining"] if draining else list(FOUND)
+        owner.save(update_fields=["attributes"])
+
+
+def _add(one: Wanted, new: Addition, actor: Actor) -> None:
+    with transaction.atomic():
+        name = replicas.backend_name(new.name)
+        if Backend.objects.filter(slug=name).exists():  # another namespace may have a pod of this name
+            name = replicas.backend_name(f"{new.name}-{one.namespace}-{one.name}")
+        backend = Backend(
+            slug=name,
+            pool=Pool.objects.get(slug=one.name),
+            url=new.url,
+            managed=True,
+            description=f"Found by TokenPool {one.namespace}/{one.name}."[:200],
+            **new.figures,
+        )
+        services.save(actor=actor, instance=backend)
+        Owner.objects.update_or_create(
+            kind="Backend",
+            name=name,
+            defaults={"namespace": one.namespace, "uid": one.uid, "attributes": list(FOUND)},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 import kopf
 
-from controlplane.kubernetes import catalog, leases
+from controlplane.kubernetes import catalog, leases, replicas
 from controlplane.kubernetes.api import Api, connect
 from controlplane.kubernetes.catalog import Snapshot, Wanted
+from controlplane.kubernetes.finding import Finder
 from controlplane.kubernetes.resources import BY_KIND, GROUP, RESOURCES, VERSION
 
 log = logging.getLogger(__name__)
@@ -51,11 +52,17 @@ class Operator:
         self._leases_told: dict[str, tuple[str, str]] = {}
         self._node_states: dict[str, tuple[dict[str, str], float]] = {}
         self._info: kopf.ConnectionInfo | None = None
+        self._finders: dict[Key, tuple[Finder, asyncio.Task[None], kopf.ConnectionInfo]] = {}
 
     # --- what kopf tells
 
     def logged_in(self, info: kopf.ConnectionInfo | None) -> None:
         self._info = info
+
+    def stop_finding(self) -> None:
+        for _, task, _ in self._finders.values():
+            task.cancel()
+        self._finders.clear()
 
     def seen(self, kind: str, event: str | None, body: dict[str, Any]) -> None:
         """A resource was listed, made, changed or has gone."""
@@ -142,6 +149,7 @@ class Operator:
 
     async def _round(self, api: Api) -> None:
         await self._apply()
+        self._find()
         found = await asyncio.to_thread(catalog.snapshot)
         if self._with_leases:
             await self._nodes(api, found)
@@ -167,6 +175,27 @@ class Operator:
                 self._faults[key] = fault
             else:
                 self._faults.pop(key, None)
+
+    def _find(self) -> None:
+        """A finder for each pool whose replicas the cluster has."""
+        wanted = {
+            key: _wanted(key[0], body)
+            for key, body in self._bodies.items()
+            if key[0] == "TokenPool" and (body.get("spec") or {}).get(replicas.SPEC) and key not in self._faults
+            and not body["metadata"].get("deletionTimestamp")
+        }  # fmt: skip
+        assert self._info is not None
+        for key, (finder, task, info) in list(self._finders.items()):
+            one = wanted.get(key)
+            same = one is not None and one.uid == finder.resource.uid and finder.spec == one.spec[replicas.SPEC]
+            if one is not None and same and info is self._info and not task.done():
+                finder.resource = one
+                continue
+            task.cancel()
+            del self._finders[key]
+        for key in wanted.keys() - self._finders.keys():
+            finder = Finder(wanted[key], self._wake.set)
+            self._finders[key] = finder, asyncio.create_task(finder.run(self._info)), self._info
 
     async def _nodes(self, api: Api, found: Snapshot) -> None:
         """A node for each pool that a resource keeps, ready and with what answers."""
@@ -265,6 +294,8 @@ class Operator:
         if kind == "TokenPool" and not fault:
             status |= found.pools.get(name, {})
             status["node"] = leases.node_name(namespace, name) if self._with_leases else None
+            finder = self._finders.get(key)
+            status["replicas"] = finder[0].status() if finder is not None else None
         reason = fault
         if kind == "TokenEntitlement" and not fault:
             states = found.entitlements.get(name, {})
@@ -276,6 +307,11 @@ class Operator:
         if kind == "TokenEntitlement" and not fault:
             state = states.get("state") or "unknown"
             conditions.append(_condition("Bound", state == "bound", state.capitalize(), reason, old, generation))
+        if kind == "TokenPool" and not fault and finder is not None:
+            said = finder[0].said()
+            conditions.append(
+                _condition("ReplicasFound", not said, "Incomplete" if said else "Found", said, old, generation)
+            )
         status["conditions"] = conditions
         there = body.get("status") or {}
         if all(there.get(name) == value for name, value in status.items()):
@@ -333,6 +369,7 @@ def registry(operator: Operator) -> kopf.OperatorRegistry:
     @kopf.on.cleanup(registry=handlers)
     async def stop(memo: Any, **_: Any) -> None:
         memo.loop.cancel()
+        operator.stop_finding()
 
     @kopf.on.login(registry=handlers)
     def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:

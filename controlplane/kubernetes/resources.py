@@ -14,6 +14,7 @@ import yaml
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from controlplane.kubernetes import replicas
 from tenants import manifest
 from tenants.manifest.kinds import BACKEND, BY_NAME, Field, Kind
 
@@ -122,6 +123,7 @@ def _spec(kind: Kind) -> dict[str, Any]:
         inner["required"] = ["name", *(r for r in inner.get("required", []) if r != "pool")]
         named = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"}
         inner["properties"] = {"name": named} | inner["properties"]
+        tree["properties"][replicas.SPEC] = replicas.SCHEMA
         tree["properties"]["backends"] = {
             "type": "array", "maxItems": 500, "items": inner,
             "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
@@ -195,7 +197,15 @@ def _status(kind: str) -> dict[str, Any]:
     }  # fmt: skip
     amounts = {"type": "object", "properties": {"slots": number, "kvTokens": number, "tokensPerSecond": number}}
     if kind == "TokenPool":
-        properties |= {"backends": text, "node": text, "capacity": amounts, "answering": amounts, "reserved": amounts}
+        counts = {"type": "object", "properties": {"found": {"type": "integer"}, "ready": {"type": "integer"}}}
+        properties |= {
+            "replicas": counts,
+            "backends": text,
+            "node": text,
+            "capacity": amounts,
+            "answering": amounts,
+            "reserved": amounts,
+        }
     if kind == "TokenEntitlement":
         properties |= {"state": text, "lease": text}
     # kopf keeps nothing here; other operators may.

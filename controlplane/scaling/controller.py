@@ -26,7 +26,7 @@ from scheduling.core.planner import one_replica
 from scheduling.core.types import PoolSpec
 from scheduling.dispatch.ports import Sample
 from telemetry.models import ScalingDecision
-from tenants import services
+from tenants import ownership, services
 from tenants.audit import Actor
 from tenants.connections import own_connection
 from tenants.models import Backend, Pool
@@ -123,7 +123,7 @@ class Controller:
 
     def _register(self, pool: Pool, driver: Driver) -> None:
         """The catalog has the engines that the driver has, as far as it can tell."""
-        there = driver.replicas()
+        there = None if ownership.are_found(pool) else driver.replicas()
         if there is None:
             return
         spec = pool_spec(pool)

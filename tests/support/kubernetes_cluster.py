@@ -93,7 +93,7 @@ class Cluster:
         kind_of = "application/merge-patch+json"
         return self.call("PATCH", self.path(kind, name, namespace), {"spec": spec}, kind=kind_of)
 
-    def wait(self, what: Callable[[], Any], seconds: float = 30.0) -> Any:
+    def wait(self, what: Callable[[], Any], seconds: float = 90.0) -> Any:
         """The first value of ``what`` that is true."""
         deadline = time.monotonic() + seconds
         while True:

@@ -63,11 +63,15 @@ class KubernetesDriver:
     def replicas(self) -> Sequence[Replica]:
         replicas = []
         for pod in self._pods():
-            address = pod["status"].get("podIP")
-            if address and pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
-                host = f"[{address}]" if ":" in address else address
-                replicas.append(Replica(_name(pod), f"http://{host}:{self._port}"))
+            url = self._url(pod)
+            if url and pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
+                replicas.append(Replica(_name(pod), url))
         return replicas
+
+    def _url(self, pod: dict[str, Any]) -> str:
+        """Empty while it has no address."""
+        address = pod["status"].get("podIP")
+        return f"http://{f'[{address}]' if ':' in address else address}:{self._port}" if address else ""
 
     def grow(self, order: Order) -> None:
         if self._scale() < order.replicas:
@@ -75,8 +79,8 @@ class KubernetesDriver:
 
     def shrink(self, order: Order) -> None:
         """Only while there are more pods than ``order.replicas``: asked again, it ends nothing more."""
-        names = {replica.name for replica in order.remove}
-        going = [pod for pod in self._pods() if _name(pod) in names and not pod["metadata"].get("deletionTimestamp")]
+        urls = {replica.url for replica in order.remove}
+        going = [pod for pod in self._pods() if self._url(pod) in urls and not pod["metadata"].get("deletionTimestamp")]
         for pod in going:
             self._call(
                 "PATCH",
