@@ -26,6 +26,7 @@ from tenants.models import (
     Backend,
     Entitlement,
     Membership,
+    Owner,
     Pool,
     Price,
     Project,
@@ -62,6 +63,7 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     Quota: lambda tenants: Q(tenant_id__in=tenants),
     Tier: _entitled("tier_id"),
     Slo: _entitled("tier__slo_id"),
+    Owner: lambda tenants: Q(pk__in=[]),  # what is changed where is of use to those who may change it
     Backend: lambda tenants: Q(pk__in=[]),  # where engines stand is the operators' business
 }
 

@@ -23,6 +23,7 @@ from tenants.models import (
     Backend,
     Entitlement,
     Membership,
+    Owner,
     Pool,
     Price,
     Project,
@@ -33,6 +34,7 @@ from tenants.models import (
 )
 from tenants.models.credentials import reachable
 from tenants.models.limits import OF_KEY, OF_USER
+from tenants.ownership import resource_of
 
 UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that there are, and answered with their list
 UNKNOWN_LETTERS = 100  # of an unknown name that are compared
@@ -412,6 +414,23 @@ class AuditSerializer(serializers.ModelSerializer):
     class Meta:
         model = AuditEntry
         fields = ["id", "at", "actor", "via", "action", "kind", "object", "tenant", "before", "after", "request_id"]
+
+
+class OwnerSerializer(serializers.ModelSerializer):
+    resource = serializers.SerializerMethodField(help_text="The resource in the cluster: kind, namespace and name.")
+    fields_set = serializers.ListField(
+        source="attributes",
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="Fields of the row that it sets: they are changed there. The others are free.",
+    )
+
+    class Meta:
+        model = Owner
+        fields = ["kind", "name", "namespace", "resource", "fields_set"]
+
+    def get_resource(self, row: Owner) -> str:
+        return str(resource_of(row))
 
 
 class MeTenantSerializer(serializers.Serializer):

@@ -25,6 +25,7 @@ router.register("keys", views.KeyViewSet, "key")
 router.register("tokens", views.TokenViewSet, "token")
 router.register("memberships", views.MembershipViewSet, "membership")
 router.register("audit", views.AuditViewSet, "audit")
+router.register("owners", views.OwnerViewSet, "owner")
 
 sections = tuple(prefix for prefix, _, _ in router.registry)
 

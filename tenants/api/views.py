@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
-from rest_framework import status, viewsets
+from rest_framework import mixins, status, viewsets
 from rest_framework.decorators import action
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -21,7 +21,8 @@ from tenants import engine_figures, services
 from tenants.access import scope_of
 from tenants.api import serializers
 from tenants.api.base import CatalogViewSet, Right, ScopedView, WritableViewSet, is_trial
-from tenants.api.filters import Filter
+from tenants.api.filters import Filter, ListedFilters
+from tenants.api.inputs import Page
 from tenants.models import (
     AccessToken,
     Adapter,
@@ -30,6 +31,7 @@ from tenants.models import (
     Backend,
     Entitlement,
     Membership,
+    Owner,
     Pool,
     Price,
     Project,
@@ -427,6 +429,22 @@ class AuditViewSet(CatalogViewSet):
         "since": Filter("at__gte", "Not before this time.", "date-time"),
         "until": Filter("at__lt", "Before this time.", "date-time"),
     }
+
+
+@extend_schema_view(list=extend_schema(summary="List rows that Kubernetes keeps"))
+class OwnerViewSet(ScopedView, mixins.ListModelMixin, viewsets.GenericViewSet):
+    """Which rows are kept by custom resources in Kubernetes, and which of their fields these set."""
+
+    serializer_class = serializers.OwnerSerializer
+    filter_backends = [ListedFilters]
+    pagination_class = Page
+    filters: ClassVar = {
+        "kind": Filter("kind", "Only rows of this kind, as in files: TokenPool, Backend and so on."),
+        "name": Filter("name", "Only this row."),
+    }
+
+    def get_queryset(self) -> QuerySet:
+        return self.scope.visible(Owner)
 
 
 class PolicyListView(ScopedView, APIView):

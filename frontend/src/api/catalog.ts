@@ -20,6 +20,7 @@ export type IssuedKey = Schemas["IssuedKey"];
 export type Membership = Schemas["Membership"];
 export type Quota = Schemas["Quota"];
 export type Price = Schemas["Price"];
+export type Owner = Schemas["Owner"];
 export type AuditEntry = Schemas["Audit"] & { before: Record<string, unknown> | null; after: Record<string, unknown> | null };
 
 export interface List<T> {

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 3dead233eacc1a80, body 70f02e4af0ab11eb
+// schema 61627ec9920ee0fd, body 18788ff236ecc909
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -929,6 +929,18 @@ export interface components {
          * @enum {string}
          */
         OverLimitEnum: "refuse" | "wait";
+        Owner: {
+            /** @description Fields of the row that it sets: they are changed there. The others are free. */
+            fields_set: string[];
+            /** @description Kind of the row, as in files: TokenPool, Tenant and so on. */
+            kind: string;
+            /** @description Name of the row. */
+            name: string;
+            /** @description Namespace of the resource. */
+            namespace: string;
+            /** @description The resource in the cluster: kind, namespace and name. */
+            resource: string;
+        };
         PaginatedAdapterList: {
             /** @example 123 */
             count: number;
@@ -989,6 +1001,15 @@ export interface components {
             /** @example http://api.example.org/accounts/?offset=200&limit=100 */
             previous: string | null;
             results: components["schemas"]["Membership"][];
+        };
+        PaginatedOwnerList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Owner"][];
         };
         PaginatedPoolList: {
             /** @example 123 */

@@ -7,6 +7,8 @@ import { useDebounced } from "../../lib/useDebounced";
 import { Icon } from "../icons";
 import { Modal } from "../Sheet";
 import { Field } from "./Field";
+import { Owned } from "./Owned";
+import { useOwner } from "./owners";
 import { applies, body, check, isDirty, noted, place, start, type Errors, type FieldSpec, type Values } from "./form";
 
 const SETTLED_MS = 350;
@@ -42,6 +44,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
   const [server, setServer] = useState<{ fields: Errors; general: string }>({ fields: {}, general: "" });
   const form = useRef<HTMLFormElement>(null);
   const isNew = row === undefined;
+  const owner = useOwner(isNew ? "" : path);
   const wrong = check(specs, values);
   const dirty = isDirty(values, before);
   const typed = body(specs, values, isNew ? undefined : before);
@@ -121,7 +124,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
       value={values[spec.name] ?? ""}
       values={values}
       error={errorOf(spec)}
-      disabled={spec.fixed && !isNew}
+      disabled={(spec.fixed && !isNew) || owner?.fields_set.includes(spec.name)}
       onChange={(value) => change(spec, value)}
       // A field that was left empty is not wrong before anything was typed: opening and leaving a form is no mistake.
       onBlur={() => values[spec.name] !== before[spec.name] && setTouched((old) => new Set(old).add(spec.name))}
@@ -146,6 +149,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
       }}
     >
       <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
+        {!isNew && <Owned path={path} />}
         {children}
         <div className="grid grid-cols-1 gap-x-4 gap-y-3.5 sm:grid-cols-2">{specs.filter((spec) => !spec.group && applies(spec, values)).map(line)}</div>
         {groups.map((group) => (

@@ -3,6 +3,7 @@ import { Link, useNavigate, useParams } from "react-router";
 import type { Tenant } from "../../api/catalog";
 import { send } from "../../api/client";
 import { Badge } from "../../components/Badge";
+import { Owned } from "../../components/form/Owned";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { notify } from "../../components/Notices";
 import { Sheet } from "../../components/Sheet";
@@ -177,6 +178,7 @@ export function TenantPage() {
           )}
         </div>
       </div>
+      <Owned path={`tenants/${slug}`} />
       <Now tenant={slug} />
       <Tabs slug={slug} tab={tab} />
       <Panel key={slug} tenant={slug} />
