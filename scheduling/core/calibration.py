@@ -123,41 +123,45 @@ class StepFit:
 
 
 LEAST_STEPS = 64  # fewer say nothing about six coefficients
-_STRAY = 3.0  # times the median residual: a step that something else disturbed
+_ROUNDS, _CLOSE = 6, 0.02  # of weighing anew; a residual below which all count alike
 
 
 def fit_steps(steps: Sequence[LoggedStep]) -> StepFit | None:
     """The step-time model behind logged steps: every second one is fitted to, the others are held out. None where
     there are too few, or where they do not tell.
 
-    Steps that took several times longer or shorter than the rest says are left out of a second fit: something else had
-    the machine. Held-out steps are all counted; their error is a median for the same reason.
+    The least absolute relative errors, by weighing least squares anew: a step that something else disturbed may be
+    several times too long. Held-out steps are all counted; their error is a median for the same reason.
     """
     if len(steps) < LEAST_STEPS:
         return None
     seconds = np.array([step.seconds for step in steps])
     rows = np.array([[1.0, s.prefill, s.decodes, s.kv_dec, s.pp] for s in steps], dtype=float)
     fitted, held = slice(0, None, 2), slice(1, None, 2)
-    best = _least_squares(rows[fitted], seconds[fitted])
+    best: np.ndarray | None = None
+    weights = np.ones(len(seconds[fitted]))
+    for _ in range(_ROUNDS):
+        found = _least_squares(rows[fitted], seconds[fitted], weights)
+        if found is None:
+            break
+        best = found
+        weights = 1.0 / np.maximum(_CLOSE, np.abs(rows[fitted] @ best / seconds[fitted] - 1.0))
     if best is None:
         return None
-    residual = np.abs(rows[fitted] @ best / seconds[fitted] - 1.0)
-    usual = residual <= _STRAY * np.median(residual)
-    again = _least_squares(rows[fitted][usual], seconds[fitted][usual])
-    best = best if again is None else again
     error = float(np.median(np.abs(rows[held] @ best / seconds[held] - 1.0)))
     t0, a, b, c, e = (float(value) for value in best)
     return StepFit(StepTime(t0=t0, a=a, b=b, c=c, e=e, knee=0.0, a2=0.0), error, len(steps))
 
 
-def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray | None:
-    """Coefficients of the columns, none negative and the first above 0, with the least squared relative error; a
-    column that does not vary gets 0. None where there are none.
+def _least_squares(rows: np.ndarray, seconds: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray | None:
+    """Coefficients of the columns, none negative and the first above 0, with the least squared relative error, times
+    the row's weight; a column that does not vary gets 0. None where there are none.
 
     Exact non-negative least squares: of so few columns the best of all subsets with a non-negative solution is it.
     """
     columns = rows.shape[1]
-    scaled = rows / seconds[:, None]
+    root = np.ones(len(rows)) if weights is None else np.sqrt(weights)
+    scaled = rows / seconds[:, None] * root[:, None]
     best: np.ndarray | None = None
     least = np.inf
     for size in range(1, columns + 1):
@@ -168,11 +172,11 @@ def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray | None:
             scale = np.abs(part).max(axis=0)
             if not scale.all():
                 continue  # a column of nothing but zeros
-            coefficients, _, rank, _ = np.linalg.lstsq(part / scale, np.ones(len(rows)), rcond=None)
+            coefficients, _, rank, _ = np.linalg.lstsq(part / scale, root, rcond=None)
             if rank < size or (coefficients < 0).any() or coefficients[0] <= 0:
                 continue
             coefficients = coefficients / scale
-            residual = float(((part @ coefficients - 1.0) ** 2).sum())
+            residual = float(((part @ coefficients - root) ** 2).sum())
             if residual < least * (1 - 1e-9):
                 least, best = residual, np.zeros(columns)
                 best[list(chosen)] = coefficients

@@ -71,6 +71,19 @@ class StepTime:
             seconds *= whole / MAX_CHUNKS
         return seconds + (self.step(rest, decodes, kv_dec, rest * (whole * chunk + rest / 2)) if rest else 0.0)
 
+    def prefill_per_s(self, budget: int) -> float:
+        """Prompt tokens a second in steps of ``budget`` tokens that hold nothing else."""
+        return budget / self.step(budget, 0, 0.0, budget * budget / 2)
+
+    def tokens_per_s(self, prompt: float, output: float, slots: int, budget: int) -> float:
+        """Prompt and output tokens a second, with ``slots`` requests of these lengths kept going. A step has at most
+        ``budget`` tokens: where prompts fill it, fewer sequences than slots decode beside them."""
+        prompt, output = max(0.0, prompt), max(1.0, output)
+        decodes = min(float(slots), budget / (1.0 + prompt / output))  # each token of answer brings its share of prompt
+        prefill = decodes * prompt / output
+        seconds = self.step(prefill, decodes, decodes * (prompt + output / 2), prefill * prompt / 2)
+        return (prefill + decodes) / seconds
+
     def max_prefill(
         self, decodes: int, kv_dec: float, context: float, budget_s: float, margin: float = 1.0, most: int = 1 << 20
     ) -> int:
