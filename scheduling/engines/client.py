@@ -6,17 +6,19 @@ Requests of tenants never pass here; the gateway streams those itself. One share
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import httpx
 
+from scheduling.core.calibration import LoggedStep
 from scheduling.core.engine_limits import EngineFacts
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
 FACTS_TIMEOUT_S = 30.0  # an engine may look at its whole machine before it answers the first time
 SCRAPE_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 30.0
+WAKE_TIMEOUT_S = 120.0  # weights of a hundred gigabytes come back from host memory
 LOAD_TIMEOUT_S = 60.0  # of an adapter: tens of megabytes from a disk, or from a model hub
 
 
@@ -59,6 +61,7 @@ class EngineMetrics:
     kv_tokens: int | None = None  # KV cache [tokens]; None: it does not say
     steps: float | None = None  # of all engines; None: it does not count them
     cached_tokens: float = 0.0  # prompt tokens that were found in its prefix cache, not computed
+    asleep: bool = False  # its weights are not where it computes: what is asked of it waits until it is woken
 
     @property
     def progress(self) -> float:
@@ -73,6 +76,16 @@ class EngineModel:
     id: str
     max_model_len: int | None
     parent: str = ""  # of an adapter, the model that it adapts
+
+
+@dataclass(frozen=True, slots=True)
+class StepPage:
+    """What an engine's own scheduler logged since it was last asked."""
+
+    steps: tuple[LoggedStep, ...]  # in order; may lack some in between, where there were too many
+    last: int  # number of the last of them
+    began: str  # tells this log from that of the process before
+    limits: EngineFacts = field(default_factory=EngineFacts)  # slots and tokens of a step, as the scheduler has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,15 @@ class EngineClient(Protocol):
     async def facts(self, engines: int = 1) -> EngineFacts:
         """What it says of its limits; ``engines`` behind it have them each."""
 
+    async def steps(self, after: int, began: str, timeout_s: float = SCRAPE_TIMEOUT_S) -> StepPage:
+        """The steps since number ``after`` of the log that ``began`` so (:attr:`EngineKind.logs_steps`)."""
+
+    async def sleep(self, timeout_s: float = WAKE_TIMEOUT_S) -> None:
+        """Puts it to sleep when what it runs has ended (:attr:`EngineKind.sleeps`)."""
+
+    async def wake(self, timeout_s: float = WAKE_TIMEOUT_S) -> None:
+        """Wakes it. That it serves is said by a probe."""
+
     async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
         """Asks for one real token, the only proof that an engine generates. Never raises."""
 
@@ -146,6 +168,8 @@ class EngineKind:
     takes_cache_salt: bool  # ``cache_salt`` in a body: without it tenants share its prefix cache
     tokenizes: bool  # ``POST /tokenize`` in vLLM's form
     takes_digest: bool = False  # our scheduler runs inside it: requests carry what it decides by
+    logs_steps: bool = False  # and its log of steps can be read (:meth:`EngineClient.steps`)
+    sleeps: bool = False  # it can be put to sleep and woken, and says in its metrics which it is
     lacks: tuple[str, ...] = VLLM_FIELDS  # fields of /v1 that are refused, as they would be ignored
     loads_adapters: bool = False  # it can be asked to load a LoRA adapter (:meth:`EngineClient.load_adapter`)
     adapter_model: str = "{adapter}"  # what a body's ``model`` says for an ``{adapter}`` of the ``{model}``

@@ -21,6 +21,7 @@ from scheduling.engines.client import (
     LOAD_TIMEOUT_S,
     PROBE_TIMEOUT_S,
     SCRAPE_TIMEOUT_S,
+    WAKE_TIMEOUT_S,
     EngineError,
     EngineKind,
     EngineMetrics,
@@ -29,6 +30,7 @@ from scheduling.engines.client import (
     EngineRefused,
     EngineUnreachable,
     Probe,
+    StepPage,
     fetch,
 )
 
@@ -127,6 +129,15 @@ class OpenAiClient:
     async def load_adapter(self, name: str, source: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
         raise EngineProtocolError("engines of this kind cannot be asked to load an adapter")
 
+    async def steps(self, after: int, began: str, timeout_s: float = SCRAPE_TIMEOUT_S) -> StepPage:
+        raise EngineProtocolError("engines of this kind keep no log of steps that can be read")
+
+    async def sleep(self, timeout_s: float = WAKE_TIMEOUT_S) -> None:
+        raise EngineProtocolError("engines of this kind cannot be put to sleep")
+
+    async def wake(self, timeout_s: float = WAKE_TIMEOUT_S) -> None:
+        raise EngineProtocolError("engines of this kind cannot be woken")
+
     async def facts(self, engines: int = 1) -> EngineFacts:
         """What it says of its limits: the context in ``/v1/models``, where it is there. What it answers that is no
         model list says nothing. Raises EngineUnreachable where it does not answer."""
@@ -214,9 +225,12 @@ class OpenAiClient:
         if (len(text) if usage is None else usage.completion_tokens) < 1:
             raise EngineProtocolError("/v1/completions answered without a token")
 
-    async def _call(self, method: str, path: str, *, timeout_s: float, json: object = None) -> bytes:
+    async def _call(
+        self, method: str, path: str, *, timeout_s: float, json: object = None, what: str = "the GPU exporter"
+    ) -> bytes:
+        """``path`` of the replica, or the whole address of something else, which errors call ``what``."""
         url = path if "://" in path else self.url + path
-        call = f"{method} {'the GPU exporter' if '://' in path else path}"
+        call = f"{method} {what if '://' in path else path}"
         headers = self._headers if url.startswith(self.url + "/") else {}
         try:
             # httpx bounds the gap between two reads, not the whole

@@ -17,6 +17,7 @@ from scheduling.engines.client import (
     FACTS_TIMEOUT_S,
     LOAD_TIMEOUT_S,
     SCRAPE_TIMEOUT_S,
+    WAKE_TIMEOUT_S,
     EngineKind,
     EngineMetrics,
     EngineProtocolError,
@@ -52,7 +53,23 @@ def parse_metrics(page: str) -> EngineMetrics:
         kv_tokens=kv_tokens_of(page),
         steps=prom.total(page, ("vllm:iteration_tokens_total_count",)),
         cached_tokens=figures.counted(page, "vllm:prefix_cache_hits_total"),
+        asleep=asleep(page),
     )
+
+
+_SLEEP_STATE = "vllm:engine_sleep_state{"
+MAX_SLEEP_CHARS = 1024  # of such a line: an engine, a model's name, a state
+
+
+def asleep(page: str) -> bool:
+    """Whether an engine behind ``/metrics`` is asleep. False where it does not say (releases without sleep mode)."""
+    at = page.find(_SLEEP_STATE)
+    while at >= 0:
+        line = page[at : at + MAX_SLEEP_CHARS].partition("\n")[0]
+        if 'sleep_state="awake"' in line and line.rpartition(" ")[2] in ("0", "0.0"):
+            return True
+        at = page.find(_SLEEP_STATE, at + 1)
+    return False
 
 
 _CACHE_CONFIG = "vllm:cache_config_info{"
@@ -86,7 +103,7 @@ def kv_tokens_of(page: str) -> int | None:
             return total if total <= MAX_KV_TOKENS else None
 
 
-def _believed(value: int | None, most: int) -> int | None:
+def believed(value: int | None, most: int) -> int | None:
     """A limit that can be true, else None: not known."""
     return value if value is not None and 0 < value <= most else None
 
@@ -125,6 +142,15 @@ class VllmClient(OpenAiClient):
         body = {"lora_name": name, "lora_path": source}
         await self._call("POST", "/v1/load_lora_adapter", timeout_s=timeout_s, json=body)
 
+    async def sleep(self, timeout_s: float = WAKE_TIMEOUT_S) -> None:
+        """vLLM has the path only under ``VLLM_SERVER_DEV_MODE=1``, and frees memory only under ``--enable-sleep-mode``
+        (https://docs.vllm.ai/en/latest/features/sleep_mode.html). Weights go to host memory; what runs ends first."""
+        await self._call("POST", "/sleep?level=1&mode=wait", timeout_s=timeout_s)
+
+    async def wake(self, timeout_s: float = WAKE_TIMEOUT_S) -> None:
+        """The path is there under the same condition."""
+        await self._call("POST", "/wake_up", timeout_s=timeout_s)
+
     async def facts(self, engines: int = 1) -> EngineFacts:
         """What it says of its limits; ``engines`` behind it have them each.
 
@@ -139,8 +165,8 @@ class VllmClient(OpenAiClient):
         except (EngineRefused, EngineProtocolError, msgspec.MsgspecError, ValueError, RecursionError):
             return EngineFacts(max_model_len=context)
         slots, budget = (
-            _believed(config.max_num_seqs, figures.MAX_REQUESTS),
-            _believed(config.max_num_batched_tokens, MAX_CONTEXT),
+            believed(config.max_num_seqs, figures.MAX_REQUESTS),
+            believed(config.max_num_batched_tokens, MAX_CONTEXT),
         )
         return EngineFacts(
             slots=None if slots is None else min(figures.MAX_REQUESTS, slots * engines),
@@ -160,4 +186,5 @@ KIND = EngineKind(
     tokenizes=True,
     lacks=(),
     loads_adapters=True,
+    sleeps=True,
 )

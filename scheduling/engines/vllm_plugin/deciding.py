@@ -110,7 +110,7 @@ class Deciding(_Base):
     ) -> None:
         """After the scheduler behind has been made. ``own_queue`` makes vLLM's own queue of its own policy."""
         self.qm_settings = settings
-        self.qm_log = Log(settings.log_steps, settings.log_every)
+        self.qm_log = Log(settings.log_steps, settings.log_every, f"{int(wall() * 1000):x}")
         self.qm_clock, self.qm_wall = clock, wall
         self.qm_learning = Learning(settings.make_step_time(), settings.learn, run)
         self.qm_fits = 0
@@ -118,6 +118,7 @@ class Deciding(_Base):
         policy = settings.make_policy()
         self.qm_place = place_among_running(policy)
         full = self.max_num_scheduled_tokens
+        self.qm_log.limits = {"slots": self.max_num_running_reqs, "step_tokens": full}
         self.qm_most = min(settings.most or full, full)
         self.qm_least = min(settings.least, self.qm_most)
         self.qm_groups = max(1, len(self.kv_cache_config.kv_cache_groups))

@@ -10,9 +10,11 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 PREFIX = "quartermaster_plugin_"
+PAGE = 2000  # steps that are told at once
 
 
 class Step(NamedTuple):
@@ -58,34 +60,47 @@ class Counters:
 class Log:
     """Bounded memory of steps and requests."""
 
-    def __init__(self, most: int, every: int) -> None:
+    def __init__(self, most: int, every: int, began: str = "") -> None:
+        self.began = began  # tells this log from that of the process before; its numbers begin at 1 again
         self.counters = Counters()
         self.off = ""  # why vLLM's own order and budget hold; empty: ours do
         self.refused = ""  # why the last digest could not be read
         self.model: dict[str, float] = {}  # step-time coefficients in use [s], with ``error`` where it is known
         self.facts: dict[str, str] = {}
-        self._steps: deque[Step] = deque(maxlen=most)
+        self.limits: dict[str, int] = {}  # of the engine: requests it runs, tokens of a step
+        self._steps: deque[tuple[int, Step]] = deque(maxlen=most)  # with its number among all steps
         self._admitted: deque[Admitted] = deque(maxlen=most)
         self._every = every
 
     def step(self, step: Step) -> None:
         self.counters.steps += 1
         if self.counters.steps % self._every == 0:
-            self._steps.append(step)
+            self._steps.append((self.counters.steps, step))
 
     def admitted(self, admitted: Admitted) -> None:
         self._admitted.append(admitted)
 
     def steps(self) -> list[Step]:
-        return _copied(self._steps)
+        return [step for _, step in _copied(self._steps)]
 
     def requests(self) -> list[Admitted]:
         return _copied(self._admitted)
 
+    def since(self, after: int, began: str) -> Iterator[str]:
+        """For who comes again and again: a line of this log's state, then the steps with numbers above ``after``, at
+        most :data:`PAGE` of them, the newest. All that there are, where ``began`` is not this log's."""
+        known = after if began == self.began else 0
+        rows = [row for row in _copied(self._steps) if row[0] > known][-PAGE:]
+        head = {"kind": "log", "began": self.began, "last": rows[-1][0] if rows else known, **self.state()}
+        return chain(
+            [json.dumps(head)],
+            (json.dumps({"kind": "step", "number": number, **step._asdict()}) for number, step in rows),
+        )
+
     def lines(self) -> Iterator[str]:
         """Steps and requests as JSON, one a line, in order of time."""
         rows: list[tuple[float, dict[str, Any]]] = [
-            *((step.ended_s, {"kind": "step", **step._asdict()}) for step in self.steps()),
+            *((s.ended_s, {"kind": "step", "number": n, **s._asdict()}) for n, s in _copied(self._steps)),
             *((one.at_s, {"kind": "admitted", **one._asdict()}) for one in self.requests()),
         ]
         return (json.dumps(row) for _, row in sorted(rows, key=lambda pair: pair[0]))
@@ -105,7 +120,7 @@ class Log:
             ("degraded", "gauge", "1: vLLM's own order and budget hold.", float(bool(self.off))),
         ]
         if last:
-            rows.append(("budget_tokens", "gauge", "Prompt tokens that the last step was allowed.", last[0].budget))
+            rows.append(("budget_tokens", "gauge", "Prompt tokens that the last step was allowed.", last[0][1].budget))
         if "error" in self.model:
             rows.append(("step_time_error", "gauge", "Error of step times over held-out steps.", self.model["error"]))
         lines: list[str] = []
@@ -119,7 +134,13 @@ class Log:
         return "\n".join(lines) + "\n"
 
     def state(self) -> dict[str, Any]:
-        return {"degraded": self.off, "last_refused_digest": self.refused, "step_time": dict(self.model), **self.facts}
+        return {
+            "degraded": self.off,
+            "last_refused_digest": self.refused,
+            "step_time": dict(self.model),
+            "limits": dict(self.limits),
+            **self.facts,
+        }
 
 
 def _head(name: str, kind: str, said: str) -> list[str]:

@@ -359,6 +359,31 @@ def test_the_log_is_bounded_and_can_be_thinned() -> None:
     assert engine.qm_log.counters.steps == 40
 
 
+def test_who_comes_again_is_told_the_steps_since_and_all_of_another_process() -> None:
+    clock = Clock()
+    engine = plugged(clock, log_steps=5)
+    ask(engine, clock, "one", 10, 100)
+    for _ in range(8):
+        engine.step(clock)
+    log = engine.qm_log
+    assert log.began
+
+    def told(after: int, began: str) -> tuple[dict[str, Any], list[int]]:
+        head, *steps = [json.loads(line) for line in log.since(after, began)]
+        assert head["kind"] == "log"
+        assert head["limits"] == {"slots": engine.max_num_running_reqs, "step_tokens": 2048}
+        return head, [step["number"] for step in steps]
+
+    head, numbers = told(0, "")
+    assert (head["last"], numbers) == (8, [4, 5, 6, 7, 8])
+    assert told(6, log.began)[1] == [7, 8]
+    head, numbers = told(8, log.began)
+    assert (head["last"], numbers) == (8, [])
+    assert told(8, "abc")[1] == [4, 5, 6, 7, 8], "the process that it had read before was another one"
+    head, numbers = told(99, "abc")
+    assert (head["last"], len(numbers)) == (8, 5)
+
+
 def test_metrics_log_and_state_are_served_and_nothing_else() -> None:
     clock = Clock()
     engine = plugged(clock)
@@ -373,6 +398,11 @@ def test_metrics_log_and_state_are_served_and_nothing_else() -> None:
         assert total(page, ("quartermaster_plugin_steps_total",)) == 1
         assert 'policy="a\\"b"' in page
         assert len(opener.open(url + "/steps", timeout=5).read().splitlines()) == 2
+        since = opener.open(url + f"/steps?after=0&began={engine.qm_log.began}", timeout=5).read().splitlines()
+        assert [json.loads(line)["kind"] for line in since] == ["log", "step"]
+        for odd in ("/steps?after=-1", "/steps?after=1&began=../x", "/steps?after=" + "9" * 30):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                opener.open(url + odd, timeout=5)
         assert json.loads(opener.open(url + "/state", timeout=5).read())["degraded"] == ""
         with pytest.raises(urllib.error.HTTPError, match="404"):
             opener.open(url + "/../settings", timeout=5)
