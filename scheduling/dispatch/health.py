@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from scheduling.core.calibration import fit_steps
 from scheduling.core.prefill_credit import Counters, Prompts
 from scheduling.core.types import PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
@@ -30,6 +31,7 @@ from scheduling.dispatch.watched import (
     offer_of,
     patience_s,
     return_patience_s,
+    said_of_steps,
     serves,
     state_why,
     wanted_credit,
@@ -47,6 +49,8 @@ MAX_PAUSE_S = 30.0
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
 ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been in the engine
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
+STEPS_S = 5.0  # so often the log of an engine's own scheduler is read
+WHY_CHARS = 300
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
 
@@ -117,6 +121,8 @@ class BackendMonitor:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
+                if kind.logs_steps:
+                    backend.reading = self._group.create_task(self._read(backend), name=f"steps-{pool.id}-{name}")
             elif former.spec != spec or former.model != pool.upstream_model:
                 former.facts = None
                 former.spec, former.control, former.model = spec, self._engine(spec, pool), pool.upstream_model
@@ -165,7 +171,8 @@ class BackendMonitor:
                     prefill_credit=spec.prefill_tokens,
                     limits_why=why,
                     credit_why=credit_why(b),
-                    prefill_per_s=b.speed.tokens_per_s,
+                    prefill_per_s=b.prefill_per_s,
+                    steps=said_of_steps(b),
                     foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
                     adapters=self.adapters.status(name) if self.adapters else None,
                 )
@@ -247,7 +254,7 @@ class BackendMonitor:
     def _drop(self, name: str) -> None:
         gone = self._backends.pop(name)
         self.adapters.forget(name)
-        for task in (gone.task, gone.asking):
+        for task in (gone.task, gone.asking, gone.reading):
             if task is not None:
                 task.cancel()
 
@@ -281,6 +288,39 @@ class BackendMonitor:
             except TimeoutError:
                 pass
             backend.nudge.clear()
+
+    async def _read(self, backend: WatchedBackend) -> None:
+        """Collects what the engine's own scheduler logs, and fits step times to it in a thread."""
+        while True:
+            if backend.state == "ready":
+                await self._read_once(backend)
+            await asyncio.sleep(STEPS_S)
+
+    async def _read_once(self, backend: WatchedBackend) -> None:
+        after, began = backend.steps_read
+        try:
+            page = await backend.control.steps(after, began)
+        except EngineError as error:
+            if not backend.steps_why:
+                log.info("backend %s: its log of steps is not read: %s", backend.spec.id, error)
+            backend.steps_why = str(error)[:WHY_CHARS]
+            return
+        if page.began != began:
+            backend.steps.restarted()
+        backend.steps_read, backend.steps_why = (page.last, page.began), ""
+        before = backend.steps.drifts
+        backend.steps.saw(page.steps)
+        if backend.steps.drifts != before:
+            log.warning(
+                "backend %s: its steps take another time than was fitted (error %.0f %%); fitted anew",
+                backend.spec.id, 100 * (backend.steps.recent_error or 0.0),
+            )  # fmt: skip
+        if steps := backend.steps.due():
+            found = None
+            try:
+                found = await asyncio.to_thread(fit_steps, steps)
+            finally:
+                backend.steps.took(found)
 
     async def _scrape(self, backend: WatchedBackend) -> EngineMetrics | None:
         metrics = await backend.control.scrape()

@@ -9,10 +9,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduling.core.calibration import StepFit
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import PoolSpec, PoolView, Standing
 from scheduling.dispatch.adapters import AdapterStatus
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """What the log of an engine's own scheduler says of its step times."""
+
+    fit: StepFit | None  # None: not known yet
+    believed: bool  # others go by it
+    recent_error: float | None  # of the last steps, which it was not fitted to; None: none came since
+    drifts: int  # how often it did not hold any more, in this term of leadership
+    why: str = ""  # why the log is not read now
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,7 @@ class BackendStatus:
     limits_why: str = ""  # what is less than was typed, and why
     credit_why: str = ""
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
+    steps: StepStatus | None = None  # None: engines of its kind log none
     adapters: AdapterStatus | None = None  # None: its pool has none
     foreign: int | None = None  # requests in the engine that were not granted here, lasting; None: not known
 

@@ -11,10 +11,12 @@ from typing import Protocol
 from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
 from scheduling.core.prefill_credit import PrefillCredit
 from scheduling.core.prefill_speed import PrefillSpeed
+from scheduling.core.step_model import StepModel
 from scheduling.core.types import BackendSpec, PoolSpec
 from scheduling.dispatch.outliers import Outlier
+from scheduling.dispatch.ports import StepStatus
 from scheduling.dispatch.progress import ProgressWatch
-from scheduling.engines.client import EngineKind, EngineMetrics, EngineModel, Probe
+from scheduling.engines.client import EngineKind, EngineMetrics, EngineModel, Probe, StepPage
 
 PROBE_TIMEOUT_S = 10.0
 FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
@@ -36,6 +38,8 @@ class EngineControl(Protocol):
     async def models(self) -> list[EngineModel]: ...
 
     async def load_adapter(self, name: str, source: str) -> None: ...
+
+    async def steps(self, after: int, began: str) -> StepPage: ...
 
 
 EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
@@ -63,10 +67,22 @@ class WatchedBackend:
     credit: PrefillCredit = field(default_factory=PrefillCredit)
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
+    steps: StepModel = field(default_factory=StepModel)  # of what its own scheduler logs
+    steps_read: tuple[int, str] = (0, "")  # as far as that was read
+    steps_why: str = ""  # why it was not, the last time
     foreign: deque[int] = field(default_factory=lambda: deque(maxlen=FOREIGN_LOOKS))  # beyond our leases, by look
     limited: bool = False  # the latest decision left requests waiting that lack only its credit
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    reading: asyncio.Task[None] | None = None
+
+    @property
+    def prefill_per_s(self) -> float:
+        """Prompt tokens a second: as measured while prompts were at hand throughout, else as its own steps say of full
+        ones. 0: not known."""
+        if self.speed.tokens_per_s or (fit := self.steps.believed) is None:
+            return self.speed.tokens_per_s
+        return fit.step_time.prefill_per_s(self.credit.budget)
 
 
 def address(spec: BackendSpec, kind: EngineKind) -> tuple[str, str, str]:
@@ -96,6 +112,14 @@ def patience_s(backend: WatchedBackend) -> float:
 def return_patience_s(first: bool) -> float:
     """How long a probe may take of one that is to become ready: for the first time since it was found, or again."""
     return FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S
+
+
+def said_of_steps(backend: WatchedBackend) -> StepStatus | None:
+    """What is known of its step times; None where its kind logs none."""
+    if not backend.kind.logs_steps:
+        return None
+    model = backend.steps
+    return StepStatus(model.fit, model.believed is not None, model.recent_error, model.drifts, backend.steps_why)
 
 
 def facts_of(backend: WatchedBackend) -> EngineFacts:

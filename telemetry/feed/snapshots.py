@@ -7,12 +7,14 @@ and no lists, so that an RFC 7396 merge patch can express every change.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from scheduling.core.calibration import StepFit
 from scheduling.core.engine_limits import slow_steps
 from scheduling.core.slo import Kept
 from scheduling.core.types import EntitlementSpec, Slo
-from scheduling.dispatch.ports import BackendStatus, Sample
+from scheduling.dispatch.ports import BackendStatus, Sample, StepStatus
 from telemetry.feed.window import MEASURES, WINDOW_S, Cell, Window
 
 Snapshot = dict[str, Any]
@@ -282,7 +284,10 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
     if status.adapters is not None:
         row["adapters"] = dict(status.adapters.states)
     adapters_why = "" if status.adapters is None else status.adapters.why
+    if status.steps is not None and status.steps.fit is not None:
+        row["step_time"] = _step_time(status.steps, status.steps.fit)
     reasons = {
+        "steps_why": "" if status.steps is None else status.steps.why,
         "adapters_why": adapters_why,
         "limits_why": status.limits_why,
         "credit_why": status.credit_why,
@@ -293,6 +298,13 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         | {key: value for key, value in observed.items() if value is not None}
         | {key: words for key, words in reasons.items() if words}
     )
+
+
+def _step_time(steps: StepStatus, fit: StepFit) -> dict[str, Any]:
+    """What the engine's own log says of its steps: coefficients [s], and how well they predict."""
+    known = {"recent_error": _rounded(steps.recent_error, 4)} if steps.recent_error is not None else {}
+    figures = {"error": round(fit.error, 4), "steps": fit.steps, "drifts": steps.drifts, "believed": steps.believed}
+    return {name: float(f"{value:.6g}") for name, value in asdict(fit.step_time).items()} | figures | known
 
 
 def _unknown_adapters(sample: Sample) -> dict[str, Any]:

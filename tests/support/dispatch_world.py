@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from scheduling.core.budget import debts
+from scheduling.core.calibration import LoggedStep
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
 from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import Sample
-from scheduling.engines.client import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe
+from scheduling.engines.client import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe, StepPage
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import GrantNotice
 
@@ -151,6 +152,15 @@ class Engine:
     says: EngineFacts = field(default_factory=EngineFacts)
     kv_tokens: int | None = None
     waiting: int = 0
+    log: list[LoggedStep] = field(default_factory=list)  # of the scheduler inside
+    log_began: str = "1"
+    logs: bool = True
+
+    async def steps(self, after: int, began: str) -> StepPage:
+        if not self.logs:
+            raise EngineUnreachable("GET steps did not answer within 2 s")
+        after = after if began == self.log_began else 0
+        return StepPage(tuple(self.log[after:]), len(self.log), self.log_began)
 
     async def scrape(self) -> EngineMetrics:
         self.scrapes += 1

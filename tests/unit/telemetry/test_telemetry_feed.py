@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.core.calibration import StepFit
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
+from scheduling.core.step_time import StepTime
 from scheduling.core.types import AdapterSpec, BackendView, PoolView
 from scheduling.dispatch.adapters import AdapterStatus
-from scheduling.dispatch.ports import BackendStatus
+from scheduling.dispatch.ports import BackendStatus, StepStatus
 from telemetry.alerts import conditions
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import MEASURES, WINDOW_S, Window, durations_ms
@@ -364,6 +366,27 @@ def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_token
     assert shown(10_000.0)["step_why"].endswith("--max-num-batched-tokens 1024")
     assert "step_why" not in shown(0.0), "its speed is not known"
     assert "step_why" not in shown(30_000.0)
+
+
+def test_a_replica_shows_what_its_log_of_steps_says_and_why_it_is_not_read() -> None:
+    def shown(**steps: Any) -> dict[str, Any]:
+        known = {"fit": None, "believed": False, "recent_error": None, "drifts": 0} | steps
+        status = BackendStatus("gpu-1", "ready", "answered", NOW, steps=StepStatus(**known))
+        view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
+        return snapshots.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
+
+    assert "step_time" not in shown(), "nothing is known yet"
+    assert shown(why="refused")["steps_why"] == "refused"
+    fit = StepFit(StepTime(0.008, 6e-5, 2e-5, 4e-9, 0.0, 0.0, 0.0), 0.061239, 900)
+    row = shown(fit=fit, believed=True, recent_error=0.07, drifts=2)["step_time"]
+    assert (row["t0"], row["error"], row["recent_error"], row["drifts"], row["believed"]) == (
+        0.008,
+        0.0612,
+        0.07,
+        2,
+        True,
+    )
+    assert "recent_error" not in shown(fit=fit)["step_time"]
 
 
 # --- replicas that are lost

@@ -121,6 +121,16 @@ function EngineLimits({ live }: { live: BackendFigures | undefined }) {
         prefill credit {credit}
       </span>
       {live.limits_why && <span className="block whitespace-normal text-2xs text-warn">{live.limits_why}</span>}
+      {live.step_time && (
+        <span
+          className="block text-2xs text-faint"
+          title={`Fitted to ${count(live.step_time.steps)} of the engine's own steps. A step takes ${(live.step_time.t0 * 1000).toPrecision(3)} ms, and ${(live.step_time.a * 1e6).toPrecision(3)} µs for each prompt token. ${live.step_time.believed ? "The lab, the planner and the scheduler go by it." : "The error is too large for others to go by it."}`}
+        >
+          step times: error {text(percent(live.step_time.error))}
+          {!live.step_time.believed && ", not used"}
+        </span>
+      )}
+      {live.steps_why && <span className="block whitespace-normal text-2xs text-warn">step log not read: {live.steps_why}</span>}
       {live.step_why && <span className="block whitespace-normal text-2xs text-warn">{live.step_why}</span>}
       {!!live.foreign && live.foreign > 2 && <span className="block whitespace-normal text-2xs text-warn">{count(live.foreign)} requests in it were not sent by Quartermaster</span>}
     </>
