@@ -9,14 +9,16 @@ for more than they were promised, do not call replicas.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduling.core.capacity import Amounts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import NO_ROOM, Outcome
 from scheduling.core.planner import ENTITLED, Demand, one_replica, promised
+from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.types import EntitlementSpec
 from scheduling.dispatch.ports import Sample
 
@@ -75,7 +77,7 @@ class DemandWindow:
             at_s=sample.at_s,
             window_s=self.window_s,
             replicas=len(there),
-            replica=one_replica(sample.pool.scaling, sample.pool.backends),
+            replica=self._replica(sample),
             entitled=promised(mine.values()),
             used=Amounts(used, used * kv_each, tokens / span_s),
             waiting=Amounts(waiting, waiting * kv_each),
@@ -83,6 +85,21 @@ class DemandWindow:
             slo_met=sum(judged),
             slo_total=len(judged),
         )
+
+    def _replica(self, sample: Sample) -> Amounts:
+        """What one more adds. Tokens/s that nobody configured are what the steps logged inside the engines say of
+        requests as they were lately, by the slowest of them; else they are not planned by."""
+        one = one_replica(sample.pool.scaling, sample.pool.backends)
+        served = [r for r in self._ended if r.outcome == Outcome.COMPLETED and r.output_tokens > 0]
+        if 0 < one.tokens_per_s < math.inf or not served:
+            return one
+        prompt, output = (sum(getattr(r, n) for r in served) / len(served) for n in ("input_tokens", "output_tokens"))
+        found = [
+            b.steps.fit.step_time.tokens_per_s(prompt, output, b.slots, b.engine_facts.step_tokens or USUAL_BUDGET)
+            for b in sample.backends
+            if b.steps is not None and b.steps.fit is not None and b.steps.believed and b.slots > 0
+        ]
+        return replace(one, tokens_per_s=min(found)) if found else one
 
     def _refused(self, entitled: Mapping[str, EntitlementSpec], span_s: float) -> float:
         """Slots that refused requests would have taken."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Q
 
 from controlplane.tuning import recent
+from scheduling.core.calibration import StepFit
 from scheduling.core.outcomes import Outcome
 from scheduling.core.percentiles import interpolated
 from scheduling.core.prefill_credit import USUAL_BUDGET
@@ -91,15 +92,40 @@ def setting_of(serving: Serving) -> dict[str, Any]:
     }
 
 
-def replicas_of(pool: Pool, calibration: Calibration | None) -> tuple[Replica, ...]:
-    """The pool's backends that take work, as fast as they were last found to be, with the pool's prefill credit.
+def logged_steps(pool: str) -> dict[str, StepFit]:
+    """What the schedulers inside a pool's engines say of their steps now, by backend, where it predicts well enough to
+    go by; empty where none does, or nobody is heard."""
+    try:
+        stored = live_store().load(pool)
+    except (LiveUnavailable, Unavailable):
+        return {}
+    backends = {} if stored is None else stored.snapshot.get("backends", {})
+    said = {name: row.get("step_time") or {} for name, row in backends.items()}
+    return {
+        name: StepFit(
+            StepTime(**{field.name: row[field.name] for field in fields(StepTime)}), row["error"], row["steps"]
+        )
+        for name, row in said.items()
+        if row.get("believed")
+    }
+
+
+def replicas_of(
+    pool: Pool, calibration: Calibration | None, logged: Mapping[str, StepFit] | None = None
+) -> tuple[Replica, ...]:
+    """The pool's backends that take work, as fast as they were last found to be, with the pool's prefill credit; each
+    as its own steps say, where those are ``logged``.
 
     A step budget that no calibration has found is the one that live credits begin with, as most engines serve by it.
     """
     step = StepTime(**calibration.step_time) if calibration is not None else load_preset(UNKNOWN).step_time
     budget = calibration.token_budget if calibration is not None else USUAL_BUDGET
     rows = [backend for backend in pool.backends.all() if not backend.draining]
-    return tuple(Replica(step, row.slots, row.kv_tokens, budget, _credit(pool, row), "priority") for row in rows)
+    own = {name: fit.step_time for name, fit in (logged or {}).items()}
+    return tuple(
+        Replica(own.get(row.slug, step), row.slots, row.kv_tokens, budget, _credit(pool, row), "priority")
+        for row in rows
+    )
 
 
 def _credit(pool: Pool, backend: Backend) -> int | None:
@@ -129,7 +155,8 @@ def as_traffic(
     """A recording on the pool's own engines, under its own limits: what it refused then is decided anew."""
     rows = [row for row in recording.rows if row.ran or row.turned_away]
     rows = rows[-most:] if most else rows
-    replicas = replicas_of(pool, calibration or latest(pool.slug))
+    logged = None if calibration is not None else logged_steps(pool.slug)  # one that is asked for is what is tried
+    replicas = replicas_of(pool, calibration or latest(pool.slug), logged)
     if not rows or not replicas:
         return None
     spec, entitlements = pool_and_entitlements(pool)
@@ -179,9 +206,11 @@ def doubt(pool: str, most: float, now: datetime) -> str:
 
 
 def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | None:
-    """Fits the engines anew on a window, and stores it with what the fit before it was worth on this window. None
-    where the window does not tell."""
-    fit = calibrate(timed(pool.slug, since, until))
+    """Fits the engines anew on a window (to their own steps, where those are logged), and stores it with what the fit
+    before it was worth on this window. None where the window does not tell."""
+    logged = logged_steps(pool.slug)
+    best = max(logged.values(), key=lambda one: (one.steps, -one.error), default=None)
+    fit = calibrate(timed(pool.slug, since, until), best)
     if fit is None:
         return None
     before, worth = latest(pool.slug), None

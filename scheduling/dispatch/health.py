@@ -228,7 +228,7 @@ class BackendMonitor:
             backend = self._backends.get(name)
             seen.adapters = self.adapters.of(name)
             if backend is not None:
-                seen.prefill_per_s = backend.speed.tokens_per_s
+                seen.prefill_per_s = backend.prefill_per_s
             if backend is None or backend.doubted or not serves(backend):
                 seen.ready = False
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.calibration import Burst, fit
+from scheduling.core.calibration import Burst, StepFit, fit
 from scheduling.core.step_time import StepTime
 
 LEAST = 50  # requests without which nothing is fitted
@@ -54,8 +54,9 @@ class StepTimeFit:
     token_budget: int  # of a step
 
 
-def calibrate(rows: Sequence[Timed]) -> StepTimeFit | None:
-    """Step times of replicas that are alike; None where the requests are too few or too alike to tell."""
+def calibrate(rows: Sequence[Timed], logged: StepFit | None = None) -> StepTimeFit | None:
+    """Step times of replicas that are alike; None where the requests are too few or too alike to tell. Where the
+    engines' own steps were ``logged``, those say how long they take, and requests only what comes on top."""
     bursts: list[Burst] = []
     waits: list[tuple[float, float, float, float]] = []  # first token [s], prompt tokens, sequences, their contexts
     for backend in sorted({row.backend for row in rows}):
@@ -65,6 +66,9 @@ def calibrate(rows: Sequence[Timed]) -> StepTimeFit | None:
             _observe(streams, [row for row in mine if row.first_s is None], bursts, waits)
     if len(bursts) < LEAST:
         return None
+    if logged is not None:
+        overhead_s, budget = _overhead(logged.step_time, waits)
+        return StepTimeFit(logged.step_time, overhead_s, logged.error, len(waits), budget)
     usual = float(np.median([burst.seconds / burst.steps for burst in bursts]))
     bursts = [burst for burst in bursts if burst.seconds / burst.steps >= AT_ONCE * usual]
     step_time, error = fit(bursts[:: max(1, len(bursts) // MOST)])
@@ -131,6 +135,13 @@ def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, flo
         left = took - 1.5 * plain
         cost = max(0.0, float((left * prompts).sum() / (prompts * prompts).sum()))
         step = StepTime(step.t0, cost, step.b, step.c, 0.0, 0.0, 0.0)
+    return step, *_overhead(step, waits)
+
+
+def _overhead(step: StepTime, waits: Sequence[tuple[float, float, float, float]]) -> tuple[float, int]:
+    """What each request takes beyond its steps, and into how many tokens a step is cut."""
+    took, prompts, sequences, contexts = (np.array(column) for column in zip(*waits, strict=True))
+    plain = step.t0 + step.b * sequences + step.c * contexts
     fits: list[tuple[float, float, int]] = []
     for budget in BUDGETS:
         steps = np.maximum(1.0, np.ceil(prompts / budget)) + 0.5
@@ -138,7 +149,7 @@ def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, flo
         overhead_s = max(0.0, float(np.median(left)))
         fits.append((float(np.abs((left - overhead_s) / took).mean()), overhead_s, budget))
     _, overhead_s, budget = min(fits, key=lambda one: (round(one[0], 3), -one[2]))
-    return step, overhead_s, budget
+    return overhead_s, budget
 
 
 def _integral(start: NDArray[np.float64], end: NDArray[np.float64], height: NDArray[np.float64]) -> Curve:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from controlplane.tuning import replicas
-from scheduling.core.step_time import load_preset
+from scheduling.core.step_time import StepTime, load_preset
 from scheduling.simulator.replay import Replica
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving
@@ -225,3 +226,42 @@ def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):
     assert not told["trusted"], "these timings are no engine's"
     with pytest.raises(CommandError, match="no requests in that time"):
         call_command("lab", "trust", "--pool", "llama", "--until", "2020-01-01T12:00")
+
+
+def heard(monkeypatch: pytest.MonkeyPatch, **backends: dict[str, object]) -> None:
+    """The pool's leader tells these of its backends."""
+    shown = SimpleNamespace(snapshot={"backends": backends})
+    monkeypatch.setattr(replicas, "live_store", lambda: SimpleNamespace(load=lambda _: shown))
+
+
+def said(step: StepTime, error: float, believed: bool) -> dict[str, object]:
+    return {"step_time": asdict(step) | {"error": error, "steps": 900, "drifts": 0, "believed": believed}}
+
+
+def test_the_lab_goes_by_the_steps_that_each_engine_logged_and_by_none_that_predict_badly(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    slow, bad = (
+        load_preset("llama-3-8b-a100").step_time.slowed(2.0),
+        load_preset("llama-3-8b-a100").step_time.slowed(9.0),
+    )
+    names = [row.slug for row in pool.backends.order_by("slug")]
+    heard(monkeypatch, **{names[0]: said(slow, 0.06, True), "other": said(bad, 0.4, False)})
+    logged = replicas.logged_steps(pool.slug)
+    assert {name: fit.error for name, fit in logged.items()} == {names[0]: 0.06}
+    now = timezone.now()
+    traffic(300, now, rate=2.0)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    assert found is not None
+    assert slow in [replica.step_time for replica in found.replicas]
+    assert bad not in [replica.step_time for replica in found.replicas]
+
+    made = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert made is not None
+    assert made.step_time == asdict(slow)
+    assert made.error == 0.06
+    monkeypatch.setattr(replicas, "live_store", lambda: SimpleNamespace(load=lambda _: None))
+    assert replicas.logged_steps(pool.slug) == {}
+    again = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert again is not None
+    assert again.step_time != asdict(slow), "nobody is heard: the requests say it"
