@@ -120,6 +120,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
         if stored is not None:
             _refuse_fixed(stored, instance)
             _number_policy(stored, instance)
+            _check_key(stored, instance)
         instance.full_clean()
         _check_scaling_webhook(stored, instance)
         after = snapshot(instance)
@@ -489,6 +490,16 @@ def _number_policy(stored: models.Model, instance: models.Model) -> None:
     if isinstance(instance, Pool) and isinstance(stored, Pool):
         same = all(getattr(stored, name) == getattr(instance, name) for name in DECIDES)
         instance.policy_version = stored.policy_version + (0 if same else 1)
+
+
+def _check_key(stored: models.Model, instance: models.Model) -> None:
+    """A revoked key stays as it was, for the audit. An end that is written lies ahead: to end a key now, revoke it."""
+    if not isinstance(instance, ApiKey) or not isinstance(stored, ApiKey):
+        return
+    if stored.revoked_at is not None:
+        raise ValidationError("This key is revoked and cannot change any more. Make a new one.")
+    if instance.expires_at != stored.expires_at:
+        _refuse_past(instance.expires_at)
 
 
 def _check_scaling_webhook(stored: models.Model | None, instance: models.Model) -> None:

@@ -19,6 +19,7 @@ from django.utils import timezone
 from unfold.decorators import action, display
 
 from tenants import services
+from tenants.access import scope_of
 from tenants.admin.base import CatalogAdmin, actor_of
 from tenants.models import AccessToken, ApiKey
 from tenants.models.limits import OF_KEY, OF_USER
@@ -29,13 +30,13 @@ STATUS_COLOURS = {"active": "success", "expired": "info", "revoked": "danger"}
 class CredentialForm(forms.ModelForm):
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]
-        if expires_at is not None and expires_at <= timezone.now():
+        if expires_at is not None and expires_at != self.instance.expires_at and expires_at <= timezone.now():
             raise ValidationError("This time has passed. Give a later one, or leave it empty.")
         return expires_at
 
 
 class CredentialAdmin(CatalogAdmin):
-    """Makes, shows and ends; a credential is never edited, and its row stays for the audit."""
+    """Makes, shows and ends. A secret never changes, and the row stays for the audit."""
 
     form = CredentialForm
     actions: ClassVar[tuple[str, ...]] = ("revoke",)
@@ -100,8 +101,20 @@ class ApiKeyAdmin(CredentialAdmin):
             "created_at", "created_by", "expires_at", "revoked_at",
         )  # fmt: skip
 
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        ended = isinstance(obj, ApiKey) and obj.revoked_at is not None
+        return not ended and scope_of(request).may_write
+
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return self.get_fields(request, obj) if obj is not None else ()
+        if obj is None:
+            return ()
+        return ("show_id", "show_status", "created_at", "created_by", "entitlement", "project", "revoked_at")
+
+    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm, change: bool) -> None:
+        if change:
+            services.save(actor=actor_of(request), instance=obj)
+        else:
+            super().save_model(request, obj, form, change)
 
     @display(description="Tenant", ordering="entitlement__tenant__slug")
     def show_tenant(self, key: ApiKey) -> str:

@@ -121,12 +121,38 @@ def is_trial(request: Request) -> bool:
     return bool(Filter("", "", "boolean").parse("dry_run", raw))
 
 
-class WritableViewSet(CatalogViewSet):
-    """... and writing it, through ``tenants.services``. With ``?dry_run=true`` the answer says what would happen."""
+class ChangeableViewSet(CatalogViewSet):
+    """... and changing rows, through ``tenants.services``. With ``?dry_run=true`` the answer says what would happen."""
 
     def given(self, request: Request) -> Any:
         """What is to be written. Looked at before anything is locked."""
         return request.data
+
+    def check_owner_of(self, instance: Model) -> None:
+        """Whether this row in sight is one that the user may change, where the role alone does not say so."""
+
+    def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        data = self.given(request)
+
+        def change() -> Model:
+            # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
+            with services.change(actor=self.actor):
+                instance = self.get_object()
+                self.check_owner_of(instance)
+                serializer = self.get_serializer(instance, data=data, partial=True)
+                serializer.is_valid(raise_exception=True)
+                for name, value in serializer.validated_data.items():
+                    setattr(instance, name, value)
+                return services.save(actor=self.actor, instance=instance)
+
+        return self._tried(change) if is_trial(request) else self.answer(change())
+
+    def _tried(self, write: Callable[[], object]) -> Response:
+        return Response(preview.effects(self.actor, write).as_dict())
+
+
+class WritableViewSet(ChangeableViewSet):
+    """... and making and deleting them."""
 
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         data = self.given(request)
@@ -139,21 +165,6 @@ class WritableViewSet(CatalogViewSet):
 
         return self._tried(make) if is_trial(request) else self.answer(make(), status.HTTP_201_CREATED)
 
-    def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        data = self.given(request)
-
-        def change() -> Model:
-            # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
-            with services.change(actor=self.actor):
-                instance = self.get_object()
-                serializer = self.get_serializer(instance, data=data, partial=True)
-                serializer.is_valid(raise_exception=True)
-                for name, value in serializer.validated_data.items():
-                    setattr(instance, name, value)
-                return services.save(actor=self.actor, instance=instance)
-
-        return self._tried(change) if is_trial(request) else self.answer(change())
-
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         def remove() -> None:
             with services.change(actor=self.actor):
@@ -163,9 +174,6 @@ class WritableViewSet(CatalogViewSet):
             return self._tried(remove)
         remove()
         return Response(status=status.HTTP_204_NO_CONTENT)
-
-    def _tried(self, write: Callable[[], object]) -> Response:
-        return Response(preview.effects(self.actor, write).as_dict())
 
 
 def as_answer(error: Exception) -> Exception:

@@ -7,7 +7,7 @@ import inspect
 from typing import Any, ClassVar, cast
 
 from django.contrib.auth.models import User
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, status, viewsets
 from rest_framework.decorators import action
@@ -20,7 +20,7 @@ from scheduling.core.registry import modifiers, orderings, routings
 from tenants import engine_figures, services
 from tenants.access import scope_of
 from tenants.api import serializers
-from tenants.api.base import CatalogViewSet, Right, ScopedView, WritableViewSet, is_trial
+from tenants.api.base import CatalogViewSet, ChangeableViewSet, Right, ScopedView, WritableViewSet, is_trial
 from tenants.api.filters import Filter, ListedFilters
 from tenants.api.inputs import Page
 from tenants.models import (
@@ -276,9 +276,10 @@ class PriceViewSet(WritableViewSet):
     filters: ClassVar = {"pool": Filter("pool__slug", "Only this pool's.")}
 
 
-@_described("key", "keys")
-class KeyViewSet(CatalogViewSet):
-    """API keys for ``/v1``. The secret is in the answer that makes a key, and nowhere else."""
+@_described("key", "keys", "partial_update")
+class KeyViewSet(ChangeableViewSet):
+    """API keys for ``/v1``. The secret is in the answer that makes a key, and nowhere else. What a key is called, opens
+    of its project, may take and when it ends can change: for admins, and for members of the tenant."""
 
     model = ApiKey
     related = ("entitlement__tenant", "project__tenant", "created_by")
@@ -294,7 +295,9 @@ class KeyViewSet(CatalogViewSet):
         "tenant": Filter("entitlement__tenant__slug,project__tenant__slug", "Only keys of this tenant."),
         "revoked": Filter("revoked_at__isnull", "Only revoked ones, or only others.", "boolean", negated=True),
     }
-    rights: ClassVar = {"create": Right.OWN, "revoke": Right.OWN, "rotate": Right.OWN}
+    rights: ClassVar = {
+        "create": Right.OWN, "partial_update": Right.OWN, "revoke": Right.OWN, "rotate": Right.OWN,
+    }  # fmt: skip
 
     @extend_schema(
         summary="Make a key", request=serializers.KeySerializer, responses={201: serializers.IssuedKeySerializer}
@@ -334,9 +337,12 @@ class KeyViewSet(CatalogViewSet):
         body.is_valid(raise_exception=True)
         return self._once(services.rotate_key(actor=self.actor, key=key, overlap_s=body.validated_data["overlap_s"]))
 
+    def check_owner_of(self, instance: Model) -> None:
+        self._check_owner(cast(ApiKey, instance).tenant)
+
     def _check_owner(self, tenant: Tenant) -> None:
         if not self.scope.may_manage_keys(tenant):
-            raise PermissionDenied("Only admins and members of the tenant can create or revoke its keys.")
+            raise PermissionDenied("Only admins and members of the tenant can create, change or revoke its keys.")
 
     def _once(self, issued: services.Issued) -> Response:
         shown = self.get_serializer(issued.row).data | {"key": issued.credential.text}

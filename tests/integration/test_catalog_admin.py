@@ -217,6 +217,19 @@ def test_keys_are_revoked_and_rotated_from_the_list(world: worlds.World) -> None
     assert "This key is revoked" in again.content.decode()
 
 
+def test_a_key_s_name_and_limits_change_and_what_it_opens_and_a_revoked_one_do_not(world: worlds.World) -> None:
+    client, row = _client(world, "adam"), world.keys["acme"].row
+    url = reverse("admin:tenants_apikey_change", args=[row.pk])
+    client.post(url, _form(client, url) | {"name": "search", "requests_per_minute": "7", "entitlement": "0"})
+    changed = ApiKey.objects.get(pk=row.pk)
+    assert (changed.name, changed.requests_per_minute, changed.entitlement_id) == ("search", 7, row.entitlement_id)
+    assert (changed.digest, changed.public_id) == (row.digest, row.public_id)
+    assert _client(world, "olga").post(url, {"name": "hers"}).status_code == 403
+    services.revoke_key(actor=SYSTEM, key=changed)
+    assert client.post(url, {"name": "again"}).status_code == 403
+    assert ApiKey.objects.get(pk=row.pk).name == "search"
+
+
 def test_an_operator_cannot_revoke(world: worlds.World) -> None:
     client, url = _client(world, "olga"), reverse("admin:tenants_apikey_changelist")
     client.post(url, {"action": "revoke", "_selected_action": world.keys["acme"].row.pk})

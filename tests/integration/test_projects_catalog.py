@@ -245,3 +245,63 @@ def test_limits_stand_in_files_and_change_by_them(world: worlds.World, tmp_path:
     assert catalog.projects["acme-chat"].user_limits == RateLimits(0, 0, 3)
     assert catalog.keys[made["id"]].limits == RateLimits(30, 0, 0)
     assert catalog.keys[made["id"]].user_limits == RateLimits(0, 100, 0)
+
+
+def test_a_key_changes_where_it_may_and_nobody_else_changes_it(world: worlds.World) -> None:
+    made = _make(world, "alice", project="acme-chat", user="ada")[1]
+    url = f"/api/v1/keys/{made['id']}"
+    later = "2099-01-01T00:00:00Z"
+    fields = {
+        "name": "search", "user": "grace", "entitlements": ["acme-own"], "requests_per_minute": 5,
+        "user_concurrency": 2, "expires_at": later,
+    }  # fmt: skip
+    answer = _client(world, "alice").patch(url, fields, format="json")
+    assert answer.status_code == 200, answer.content
+    assert {name: answer.json()[name] for name in fields} == fields
+    assert answer.json()["opens"] == ["acme-own"]
+    spec = load_catalog().keys[made["id"]]
+    assert (spec.user, spec.subset, spec.limits, spec.user_limits) == (
+        "grace", ("acme-own",), RateLimits(5, 0, 0), RateLimits(0, 0, 2)
+    )  # fmt: skip
+    entry = AuditEntry.objects.filter(kind="apikey").order_by("-pk").first()
+    assert entry is not None
+    assert (entry.action, entry.actor, entry.after["requests_per_minute"]) == ("change", "alice", 5)
+    for who, status in (("carol", 404), ("olga", 403)):
+        assert _client(world, who).patch(url, {"name": "x"}, format="json").status_code == status
+    for fields in ({"requests_per_minute": None}, {"entitlements": []}, {"expires_at": None}):
+        assert _client(world, "alice").patch(url, fields, format="json").status_code == 200
+    assert load_catalog().keys[made["id"]].limits is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ({"project": "acme-code"}, "project"),
+        ({"entitlement": "acme-llama"}, "entitlement"),
+        ({"entitlements": ["globex-llama"]}, "entitlements"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"id": "abcdefghijkl", "digest": "00"}, "digest"),
+    ],
+)
+def test_what_a_key_belongs_to_is_fixed_and_a_wrong_change_names_its_field(
+    world: worlds.World, wrong: dict, where: str
+) -> None:
+    services.save(actor=SYSTEM, instance=Project(slug="acme-code", tenant=world.tenants["acme"]))
+    made = _make(world, "alice", project="acme-chat")[1]
+    answer = _client(world, "alice").patch(f"/api/v1/keys/{made['id']}", wrong, format="json")
+    assert answer.status_code == 400
+    assert where in answer.json()
+    assert _client(world, "alice").get(f"/api/v1/keys/{made['id']}").json() == {
+        name: value for name, value in made.items() if name != "key"
+    }
+
+
+def test_a_revoked_key_stays_as_it_is(world: worlds.World) -> None:
+    made = _make(world, "alice", project="acme-chat")[1]
+    client = _client(world, "alice")
+    client.post(f"/api/v1/keys/{made['id']}/revoke", {}, format="json")
+    answer = client.patch(f"/api/v1/keys/{made['id']}", {"name": "again"}, format="json")
+    assert answer.status_code == 400
+    assert "revoked" in str(answer.json())
+    assert ApiKey.objects.get(public_id=made["id"]).name == "ci"

@@ -65,6 +65,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "entitlements_partial_update": {"description": "changed"},
     "estimates_reset_create": {"pool": "llama"},
     "keys_create": {"name": "ci", "entitlement": "acme-llama"},
+    "keys_partial_update": {"name": "changed"},
     "keys_rotate": {"overlap_s": 60},
     "lab_recordings_create": {"name": "an hour", "pool": "llama", "minutes": 60},
     "lab_runs_create": {"name": "what if", "recording": "kept", "pool": "llama", "policies": ["now", "fifo"]},

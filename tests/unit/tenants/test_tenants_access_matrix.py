@@ -117,6 +117,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     # An entitlement out of sight is an unknown name (400); Olga sees it but does not make keys.
     ("keys", "post"): ((401, 403, 400, 201, 201, 403, 201), {"name": "ci", "entitlement": "acme-llama"}),
     ("keys/{key}", "get"): (ACMES, None),
+    ("keys/{key}", "patch"): ((401, 403, 404, 200, 200, 403, 200), {"name": "changed"}),
     ("keys/{key}/revoke", "post"): ((401, 403, 404, 200, 200, 403, 200), None),
     ("keys/{key}/rotate", "post"): ((401, 403, 404, 201, 201, 403, 201), {"overlap_s": 60}),
     ("tokens", "get"): (EVERY_ROLE, None),

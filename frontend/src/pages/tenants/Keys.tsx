@@ -116,6 +116,9 @@ export function Keys({ tenant }: { tenant: string }) {
       cell: (row) =>
         row.status !== "active" ? null : (
           <span className="inline-flex gap-1.5">
+            <button type="button" className="button h-7" onClick={() => sheet.edit(row.id)} aria-label={`Edit ${row.name}`}>
+              Edit
+            </button>
             <button type="button" className="button h-7" onClick={() => setRotating(row)} aria-label={`Rotate ${row.name}`}>
               Rotate
             </button>
@@ -129,6 +132,8 @@ export function Keys({ tenant }: { tenant: string }) {
         ),
     });
   const rows = (data ?? []).filter((row) => all || row.status === "active");
+  const choices = (entitlements ?? []).map((e) => ({ value: e.slug, label: `${e.slug}: ${e.pool}, ${e.tier}` }));
+  const edited = sheet.edited === null ? undefined : data?.find((row) => row.id === sheet.edited && row.status !== "revoked");
   const hidden = (data?.length ?? 0) - rows.length;
   return (
     <section aria-labelledby="keys-title">
@@ -164,7 +169,7 @@ export function Keys({ tenant }: { tenant: string }) {
       {may && sheet.isNew && entitlements && projects && (
         <Sheet title="New key" subtitle={`For ${tenant}`} onClose={sheet.close}>
           <ResourceForm<IssuedKey>
-            specs={keySpecs(entitlements.map((e) => ({ value: e.slug, label: `${e.slug}: ${e.pool}, ${e.tier}` })), options(projects.map((p) => p.slug)), projects.length > 0 ? { project: projects[0]?.slug } : { entitlement: entitlements[0]?.slug })}
+            specs={keySpecs(choices, options(projects.map((p) => p.slug)), projects.length > 0 ? { project: projects[0]?.slug } : { entitlement: entitlements[0]?.slug })}
             method="POST"
             path="keys"
             submit="Create key"
@@ -172,6 +177,23 @@ export function Keys({ tenant }: { tenant: string }) {
             onSaved={(key) => {
               sheet.close();
               show(key);
+            }}
+          />
+        </Sheet>
+      )}
+      {may && edited && entitlements && projects && (
+        <Sheet title={`Change ${edited.name}`} subtitle={`qm-${edited.id}`} onClose={sheet.close}>
+          <ResourceForm<Key>
+            specs={keySpecs(choices, options(projects.map((p) => p.slug)))}
+            row={edited}
+            method="PATCH"
+            path={`keys/${edited.id}`}
+            submit="Save"
+            onCancel={sheet.close}
+            onSaved={(key) => {
+              sheet.close();
+              notify(`${key.name} was changed.`);
+              void refresh();
             }}
           />
         </Sheet>
