@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from controlplane.experiments import canary, credit, policies, whole
+from controlplane.experiments import batch, canary, credit, policies, whole
 from controlplane.experiments.clients import Drive
 from controlplane.experiments.drawings import drawings
 from controlplane.experiments.instance import ExperimentError
@@ -46,14 +46,15 @@ class Command(BaseCommand):
         "prints each phase's figures. pools-2 and canary take 6 minutes, the others 2 to 4. 'policies' replays traces "
         "under several policies, with and without prefill credit, and keeps each run in --json. 'plot' draws what was "
         "kept before. 'credit' needs an engine that runs (--engine). 'whole-answers' compares 72 clients that do not "
-        "stream, with and without prefill credit."
+        "stream, with and without prefill credit. 'batch' runs a large batch beside an interactive tier, kills "
+        "processes on the way and goes on in --home where it was stopped."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "name",
-            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT, whole.NAME)), PLOT],
+            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT, whole.NAME, batch.NAME)), PLOT],
             help="; ".join(e.title for e in (*EXPERIMENTS.values(), canary.CANARY)),
         )
         parser.add_argument("files", nargs="*", type=Path, help="with 'plot': files written by --json")
@@ -71,6 +72,15 @@ class Command(BaseCommand):
         parser.add_argument("--seed", type=int, default=0, help="seed of the requested lengths")
         self._add_policies(parser.add_argument_group("policies"))
         self._add_credit(parser.add_argument_group("credit"))
+        group = parser.add_argument_group("batch")
+        group.add_argument("--lines", type=int, default=100_000, help="of the batch (default %(default)s)")
+        group.add_argument(
+            "--most-minutes", type=float, default=120.0, metavar="M",
+            help="then it stops, to be gone on with in the same --home (default %(default)s)",
+        )  # fmt: skip
+        group.add_argument(
+            "--home", type=Path, metavar="DIR", help="keeps the instance and what was measured; needed to go on"
+        )
 
     @staticmethod
     def _add_policies(group: Any) -> None:
@@ -114,6 +124,9 @@ class Command(BaseCommand):
         if options["name"] == whole.NAME:
             say = Console(stderr=True).print
             self._in_an_instance(options, lambda home: whole.run(home, say, seed=options["seed"]))
+            return
+        if options["name"] == batch.NAME:
+            self._batch(options)
             return
         if options["name"] == POLICIES:
             self._policies(options)
@@ -165,6 +178,13 @@ class Command(BaseCommand):
         shape = {name: options[name] for name in ("slots", "prompt_tokens", "seed")} | {"kind": options["engine_kind"]}
         say = Console(stderr=True).print
         self._in_an_instance(options, lambda home: credit.run(home, options["engine"], say, **shape))
+
+    def _batch(self, options: dict[str, Any]) -> None:
+        if options["lines"] < 1 or not 0 < options["most_minutes"] < math.inf:
+            raise CommandError("--lines and --most-minutes must be above 0")
+        shape = {"lines": options["lines"], "minutes": options["most_minutes"], "seed": options["seed"]}
+        say = Console(stderr=True).print
+        self._in_an_instance(options, lambda home: batch.run(options["home"] or home, say, **shape))
 
     def _in_an_instance(self, options: dict[str, Any], run: Callable[[Path], dict[str, Any]]) -> None:
         """Runs it in a folder of its own and shows what came of it."""
