@@ -45,12 +45,22 @@ class ConfiguredEntitlements:
         self._next_s = float("-inf")
         self._version = -1
         self._catalog = Catalog(0, {}, {}, {})
+        self._looked_at: Catalog | None = None
+        self._daily: frozenset[str] = frozenset()  # of that catalog
 
     def __call__(self) -> Mapping[str, EntitlementSpec]:
         return self.catalog().entitlements
 
     def quotas(self) -> Mapping[str, tuple[QuotaSpec, ...]]:
         return self.catalog().quotas
+
+    def keys_with_a_day(self) -> frozenset[str]:
+        """The keys that have a limit of tokens a day."""
+        catalog = self.catalog()
+        if catalog is not self._looked_at:
+            self._looked_at = catalog
+            self._daily = frozenset(key.id for key in catalog.keys.values() if key.tokens_per_day)
+        return self._daily
 
     def engine_of(self, pool: str) -> str | None:
         """The kind of its engines; None for a pool that is gone."""
@@ -227,7 +237,7 @@ def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> R
     return Recorder(
         publisher,
         configured,
-        usage=UsageFeed(RedisBoard(url), configured.quotas),
+        usage=UsageFeed(RedisBoard(url), configured.quotas, configured.keys_with_a_day),
         watch=AlertWatch(looked=publisher.rules_looked_at, costs=costs_of_day),
         happenings=Happenings(),
         past=Past(),

@@ -38,7 +38,7 @@ from tenants.models import (
     Tenant,
     Tier,
 )
-from tenants.models.limits import OF_KEY, OF_USER
+from tenants.models.limits import ALL_OF_KEY
 from tenants.validators import check_webhook
 
 M = TypeVar("M", bound=models.Model)
@@ -48,7 +48,7 @@ K = TypeVar("K", ApiKey, AccessToken)
 CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota", "project", "adapter")
 
 # What a key that takes another's place has of it.
-KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *OF_KEY, *OF_USER, "expires_at")
+KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *ALL_OF_KEY, "expires_at")
 
 # A change of one of these is a new version of a pool's policy.
 DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params", "room")

@@ -141,7 +141,7 @@ def load_catalog() -> core.Catalog:
 
 _Limit = int | None
 _KeyRow = tuple[
-    str, str, str | None, datetime | None, str | None, str, str, _Limit, _Limit, _Limit, _Limit, _Limit, _Limit
+    str, str, str | None, datetime | None, str | None, str, str, _Limit, _Limit, _Limit, _Limit, _Limit, _Limit, _Limit
 ]
 
 
@@ -149,7 +149,16 @@ def _key_rows(now: datetime) -> QuerySet[ApiKey, _KeyRow]:
     """Of all active keys, in no order. The subset as it is stored: most are empty, and need no parser."""
     rows = ApiKey.active_at(now).order_by().annotate(subset=Cast("entitlements", TextField()))
     return rows.values_list(
-        "public_id", "digest", "entitlement__slug", "expires_at", "project__slug", "subset", "user", *OF_KEY, *OF_USER
+        "public_id",
+        "digest",
+        "entitlement__slug",
+        "expires_at",
+        "project__slug",
+        "subset",
+        "user",
+        "tokens_per_day",
+        *OF_KEY,
+        *OF_USER,
     )
 
 
@@ -179,10 +188,11 @@ def _keys(
             project=project or "",
             subset=read(subset),
             user=user,
+            tokens_per_day=daily or 0,
             limits=limits_in(*limited[:3]),
             user_limits=limits_in(*limited[3:]),
         )
-        for public_id, digest, entitlement, expires_at, project, subset, user, *limited in rows
+        for public_id, digest, entitlement, expires_at, project, subset, user, daily, *limited in rows
         if entitlement in entitlements or project in projects
     }
 

@@ -24,6 +24,11 @@ def account_of(entitlement: str) -> str:
     return entitlement + ACCOUNT
 
 
+def is_account(name: str) -> bool:
+    """Whether it is such a name."""
+    return name.endswith(ACCOUNT)
+
+
 def owner_of(account: str) -> str:
     """The entitlement behind an account; any other name is its own."""
     return account.removesuffix(ACCOUNT)

@@ -1,8 +1,9 @@
-"""How much of an entitlement one key, and one user of it, may take.
+"""How much of a pool one key, and one user of it, may take.
 
-A *scope* is one key or one user at one entitlement; its limits are requests and tokens a minute (token buckets as deep
-as a minute's worth) and requests in flight (waiting and running). They stand beside the rules of
-:mod:`scheduling.core.admission` and come before them: a scope that is over its limit is refused whatever room there is.
+A *scope* is one key or one user in one pool, whatever entitlements of that pool it uses; its limits are requests and
+tokens a minute (token buckets as deep as a minute's worth) and requests in flight (waiting and running). They stand
+beside the rules of :mod:`scheduling.core.admission` and come before them: a scope that is over its limit is refused
+whatever room there is.
 Tokens are charged input + output bound and settled to the actual use; a request that never ran gives back all it took.
 
 This is the meaning of ``scheduling/state/scripts/shared/limits.lua``. What a request's scopes are travels with it, as
@@ -23,7 +24,7 @@ from scheduling.core.types import RateLimits
 
 MINUTE_MS: Final = 60_000
 KEPT_AT_MOST_MS: Final = 86_400_000  # a bucket deeper in debt is forgotten after a day
-USERS_TRACKED: Final = 10_000  # of one entitlement at a time; further ones count together as one
+USERS_TRACKED: Final = 10_000  # of one tenant in a pool at a time; further ones count together as one
 REST: Final = "-"  # the user that those count as
 REQUESTS, TOKENS, CONCURRENCY = "requests", "tokens", "concurrency"
 LIMITED: Final = {REQUESTS: "requests a minute", TOKENS: "tokens a minute", CONCURRENCY: "requests in flight"}
@@ -40,14 +41,15 @@ def limit_of(limits: RateLimits, what: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Who is limited, at which entitlement: ``chat:k:<key>``, ``chat:uk:<key>:<digest of the user>``, or
-    ``chat:up:<project>:<digest of the user>``."""
+    """Who is limited, and whose it is: ``~acme:k:<key>``, ``~acme:uk:<key>:<digest of the user>``, or
+    ``~acme:up:<project>:<digest of the user>``. Older trees wrote an entitlement's name in place of the tenant's."""
 
     name: str
     limits: RateLimits
 
     @property
-    def entitlement(self) -> str:
+    def owner(self) -> str:
+        """Among whose users it is tracked."""
         return self.name.partition(":")[0]
 
     @property
@@ -66,6 +68,11 @@ class Limited:
 
     charge: int  # tokens: input and output bound
     scopes: tuple[Scope, ...]
+
+
+def owner_name(tenant: str, batch: bool) -> str:
+    """How the names of a tenant's scopes begin. Lines of batches are counted apart from requests."""
+    return f"~{tenant}~batch" if batch else f"~{tenant}"  # no slug has a tilde: no entitlement is called so
 
 
 def write_limits(limited: Limited) -> str:

@@ -152,12 +152,13 @@ class Reason(StrEnum):
         retry=True,
         no_room=True,
     )
-    # The tenant's tokens of the day or month are spent.
+    # The tokens of the day or month are spent: of the tenant, or of the key.
     QUOTA_EXCEEDED = _refused(
         "quota_exceeded",
         429,
         "insufficient_quota",
-        "The quota of {limit} tokens a {period} is spent ({used} were used). The next {period} begins in {left}.",
+        "The quota of this {of}, {limit} tokens a {period}, is spent ({used} were used). "
+        "The next {period} begins in {left}.",
     )
     # An earlier request with this Idempotency-Key still runs.
     DUPLICATE = _refused(

@@ -248,8 +248,9 @@ class KeySpec:
     project: str = ""
     subset: tuple[str, ...] = ()  # of the project's entitlements; empty: all
     user: str = ""  # who its use is attributed to, where a request names nobody
-    limits: RateLimits | None = None  # at each entitlement that it opens
+    limits: RateLimits | None = None  # in each pool that it opens
     user_limits: RateLimits | None = None  # of each of its users, likewise
+    tokens_per_day: int = 0  # in all pools together; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ class Lifecycle:
                 prepared.raw_input = counted + prepared.media
         estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
         expected = estimated.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
-        self._quotas.begin(access.entitlement.tenant, call.id, expected, call.received_s)
+        self._quotas.begin(access.entitlement.tenant, access.key.id, call.id, expected, call.received_s)
         return await self._admit(estimated)
 
     def _take_over(self, identified: Identified, prepared: Prepared, other: Access, why: Reason) -> bool:

@@ -11,7 +11,8 @@ import hashlib
 import hmac
 from typing import Any
 
-from scheduling.core.limits import Limited, Scope, write_limits
+from scheduling.core.batch_account import is_account
+from scheduling.core.limits import Limited, Scope, owner_name, write_limits
 from scheduling.gateway.auth import Access
 from scheduling.gateway.openai_types import NamesUser
 
@@ -40,7 +41,8 @@ def shown(name: str) -> str:
 
 def limits_of(access: Access, user: str, charge: int) -> Limited:
     """What a request of this user takes of the limits of its key, and of its own. ``charge``: tokens, its bound."""
-    key, at, scopes = access.key, access.entitlement.id, list[Scope]()
+    key, scopes = access.key, list[Scope]()
+    at = owner_name(access.entitlement.tenant, is_account(access.entitlement.id))
     if key.limits:
         scopes.append(Scope(f"{at}:k:{key.id}", key.limits))
     if key.user_limits or access.user_limits:

@@ -1,4 +1,5 @@
-"""How many tokens each tenant with a quota used today and this month: told by the leaders, read by the gateways.
+"""How many tokens each tenant with a quota used today and this month, and each key with a limit a day: told by the
+leaders, read by the gateways.
 
 One hash, one field per pool, written by that pool's leader with **absolute** sums of the ledger: a write that is lost,
 doubled or late is put right by the next, and nothing is ever counted twice. ``as_of_s`` is the end of the newest
@@ -27,14 +28,22 @@ class PoolUsage:
     day: str  # 2026-11-21
     month: str  # 2026-11
     tenants: dict[str, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)  # tokens of the day, of keys that have a limit of them
 
     def tokens(self, tenant: str, period: str, now_s: float) -> int:
         """Tokens of the period that is now; 0 where the figures are of an earlier one."""
         index = PERIODS.index(period)
         if (self.day, self.month)[index] != period_names(now_s)[index]:
             return 0
-        tokens = self.tenants.get(tenant, (0, 0))[index]
-        return tokens if 0 <= tokens <= MAX_TOKENS_OF_PERIOD else 0
+        return _believed(self.tenants.get(tenant, (0, 0))[index])
+
+    def tokens_of_key(self, key: str, now_s: float) -> int:
+        """Tokens of this day, likewise."""
+        return _believed(self.keys.get(key, 0)) if self.day == period_names(now_s)[0] else 0
+
+
+def _believed(tokens: int) -> int:
+    return tokens if 0 <= tokens <= MAX_TOKENS_OF_PERIOD else 0
 
 
 def period_names(at_s: float) -> tuple[str, str]:

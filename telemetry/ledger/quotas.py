@@ -1,4 +1,5 @@
-"""The leader's side of quotas: publishes what each tenant used to gateways, and raises an alert when a limit is passed.
+"""The leader's side of quotas: publishes what tenants and keys with limits used to gateways, and raises an alert when
+a tenant's limit is passed.
 
 The figures are sums of the ledger: read from the database when a term or a day begins and every few minutes, and moved
 on with every batch of records in between. Called from the dispatch service's telemetry thread.
@@ -37,7 +38,14 @@ from tenants.connections import own_connection
 log = logging.getLogger(__name__)
 
 READ_AGAIN_S = 300.0
+OF_HOURS = (rollup.OF_HOUR["input_tokens"], rollup.OF_HOUR["output_tokens"])
 Quotas = Callable[[], Mapping[str, tuple[QuotaSpec, ...]]]
+Keys = Callable[[], frozenset[str]]
+KEYS_A_STATEMENT = 500  # databases bound how many values one names
+
+
+def _none() -> frozenset[str]:
+    return frozenset()
 
 
 class Board(Protocol):
@@ -67,19 +75,22 @@ class RedisBoard:
 class _Pool:
     epoch: int
     tenants: frozenset[str]
+    keys: frozenset[str]
     day: str
     month: str
     read_s: float
     as_of_s: float = 0.0
     tokens: dict[str, list[int]] = field(default_factory=dict)  # tenant -> [day, month]
+    of_keys: dict[str, int] = field(default_factory=dict)  # key -> day
 
 
 class UsageFeed:
-    """What tenants with quotas used, per pool that this process leads."""
+    """What tenants with quotas, and keys with a limit a day, used, per pool that this process leads."""
 
-    def __init__(self, board: Board, quotas: Quotas) -> None:
+    def __init__(self, board: Board, quotas: Quotas, keys: Keys = _none) -> None:
         self._board = board
         self._quotas = quotas
+        self._keys = keys
         self._pools: dict[str, _Pool] = {}
         self._stored_alerts: set[str] = set()  # alerts that are stored already
         self.shares: dict[tuple[str, str], tuple[int, int]] = {}  # (tenant, period): tokens used, and the limit
@@ -93,7 +104,12 @@ class UsageFeed:
         for record in records:
             usage.as_of_s = max(usage.as_of_s, record.done_s)
             record = sane(record)
-            if record.tenant not in usage.tenants or record.outcome == Outcome.REFUSED:
+            if record.outcome == Outcome.REFUSED:
+                continue
+            if record.key_id in usage.keys and period_names(record.received_s)[0] == usage.day:
+                tokens = record.input_tokens + record.output_tokens
+                usage.of_keys[record.key_id] = usage.of_keys.get(record.key_id, 0) + tokens
+            if record.tenant not in usage.tenants:
                 continue
             cell = usage.tokens.setdefault(record.tenant, [0, 0])
             for index, name in enumerate(period_names(record.received_s)):
@@ -103,14 +119,15 @@ class UsageFeed:
     def publish(self, pool: str, epoch: int, now_s: float) -> None:
         """Publishes the pool's figures and checks the limits. Once a second; never raises."""
         try:
-            quotas = self._quotas()
-            if not quotas:
+            quotas, keys = self._quotas(), self._keys()
+            if not quotas and not keys:
                 self._pools.pop(pool, None)
                 self.shares = {}
                 return
-            usage = self._current(pool, epoch, frozenset(quotas), now_s)
+            usage = self._current(pool, epoch, frozenset(quotas), keys, now_s)
             tokens = {tenant: (day, month) for tenant, (day, month) in usage.tokens.items()}
-            everywhere = self._board.put(pool, PoolUsage(usage.as_of_s, usage.day, usage.month, tokens))
+            told = PoolUsage(usage.as_of_s, usage.day, usage.month, tokens, usage.of_keys)
+            everywhere = self._board.put(pool, told)
             self._check(quotas, everywhere, now_s)
             self._available = True
         except redis.RedisError as error:
@@ -120,16 +137,20 @@ class UsageFeed:
         except Exception:
             log.exception("usage figures of pool %s could not be told; the last ones stay in force", pool)
 
-    def _current(self, pool: str, epoch: int, tenants: frozenset[str], now_s: float) -> _Pool:
+    def _current(self, pool: str, epoch: int, tenants: frozenset[str], keys: frozenset[str], now_s: float) -> _Pool:
         day, month = period_names(now_s)
         usage = self._pools.get(pool)
         if (
             usage is None
             or (usage.epoch, usage.tenants, usage.day) != (epoch, tenants, day)
+            or usage.keys != keys
             or now_s - usage.read_s >= READ_AGAIN_S
         ):
             as_of_s = usage.as_of_s if usage is not None else 0.0
-            usage = _Pool(epoch, tenants, day, month, now_s, as_of_s, read_ledger(pool, tenants, now_s))
+            usage = _Pool(
+                epoch, tenants, keys, day, month, now_s, as_of_s, read_ledger(pool, tenants, now_s),
+                read_keys(pool, keys, now_s),
+            )  # fmt: skip
             self._pools[pool] = usage
         return usage
 
@@ -177,8 +198,7 @@ def read_ledger(pool: str, tenants: frozenset[str], now_s: float) -> dict[str, l
     mine = {"pool": pool, "tenant__in": tenants}
     hours = UsageHour.objects.filter(hour__gte=month, hour__lt=seam, **mine)
     entries = LedgerEntry.objects.filter(~Q(outcome=Outcome.REFUSED.value), received_at__gte=seam, **mine)
-    of_hours = (rollup.OF_HOUR["input_tokens"], rollup.OF_HOUR["output_tokens"])
-    sources = ((hours, "hour", of_hours), (entries, "received_at", (rollup.INPUT, rollup.OUTPUT)))
+    sources = ((hours, "hour", OF_HOURS), (entries, "received_at", (rollup.INPUT, rollup.OUTPUT)))
     for rows, moment, (given, output) in sources:
         today = Q(**{f"{moment}__gte": day})
         sums = rows.order_by().values("tenant").annotate(
@@ -189,4 +209,22 @@ def read_ledger(pool: str, tenants: frozenset[str], now_s: float) -> dict[str, l
             cell = used.setdefault(row["tenant"], [0, 0])
             cell[0] += row["in_day"] + row["out_day"]
             cell[1] += row["in_month"] + row["out_month"]
+    return used
+
+
+@own_connection
+def read_keys(pool: str, keys: frozenset[str], now_s: float) -> dict[str, int]:
+    """Tokens of the running day by key, of those that used any: from the roll-up and the ledger, likewise."""
+    day = datetime.fromtimestamp(period_bounds_s(now_s, "day")[0], tz=UTC)
+    seam = max(day, rollup.rolled_until() or day)
+    used: dict[str, int] = {}
+    names = sorted(keys)
+    for start in range(0, len(names), KEYS_A_STATEMENT):
+        mine = {"pool": pool, "key_id__in": names[start : start + KEYS_A_STATEMENT]}
+        hours = UsageHour.objects.filter(hour__gte=day, hour__lt=seam, **mine)
+        entries = LedgerEntry.objects.filter(~Q(outcome=Outcome.REFUSED.value), received_at__gte=seam, **mine)
+        for rows, (given, output) in ((hours, OF_HOURS), (entries, (rollup.INPUT, rollup.OUTPUT))):
+            sums = rows.order_by().values("key_id").annotate(given=Sum(given, default=0), out=Sum(output, default=0))
+            for row in sums:
+                used[row["key_id"]] = used.get(row["key_id"], 0) + row["given"] + row["out"]
     return used

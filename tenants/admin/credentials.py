@@ -22,7 +22,7 @@ from tenants import services
 from tenants.access import scope_of
 from tenants.admin.base import CatalogAdmin, actor_of
 from tenants.models import AccessToken, ApiKey
-from tenants.models.limits import OF_KEY, OF_USER
+from tenants.models.limits import ALL_OF_KEY
 
 STATUS_COLOURS = {"active": "success", "expired": "info", "revoked": "danger"}
 
@@ -95,9 +95,9 @@ class ApiKeyAdmin(CredentialAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         if obj is None:
-            return ("entitlement", "project", "entitlements", "name", "user", *OF_KEY, *OF_USER, "expires_at")
+            return ("entitlement", "project", "entitlements", "name", "user", *ALL_OF_KEY, "expires_at")
         return (
-            "show_id", "name", "entitlement", "project", "entitlements", "user", *OF_KEY, *OF_USER, "show_status",
+            "show_id", "name", "entitlement", "project", "entitlements", "user", *ALL_OF_KEY, "show_status",
             "created_at", "created_by", "expires_at", "revoked_at",
         )  # fmt: skip
 

@@ -33,7 +33,7 @@ from tenants.models import (
     Tier,
 )
 from tenants.models.credentials import reachable
-from tenants.models.limits import OF_KEY, OF_USER
+from tenants.models.limits import ALL_OF_KEY, OF_USER
 from tenants.ownership import resource_of
 
 UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that there are, and answered with their list
@@ -330,7 +330,7 @@ class KeySerializer(_CredentialSerializer):
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "entitlement", "project", "entitlements", "opens", "user", *OF_KEY, *OF_USER, "tenant",
+            "id", "name", "entitlement", "project", "entitlements", "opens", "user", *ALL_OF_KEY, "tenant",
             "status", "created_at", "created_by", "expires_at", "revoked_at",
         ]  # fmt: skip
         read_only_fields = ["revoked_at"]

@@ -227,7 +227,7 @@ API_KEY = Kind(
         "entitlements",
         ("displayName", "name"),
         "user",
-        *((f"limits.{path_of(name)}", name) for name in OF_KEY),
+        *((f"limits.{path_of(name)}", name) for name in (*OF_KEY, "tokens_per_day")),
         *((f"userLimits.{path_of(name.removeprefix('user_'))}", name) for name in OF_USER),
         "expires_at",
     ),

@@ -1,4 +1,4 @@
-"""What a key, and each of its users, may take of an entitlement."""
+"""What a key, and each of its users, may take."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.db import models
 from scheduling.core.types import RateLimits
 
 MOST = 1_000_000_000
+MOST_A_DAY = 1_000_000_000_000
 
 
 def _limit(help_text: str) -> Any:
@@ -21,11 +22,11 @@ def _limit(help_text: str) -> Any:
 class UserLimits(models.Model):
     """What each user may: who the requests' ``safety_identifier`` or ``user`` name."""
 
-    user_requests_per_minute = _limit("Requests a minute of each user, at each entitlement. Empty: no limit.")
+    user_requests_per_minute = _limit("Requests a minute of each user, in each pool. Empty: no limit.")
     user_tokens_per_minute = _limit(
-        "Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit."
+        "Tokens a minute of each user, prompt and answer together, in each pool. Empty: no limit."
     )
-    user_concurrency = _limit("Requests of each user that wait or run at once, at each entitlement. Empty: no limit.")
+    user_concurrency = _limit("Requests of each user that wait or run at once, in each pool. Empty: no limit.")
 
     class Meta:
         abstract = True
@@ -34,11 +35,18 @@ class UserLimits(models.Model):
 class KeyLimits(UserLimits):
     """What a key may, and each of its users."""
 
-    requests_per_minute = _limit("Requests a minute at each entitlement that it opens. Empty: no limit.")
+    requests_per_minute = _limit("Requests a minute in each pool that it opens. Empty: no limit.")
     tokens_per_minute = _limit(
-        "Tokens a minute, prompt and answer together, at each entitlement that it opens. Empty: no limit."
+        "Tokens a minute, prompt and answer together, in each pool that it opens. Empty: no limit."
     )
-    concurrency = _limit("Requests that wait or run at once at each entitlement that it opens. Empty: no limit.")
+    concurrency = _limit("Requests that wait or run at once in each pool that it opens. Empty: no limit.")
+
+    tokens_per_day = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_A_DAY)],
+        help_text="Tokens a day (UTC), prompt and answer together, in all pools together. Empty: no limit.",
+    )
 
     class Meta:
         abstract = True
@@ -46,6 +54,7 @@ class KeyLimits(UserLimits):
 
 OF_USER = ("user_requests_per_minute", "user_tokens_per_minute", "user_concurrency")
 OF_KEY = ("requests_per_minute", "tokens_per_minute", "concurrency")
+ALL_OF_KEY = (*OF_KEY, "tokens_per_day", *OF_USER)
 
 
 def rate_limits(*stored: int | None) -> RateLimits | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,8 @@ import httpx
 import pytest
 
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.types import ProjectSpec, RateLimits
+from scheduling.core.types import AdapterSpec, ProjectSpec, RateLimits
+from scheduling.state.usage import USAGE_KEY, PoolUsage, encode_usage, period_names
 from tests.support.gateway_world import World, gateway_world, make_key, until
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
@@ -131,6 +133,55 @@ async def test_users_of_a_project_are_the_same_behind_each_of_its_keys(world: Wo
     refused = await ask(world, user="ada", key=key)
     assert "for each user of this project" in refused.json()["error"]["message"]
     assert (await ask(world, user="bob", key=key)).status_code == 200
+
+
+async def two_entitlements_of_one_pool(world: World, **key: Any) -> None:
+    """A key of a project that opens the pool's model, and an adapter of it under an entitlement of its own."""
+    adapter = AdapterSpec("law", "demo-law", "law")
+    pool = replace(world.pool, adapters=(adapter,))
+    second = replace(world.entitlement, id=f"{world.entitlement.id}-law", adapter="law")
+    both = {world.entitlement.id: world.entitlement, second.id: second}
+    spec = replace(world.key_spec, project="team", entitlement="", **key)
+    world.catalog = replace(
+        world.catalog, version=world.catalog.version + 1, pools={pool.id: pool}, entitlements=both,
+        keys={spec.id: spec}, projects={"team": ProjectSpec("team", "acme", tuple(both))},
+    )  # fmt: skip
+    await world.app._catalog.refreshed(10)
+    await world.store.set_adapters(world.epoch, {"law": (False, [b.id for b in world.pool.backends])})
+
+
+@pytest.mark.parametrize("of", ["limits", "user_limits"])
+async def test_the_entitlements_of_a_pool_share_a_keys_limits(world: World, of: str) -> None:
+    await two_entitlements_of_one_pool(world, **{of: RateLimits(requests_per_minute=2)})
+    answers = [await ask(world, model=model) for model in ("demo", "demo-law", "demo", "demo-law")]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429], [a.text for a in answers]
+    assert len(await keys_of(world, "limit:*")) == 1
+
+
+async def test_tokens_a_day_hold_over_all_that_a_key_opens_and_for_that_key_alone(world: World) -> None:
+    await two_entitlements_of_one_pool(world, tokens_per_day=20_000)
+    key, other = make_key(900_000_002, "")
+    other = replace(other, project="team")
+    world.catalog = replace(
+        world.catalog, version=world.catalog.version + 1, keys=world.catalog.keys | {other.id: other}
+    )
+    await world.app._catalog.refreshed(10)
+    assert (await ask(world)).status_code == 200
+    now_s = time.time()
+    # what two pools' leaders say of this key: each is under the limit, both together are not
+    name = world.key_spec.id
+    for pool, tokens in ((world.pool.id, 12_000), (f"{world.pool.id}-other", 8_000)):
+        told = PoolUsage(now_s - 60, *period_names(now_s), {}, {name: tokens, other.id: 1})
+        await world.resp.call("HSET", USAGE_KEY, pool, encode_usage(told))
+    async with asyncio.timeout(30):
+        while (refused := await ask(world, model="demo-law")).status_code == 200:
+            await asyncio.sleep(0.1)
+    assert refused.status_code == 429
+    assert refused.headers["x-quartermaster-reason"] == "quota_exceeded"
+    assert "quota of this key, 20000 tokens a day" in refused.json()["error"]["message"]
+    assert (await ask(world)).status_code == 429
+    assert (await ask(world, key=key)).status_code == 200
+    await world.resp.call("HDEL", USAGE_KEY, world.pool.id, f"{world.pool.id}-other")
 
 
 async def test_tokens_are_charged_by_the_bound_and_settled_to_what_was_used(world: World) -> None:

@@ -426,7 +426,7 @@ class PoolMemory:
         more: set[str] = set()  # of this request: the user of its key and that of its project are two
 
         def place(scope: Scope) -> Scope:
-            known = self._tracked(scope.entitlement)
+            known = self._tracked(scope.owner)
             if not scope.of_user or known.get(scope.name, 0) > now:
                 return scope
             if sum(until > now for until in known.values()) + len(more) >= self.users_tracked:
@@ -442,9 +442,9 @@ class PoolMemory:
         until = now + standing.kept_ms(scope.limits)
         self.limits[scope.name] = Kept(standing, now, None if kept is None else kept.told, until)
         if scope.of_user and scope != scope.rest:
-            known = self._tracked(scope.entitlement)
+            known = self._tracked(scope.owner)
             tracked = {name: at for name, at in known.items() if at > now} | {scope.name: until}
-            self.users[scope.entitlement], self.users_until[scope.entitlement] = tracked, until
+            self.users[scope.owner], self.users_until[scope.owner] = tracked, until
 
     def _take_limits(self, limited: Limited) -> list[LimitStanding]:
         after = []

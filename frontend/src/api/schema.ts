@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 61627ec9920ee0fd, body 18788ff236ecc909
+// schema 4fbca7817ef7b8f7, body 1d5b5a6703d44d5c
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -665,7 +665,7 @@ export interface components {
         };
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
-            /** @description Requests that wait or run at once at each entitlement that it opens. Empty: no limit. */
+            /** @description Requests that wait or run at once in each pool that it opens. Empty: no limit. */
             concurrency: number | null;
             created_at: string;
             created_by: string | null;
@@ -685,21 +685,23 @@ export interface components {
             opens: string[];
             /** @description Name of the project whose entitlements it opens. */
             project: string | null;
-            /** @description Requests a minute at each entitlement that it opens. Empty: no limit. */
+            /** @description Requests a minute in each pool that it opens. Empty: no limit. */
             requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
-            /** @description Tokens a minute, prompt and answer together, at each entitlement that it opens. Empty: no limit. */
+            /** @description Tokens a day (UTC), prompt and answer together, in all pools together. Empty: no limit. */
+            tokens_per_day: number | null;
+            /** @description Tokens a minute, prompt and answer together, in each pool that it opens. Empty: no limit. */
             tokens_per_minute: number | null;
             /** @description The person or service that its use is attributed to, such as an e-mail address, where requests name no user. */
             user: string;
-            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            /** @description Requests of each user that wait or run at once, in each pool. Empty: no limit. */
             user_concurrency: number | null;
-            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            /** @description Requests a minute of each user, in each pool. Empty: no limit. */
             user_requests_per_minute: number | null;
-            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            /** @description Tokens a minute of each user, prompt and answer together, in each pool. Empty: no limit. */
             user_tokens_per_minute: number | null;
         };
         /** @description A fresh token, with its secret for the only time. */
@@ -723,7 +725,7 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Key: {
-            /** @description Requests that wait or run at once at each entitlement that it opens. Empty: no limit. */
+            /** @description Requests that wait or run at once in each pool that it opens. Empty: no limit. */
             concurrency: number | null;
             created_at: string;
             created_by: string | null;
@@ -741,21 +743,23 @@ export interface components {
             opens: string[];
             /** @description Name of the project whose entitlements it opens. */
             project: string | null;
-            /** @description Requests a minute at each entitlement that it opens. Empty: no limit. */
+            /** @description Requests a minute in each pool that it opens. Empty: no limit. */
             requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
-            /** @description Tokens a minute, prompt and answer together, at each entitlement that it opens. Empty: no limit. */
+            /** @description Tokens a day (UTC), prompt and answer together, in all pools together. Empty: no limit. */
+            tokens_per_day: number | null;
+            /** @description Tokens a minute, prompt and answer together, in each pool that it opens. Empty: no limit. */
             tokens_per_minute: number | null;
             /** @description The person or service that its use is attributed to, such as an e-mail address, where requests name no user. */
             user: string;
-            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            /** @description Requests of each user that wait or run at once, in each pool. Empty: no limit. */
             user_concurrency: number | null;
-            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            /** @description Requests a minute of each user, in each pool. Empty: no limit. */
             user_requests_per_minute: number | null;
-            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            /** @description Tokens a minute of each user, prompt and answer together, in each pool. Empty: no limit. */
             user_tokens_per_minute: number | null;
         };
         /**
@@ -1367,11 +1371,11 @@ export interface components {
             slug: string;
             /** @description Name of the tenant. */
             tenant: string;
-            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            /** @description Requests of each user that wait or run at once, in each pool. Empty: no limit. */
             user_concurrency: number | null;
-            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            /** @description Requests a minute of each user, in each pool. Empty: no limit. */
             user_requests_per_minute: number | null;
-            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            /** @description Tokens a minute of each user, prompt and answer together, in each pool. Empty: no limit. */
             user_tokens_per_minute: number | null;
         };
         PromptTokens: {

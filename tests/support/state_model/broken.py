@@ -226,7 +226,7 @@ BROKEN = {
     "one request more than a key may have in flight": ("admit", "l.using >= l.concurrency", "l.using > l.concurrency"),
     "tokens of a key that nobody asks for": ("admit", "limits.charge > l.t then", "false then"),
     "users without bound": ("admit", ">= USERS_TRACKED", ">= 1000"),
-    "users who are forgotten while they count": ("admit", "call('ZADD', USERS .. l.ent, now + ms, l.name)", ""),
+    "users who are forgotten while they count": ("admit", "call('ZADD', USERS .. l.owner, now + ms, l.name)", ""),
     "users who are remembered for ever": ("admit", "call('PEXPIRE', LIMIT .. l.name, ms)\n  if l.user", "if l.user"),
     "a second attempt that counts as another user": (
         "requeue",

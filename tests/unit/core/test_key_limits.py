@@ -16,8 +16,8 @@ from scheduling.core.limits import (
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import RateLimits
 
-KEY = Scope("chat:k:abcdefghijkl", RateLimits(60, 1000, 2))
-USER = Scope("chat:uk:abcdefghijkl:00ff", RateLimits(6, 0, 1))
+KEY = Scope("~acme:k:abcdefghijkl", RateLimits(60, 1000, 2))
+USER = Scope("~acme:uk:abcdefghijkl:00ff", RateLimits(6, 0, 1))
 
 
 def test_what_is_written_is_read_again() -> None:
@@ -26,9 +26,9 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_the_rest_of_the_users_is_a_scope_of_the_same_owner() -> None:
-    assert USER.rest.name == "chat:uk:abcdefghijkl:-"
+    assert USER.rest.name == "~acme:uk:abcdefghijkl:-"
     assert (USER.of_user, USER.rest.of_user, KEY.of_user) == (True, True, False)
-    assert {scope.entitlement for scope in (KEY, USER, USER.rest)} == {"chat"}
+    assert {scope.owner for scope in (KEY, USER, USER.rest)} == {"~acme"}
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,36 @@ def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> No
     assert board.pools["llama"].tenants["acme"][0] == 60
 
 
+def test_the_leader_tells_what_each_key_with_a_limit_used_today_and_of_no_other_key() -> None:
+    now = _noon()
+
+    def used(number: int, at_s: float, tokens: int, key: str = "daily", pool: str = "llama") -> LedgerRecord:
+        return replace(
+            record(number, received_s=at_s), key_id=key, pool=pool, input_tokens=tokens, output_tokens=1,
+            done_s=at_s + 5,
+        )  # fmt: skip
+
+    yesterday = used(4, now - 13 * HOUR_S, 999)
+    writer.write([used(1, now, 30), used(2, now, 7, key="free"), used(3, now, 5, pool="other"), yesterday])
+    board = Board()
+    feed = UsageFeed(board, dict, lambda: frozenset({"daily"}))
+    feed.publish("llama", 1, now + 60)
+    assert board.pools["llama"].keys == {"daily": 31}
+    more = used(5, now + 50, 70)
+    writer.write([more])
+    feed.count("llama", [more, used(6, now + 50, 8, key="free"), replace(refused(7), key_id="daily")])
+    feed.publish("llama", 1, now + 61)
+    assert board.pools["llama"].tokens_of_key("daily", now + 61) == 102
+    assert board.pools["llama"].tokens_of_key("daily", now + 86_400) == 0
+    rollup.roll_up()  # complete hours are in the roll-up then
+    assert UsageHour.objects.exists()
+    another = UsageFeed(board, dict, lambda: frozenset({"daily"}))  # another leader, from the catalog
+    another.publish("llama", 2, now + 120)
+    assert board.pools["llama"].keys == {"daily": 102}
+    UsageFeed(board, dict, frozenset).publish("llama", 3, now + 120)  # no key has a limit: nobody asks
+    assert board.pools["llama"].keys == {"daily": 102}
+
+
 def test_a_batch_that_comes_again_is_counted_once_whoever_leads() -> None:
     """It was stored, and its deletion from the stream was lost; the second time with a new request, and one twice."""
     now = _today_s()

@@ -39,10 +39,10 @@ def _ended(number: int, tokens: int, done_s: float, **changes):  # type: ignore[
 def test_a_reached_hard_limit_refuses_until_the_day_ends() -> None:
     quotas = _quotas()
     quotas.take(_told(999), NOW)
-    quotas.begin("acme", "a", 0, NOW)
+    quotas.begin("acme", "k1", "a", 0, NOW)
     quotas.take(_told(1000), NOW)
     with pytest.raises(Refusal) as caught:
-        quotas.begin("acme", "b", 10, NOW)
+        quotas.begin("acme", "k1", "b", 10, NOW)
     answer = render(caught.value)
     headers = dict(answer.headers)
     assert answer.status == 429
@@ -56,8 +56,8 @@ def test_a_reached_hard_limit_refuses_until_the_day_ends() -> None:
 def test_a_soft_limit_refuses_nobody_and_other_tenants_are_not_asked() -> None:
     quotas = _quotas((QuotaSpec("day", 10, None),))
     quotas.take(_told(5000), NOW)
-    quotas.begin("acme", "a", 10, NOW)
-    _quotas().begin("globex", "b", 10**9, NOW)
+    quotas.begin("acme", "k1", "a", 10, NOW)
+    _quotas().begin("globex", "k2", "b", 10**9, NOW)
 
 
 def test_what_ended_here_counts_until_the_leader_knows_it_and_never_twice() -> None:
@@ -74,7 +74,7 @@ def test_what_ended_here_counts_until_the_leader_knows_it_and_never_twice() -> N
 def test_open_requests_count_at_their_estimate_until_they_end() -> None:
     quotas = _quotas()
     first = _ended(1, 100, NOW)
-    quotas.begin("acme", first.request_id, 700, NOW)
+    quotas.begin("acme", "k1", first.request_id, 700, NOW)
     assert quotas.used("acme", "day", NOW) == 700
     quotas.end(first)
     assert quotas.used("acme", "day", NOW) == 100
@@ -92,7 +92,7 @@ def test_a_new_day_begins_at_nothing_and_the_month_goes_on() -> None:
     tomorrow = NOW + 3 * 3600
     assert quotas.used("acme", "day", tomorrow) == 0
     assert quotas.used("acme", "month", tomorrow) == 3000
-    quotas.begin("acme", "a", 0, tomorrow)
+    quotas.begin("acme", "k1", "a", 0, tomorrow)
 
 
 @pytest.mark.parametrize(

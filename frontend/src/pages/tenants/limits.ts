@@ -8,6 +8,7 @@ export interface Limited {
   requests_per_minute?: Limit;
   tokens_per_minute?: Limit;
   concurrency?: Limit;
+  tokens_per_day?: Limit;
   user_requests_per_minute?: Limit;
   user_tokens_per_minute?: Limit;
   user_concurrency?: Limit;
@@ -18,7 +19,8 @@ const said = (requests: Limit, tokens: Limit, concurrency: Limit): string =>
 
 /** ["60 requests/min, 4 at once", "each user: 3 requests/min"]; empty: no limits. */
 export function limitsOf(row: Limited): string[] {
-  const own = said(row.requests_per_minute, row.tokens_per_minute, row.concurrency);
+  const day = row.tokens_per_day ? `${compact(row.tokens_per_day)} tokens/day` : "";
+  const own = [said(row.requests_per_minute, row.tokens_per_minute, row.concurrency), day].filter(Boolean).join(", ");
   const each = said(row.user_requests_per_minute, row.user_tokens_per_minute, row.user_concurrency);
   return [...(own ? [own] : []), ...(each ? [`each user: ${each}`] : [])];
 }

@@ -220,6 +220,7 @@ export const keySpecs = (entitlements: readonly Option[], projects: readonly Opt
   key("requests_per_minute", "Requests", { unit: "a minute" }),
   key("tokens_per_minute", "Tokens", { unit: "a minute" }),
   key("concurrency", "Requests at once"),
+  key("tokens_per_day", "Tokens a day", { explain: tokens }),
   key("user_requests_per_minute", "Each user's requests", { unit: "a minute" }),
   key("user_tokens_per_minute", "Each user's tokens", { unit: "a minute" }),
   key("user_concurrency", "Each user's requests at once"),

@@ -19,7 +19,7 @@ end
 local function limits_at(record, now)
   local limits = limits_of(record)
   for _, l in ipairs(limits or {}) do
-    l.ent = string.match(l.name, '^[^:]+')
+    l.owner = string.match(l.name, '^[^:]+')
     l.user = string.find(l.name, '^[^:]+:u')
     read_limit(l, now)
   end
@@ -31,8 +31,8 @@ local function place_users(limits, record, now)
   local words
   local more = 0  -- of this request: the user of its key and that of its project are two
   for _, l in ipairs(limits) do
-    if l.user and (tonumber(call('ZSCORE', USERS .. l.ent, l.name)) or 0) <= now then
-      if call('ZCOUNT', USERS .. l.ent, '(' .. now, '+inf') + more >= USERS_TRACKED then
+    if l.user and (tonumber(call('ZSCORE', USERS .. l.owner, l.name)) or 0) <= now then
+      if call('ZCOUNT', USERS .. l.owner, '(' .. now, '+inf') + more >= USERS_TRACKED then
         l.name = string.match(l.name, '^(.*):[^:]*$') .. ':-'
         read_limit(l, now)
         words = true
@@ -58,9 +58,9 @@ local function keep_limit(l, now)
   call('HSET', LIMIT .. l.name, 'r', string.format('%.6f', l.r), 't', string.format('%.6f', l.t), 'at', now)
   call('PEXPIRE', LIMIT .. l.name, ms)
   if l.user and string.sub(l.name, -2) ~= ':-' then
-    call('ZREMRANGEBYSCORE', USERS .. l.ent, '-inf', now)
-    call('ZADD', USERS .. l.ent, now + ms, l.name)
-    call('PEXPIRE', USERS .. l.ent, ms)
+    call('ZREMRANGEBYSCORE', USERS .. l.owner, '-inf', now)
+    call('ZADD', USERS .. l.owner, now + ms, l.name)
+    call('PEXPIRE', USERS .. l.owner, ms)
   end
 end
 
