@@ -7,13 +7,14 @@ that ends other than well brings back the content of the version that served bef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.utils import timezone
 
-from tenants import services
+from tenants import drafts, services
 from tenants.audit import Actor, difference, record, snapshot
 from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState, Tuning, TuningMode
 from tenants.versions import Note, because, keep
@@ -84,12 +85,22 @@ def rollback(*, actor: Actor, pool: Pool, number: int, reason: str = "", kind: A
         note = Note(reason or f"back to version {number}", kind, restores=number)
         pool = _serve(actor, pool, {name: getattr(version, name) for name in PolicyVersion.content}, note)
         for trial in Trial.objects.filter(pool=pool, state=TrialState.CANARY):
-            _end(actor, trial, TrialState.ROLLED_BACK, f"{actor.name} went back to version {number}")
+            left = _give_back(actor, trial)
+            _end(
+                actor, trial, TrialState.ROLLED_BACK, "; ".join((f"{actor.name} went back to version {number}", *left))
+            )
     return pool
 
 
-def propose(*, actor: Actor, pool: Pool, params: Mapping[str, Any], reason: str = "") -> Trial:
+Window = tuple[datetime, datetime]
+
+
+def propose(
+    *, actor: Actor, pool: Pool, params: Mapping[str, Any], reason: str = "", window: Window | None = None
+) -> Trial:
     """A person's choice of parameters for the serving policy, to be started as a trial.
+
+    ``window``: the traffic that it is replayed on; None: the latest.
 
     Raises:
         ValidationError: the policy has no such parameters, or they are what serves.
@@ -101,20 +112,54 @@ def propose(*, actor: Actor, pool: Pool, params: Mapping[str, Any], reason: str 
         tried = Pool.objects.get(pk=pool.pk)
         tried.policy_params = dict(params)
         tried.full_clean()
-        now = timezone.now()
-        trial = Trial.objects.create(
-            pool=pool, at=now, study=now, number=0, base=version_now(pool), params=dict(params),
-            reason=(reason or f"proposed by {actor.name}")[:300], window_from=now, window_until=now,
-        )  # fmt: skip
-        record(actor=actor, action="propose", instance=trial, after={"params": dict(params), "reason": reason})
+        return _proposed(actor, pool, dict(params), None, reason, window)
+
+
+def propose_setting(
+    *, actor: Actor, pool: Pool, setting: Mapping[str, Any], reason: str = "", window: Window | None = None
+) -> Trial:
+    """A person's draft of any change of the pool, to be started as a trial.
+
+    ``setting``: what it changes of the pool's policy, modifiers, routing, their parameters and room, and ``objects``
+    (:mod:`tenants.drafts`); what it does not name stays. Whether all of it fits is found out by making the change and
+    taking it back.
+
+    Raises:
+        ValidationError: a value breaks a rule or more would be promised than there is, or nothing would change.
+    """
+    with transaction.atomic():
+        pool = Pool.objects.get(pk=pool.pk)
+        whole = {name: getattr(pool, name) for name in PolicyVersion.content}
+        drafted = {**whole, **{name: value for name, value in setting.items() if name in whole}}
+        drafted["room"] = {**whole["room"], **(drafted["room"] or {})}
+        objects = drafts.completed(pool, setting.get("objects", ()))
+        if drafted == whole and not objects:
+            raise ValidationError("Nothing would change: all of this is already active.")
+        kept = {**drafted, **({"objects": objects} if objects else {})}
+    with drafts.as_if(actor, pool, kept):
+        pass
+    with services.change(actor=actor):
+        return _proposed(actor, pool, drafted["policy_params"], kept, reason, window)
+
+
+def _proposed(
+    actor: Actor, pool: Pool, params: dict[str, Any], setting: dict[str, Any] | None, reason: str, window: Window | None
+) -> Trial:
+    now = timezone.now()
+    since, until = window or (now, now)
+    trial = Trial.objects.create(
+        pool=pool, at=now, study=now, number=0, base=version_now(pool), params=params, setting=setting,
+        reason=(reason or f"proposed by {actor.name}")[:300], window_from=since, window_until=until,
+    )  # fmt: skip
+    record(actor=actor, action="propose", instance=trial, after={**(setting or {"params": params}), "reason": reason})
     return trial
 
 
-def start_canary(*, actor: Actor, trial: Trial, reason: str) -> Trial:
-    """Serves a proposed trial to the whole pool for one interval.
+def start_canary(*, actor: Actor, trial: Trial, reason: str, for_s: float | None = None) -> Trial:
+    """Serves a proposed trial to the whole pool for one interval, or for ``for_s``.
 
     Raises:
-        ValidationError: it is not proposed (any more), another canary runs, or the policy has changed since.
+        ValidationError: it is not proposed (any more), another canary runs, or what it changes was changed since.
     """
     with services.change(actor=actor):
         trial = Trial.objects.select_for_update(of=("self",)).select_related("base", "pool").get(pk=trial.pk)
@@ -128,12 +173,14 @@ def start_canary(*, actor: Actor, trial: Trial, reason: str) -> Trial:
         person = actor.via != "system"
         note = Note(f"canary: {reason}", Author.PERSON if person else Author.OPTIMISER)
         content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
-        pool = _serve(actor, pool, {**content, "policy_params": trial.params, **(trial.setting or {})}, note)
+        setting = dict(trial.setting or {})
+        drafts.apply(actor, pool, setting.pop("objects", ()))
+        pool = _serve(actor, pool, {**content, "policy_params": trial.params, **setting}, note)
         now = timezone.now()
         trial.version = version_now(pool)
         trial.state, trial.reason = TrialState.CANARY, reason[:300]
         trial.canary_at = trial.watched_at = now
-        trial.canary_until = now + timedelta(seconds=tuning_of(pool).loop.interval_s)
+        trial.canary_until = now + timedelta(seconds=for_s or tuning_of(pool).loop.interval_s)
         trial.save()
         record(actor=actor, action="canary", instance=trial, after={"version": trial.version.number})
     return trial
@@ -143,8 +190,9 @@ def close(
     *, actor: Actor, trial: Trial, state: TrialState, reason: str, guard: Mapping[str, Any] | None = None
 ) -> bool:
     """Ends a trial. One that ends otherwise than promoted gives its place back to the version before it, if it still
-    has it. False when it had ended already: closing twice changes nothing."""
-    with services.change(actor=actor):
+    has it. False when it had ended already: closing twice changes nothing. No promise that was made meanwhile holds it
+    up."""
+    with services.change(actor=actor, reporting=True):
         trial = Trial.objects.select_for_update(of=("self",)).select_related("base", "version").get(pk=trial.pk)
         if trial.ended_at is not None:
             return False
@@ -156,8 +204,14 @@ def close(
                 content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
                 note = Note(f"{state.replace('_', ' ')}: {reason}", Author.OPTIMISER, restores=trial.base.number)
                 _serve(actor, pool, content, note)
+            reason = "; ".join((reason, *_give_back(actor, trial)))
         _end(actor, trial, state, reason)
     return True
+
+
+def _give_back(actor: Actor, trial: Trial) -> list[str]:
+    """What a trial changed of other objects than the pool; says what was left as it is."""
+    return drafts.restore(actor, trial.pool, (trial.setting or {}).get("objects", ()))
 
 
 def _serve(actor: Actor, pool: Pool, content: Mapping[str, Any], note: Note) -> Pool:

@@ -21,7 +21,7 @@ from controlplane.tuning import replicas
 from telemetry.api.answers import OPTIONAL
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Calibration
-from tenants import tuning
+from tenants import drafts, tuning
 from tenants.api import inputs
 from tenants.audit import Actor
 from tenants.models import PolicyVersion, Pool, Study, Trial, TrialState, Tuning, TuningMode
@@ -240,9 +240,55 @@ class TrialSerializer(serializers.ModelSerializer[Trial]):
         exclude = ["pool"]
 
 
+class RoomSerializer(serializers.Serializer[Any]):
+    prefill_credit = serializers.IntegerField(min_value=0, allow_null=True, required=False, help_text="Null: automatic")
+    headroom_slots = serializers.IntegerField(min_value=0, allow_null=True, required=False, help_text="Null: automatic")
+
+
+class TriedObjectSerializer(serializers.Serializer[Any]):
+    """Another object than the pool that a trial changes."""
+
+    kind = serializers.ChoiceField(choices=list(drafts.FIELDS))
+    name = serializers.CharField(max_length=63)
+    values = serializers.DictField(allow_empty=False, help_text="Fields of the object, with the values to try.")
+
+
+class DraftSerializer(serializers.Serializer[Any]):
+    """What a trial changes of a pool; what is not named stays as it is."""
+
+    policy = serializers.CharField(max_length=63, required=False)
+    policy_params = serializers.DictField(required=False)
+    modifiers = serializers.DictField(child=serializers.DictField(), required=False)
+    routing = serializers.CharField(max_length=63, required=False)
+    routing_params = serializers.DictField(required=False)
+    room = RoomSerializer(required=False)
+    objects = TriedObjectSerializer(many=True, required=False, max_length=drafts.MOST)  # type: ignore[call-arg]
+
+
+class WindowSerializer(serializers.Serializer[Any]):
+    since = inputs.Moment(help_text="Its beginning.")
+    until = inputs.Moment(help_text="Its end, a day later at most.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not timedelta(0) < attrs["until"] - attrs["since"] <= timedelta(days=1):
+            raise serializers.ValidationError({"until": "Choose a moment after the beginning, a day later at most."})
+        return attrs
+
+
 class Proposal(serializers.Serializer[Any]):
-    params = serializers.DictField(help_text="All parameters of the serving policy that are not its defaults.")
+    params = serializers.DictField(
+        required=False, help_text="All parameters of the serving policy that are not its defaults."
+    )
+    setting = DraftSerializer(required=False, help_text="Or any change.")
+    window = WindowSerializer(
+        required=False, help_text="The traffic that it is replayed on. Missing: the latest, as tuning takes it."
+    )
     reason = serializers.CharField(max_length=250, required=False, default="", allow_blank=True)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("params" in attrs) == ("setting" in attrs):
+            raise serializers.ValidationError("Give either params or a setting.")
+        return attrs
 
 
 class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
@@ -268,11 +314,18 @@ class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
         responses={201: TrialSerializer},
     )
     def post(self, request: Request, pool: str) -> Response:
-        """Other parameters of the serving policy. Nothing changes before it is started."""
+        """Other parameters of the serving policy, or any other change: order, modifiers, routing, credit, headroom,
+        and shares, tiers and slots. That it fits is checked at once; it is then replayed on a window of traffic against
+        what serves. Nothing changes before it is started."""
         body = Proposal(data=request.data)
         body.is_valid(raise_exception=True)
         data = body.validated_data
-        row = tuning.propose(actor=self.actor, pool=self.pool(), params=data["params"], reason=data["reason"])
+        window = (data["window"]["since"], data["window"]["until"]) if "window" in data else None
+        said: dict[str, Any] = {"actor": self.actor, "pool": self.pool(), "reason": data["reason"], "window": window}
+        if "setting" in data:
+            row = tuning.propose_setting(setting=data["setting"], **said)
+        else:
+            row = tuning.propose(params=data["params"], **said)
         return Response(TrialSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
@@ -291,17 +344,30 @@ class TrialView(StaffOnly, APIView):
         return Response(TrialSerializer(self.trial()).data)
 
 
+class StartSerializer(serializers.Serializer[Any]):
+    minutes = serializers.FloatField(
+        min_value=1, max_value=1440, required=False, help_text="How long it serves. Missing: one interval of tuning."
+    )
+
+
 class TrialStartView(TrialView):
     http_method_names = ("post", "options")
 
     @extend_schema(
-        summary="Start a proposed trial", operation_id="pools_trial_start", request=None, responses=TrialSerializer
+        summary="Start a proposed trial",
+        operation_id="pools_trial_start",
+        request=StartSerializer,
+        responses=TrialSerializer,
     )
     def post(self, request: Request, pool: str, trial: int) -> Response:
-        """It serves the pool for one interval, watched by the guard rails."""
+        """It serves the pool for one interval, or for as long as is asked, watched by the guard rails."""
+        body = StartSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        minutes = body.validated_data.get("minutes")
         proposed, started = self.trial(), f"{self.actor.name} started it"
         reason = f"{proposed.reason[:240]}; {started}" if proposed.reason else started
-        row = tuning.start_canary(actor=self.actor, trial=proposed, reason=reason)
+        for_s = None if minutes is None else 60.0 * minutes
+        row = tuning.start_canary(actor=self.actor, trial=proposed, reason=reason, for_s=for_s)
         return Response(TrialSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
@@ -314,6 +380,21 @@ class TrialStopView(TrialView):
         row = self.trial()
         state = TrialState.ROLLED_BACK if row.state == TrialState.CANARY else TrialState.REJECTED
         tuning.close(actor=self.actor, trial=row, state=state, reason=f"{self.actor.name} ended it")
+        return Response(TrialSerializer(self.trial()).data)
+
+
+class TrialKeepView(TrialView):
+    http_method_names = ("post", "options")
+
+    @extend_schema(
+        summary="Keep a trial that serves", operation_id="pools_trial_keep", request=None, responses=TrialSerializer
+    )
+    def post(self, request: Request, pool: str, trial: int) -> Response:
+        """It ends before its time and stays active. One that does not serve stays as it is."""
+        row = self.trial()
+        if row.state == TrialState.CANARY:
+            said = f"{self.actor.name} kept it"
+            tuning.close(actor=self.actor, trial=row, state=TrialState.PROMOTED, reason=said)
         return Response(TrialSerializer(self.trial()).data)
 
 

@@ -23,7 +23,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
-from controlplane.tuning import recent, replicas
+from controlplane.tuning import drafts, recent, replicas
 from scheduling.core.registry import PolicyError
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.guard import Tally, tally, watch
@@ -152,6 +152,8 @@ def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
     since = max(
         now - timedelta(seconds=settings.window_s), _changed(pool) or now - timedelta(seconds=settings.window_s)
     )
+    if trial.setting is not None or trial.window_from < trial.window_until:
+        return _judge_draft(pool, trial, settings, since, now)
     traffic = replicas.traffic_of(pool, since, now, most=settings.most_requests)
     if traffic is None or len(traffic.rows) < settings.least_requests:
         return ""
@@ -162,6 +164,24 @@ def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
     )
     trial.refresh_from_db()
     return "proposed" if passed else _close(trial, TrialState.REJECTED, why)
+
+
+def _judge_draft(pool: Pool, trial: Trial, settings: LoopSettings, since: datetime, now: datetime) -> str:
+    """A draft of any change, on the window that was chosen or else on the latest traffic. Whether it is worth a trial
+    is the person's decision; only what hurts somebody is rejected."""
+    chosen = trial.window_from < trial.window_until
+    if chosen:
+        since, now = trial.window_from, trial.window_until
+    found = drafts.judge(pool, trial, settings, since, now)
+    if found is None:
+        said = f"the chosen window has fewer than {settings.least_requests} requests"
+        return _close(trial, TrialState.REJECTED, said) if chosen else ""
+    Trial.objects.filter(pk=trial.pk, state=TrialState.PROPOSED).update(
+        gate=found, reason=found["reason"][:300], requests=found.get("requests", 0), window_from=since,
+        window_until=now,
+    )  # fmt: skip
+    trial.refresh_from_db()
+    return _close(trial, TrialState.REJECTED, found["reason"]) if found["hurts"] else "proposed"
 
 
 # --- queues

@@ -7,6 +7,7 @@ from django.urls import path
 from controlplane.tuning.api import (
     RollbackView,
     StudyStopView,
+    TrialKeepView,
     TrialStartView,
     TrialStopView,
     TrialsView,
@@ -26,6 +27,7 @@ urlpatterns = [
     path("pools/<slug:pool>/trials", TrialsView.as_view(), name="pool-trials"),
     path("pools/<slug:pool>/trials/<int:trial>", TrialView.as_view(), name="pool-trial"),
     path("pools/<slug:pool>/trials/<int:trial>/start", TrialStartView.as_view(), name="pool-trial-start"),
+    path("pools/<slug:pool>/trials/<int:trial>/keep", TrialKeepView.as_view(), name="pool-trial-keep"),
     path("pools/<slug:pool>/trials/<int:trial>/stop", TrialStopView.as_view(), name="pool-trial-stop"),
     path("pools/<slug:pool>/trust", TrustView.as_view(), name="pool-trust"),
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from scheduling.core.percentiles import interpolated
@@ -39,6 +39,8 @@ class GateDecision:
     least_gain: float  # lower end of its interval
     pairs: tuple[tuple[float, float], ...]  # reward of the serving policy and of the candidate
     waits: dict[str, tuple[float, float]]  # "tier, length class": p99 wait [s] of both
+    hurts: bool = False  # a tier pays for it, or a group starves
+    attainment: dict[str, tuple[float, float]] = field(default_factory=dict)  # in time of all asked for, by tier
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,10 +75,22 @@ class Gate:
         self._variants = [traffic.requests(number) for number in range(1, settings.pairs + 1)]
         self._before = [meet(traffic, serving, requests) for requests in self._variants]
 
-    def judge(self, candidate: Serving) -> GateDecision:
-        """Raises PolicyError for a policy that cannot be made."""
-        after = [meet(self._traffic, candidate, requests) for requests in self._variants]
+    def judge(self, candidate: Serving, on: Traffic | None = None) -> GateDecision:
+        """``on``: the same recording on other engines, or under other limits and tiers; what a tier is worth stays as
+        it was. Raises PolicyError for a policy that cannot be made."""
+        if on is None:
+            after = [meet(self._traffic, candidate, requests) for requests in self._variants]
+        else:
+            after = [_worth_as(meet(on, candidate, on.requests(n)), was) for n, was in enumerate(self._before, 1)]
         return decide(self._before, after, self._settings, promised_s(self._traffic))
+
+
+def _worth_as(met: Met, before: Met) -> Met:
+    merit = {
+        tier: replace(one, weight=before.merit[tier].weight) if tier in before.merit else one
+        for tier, one in met.merit.items()
+    }
+    return Met(merit, met.waits)
 
 
 def judge(traffic: Traffic, serving: Serving, candidate: Serving, settings: LoopSettings) -> GateDecision:
@@ -123,7 +137,9 @@ def decide(
         reason = f"it does not win on {len(pairs)} variants of the recording: reward {gain:+.4f}"
     else:
         passed, reason = True, f"it wins: reward {gain:+.4f}, at least {least:+.4f}"
-    return GateDecision(passed, reason, gain, least, tuple(pairs), waits)
+    earlier = added([met.merit for met in before])
+    attainment = {tier: (earlier[tier].attainment, one.attainment) for tier, one in whole.items() if tier in earlier}
+    return GateDecision(passed, reason, gain, least, tuple(pairs), waits, bool(paid or starving), attainment)
 
 
 def _most_s(group: str, before_s: float, settings: LoopSettings, promised: Mapping[str, float]) -> float:

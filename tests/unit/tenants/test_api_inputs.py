@@ -77,7 +77,15 @@ BODIES: dict[str, dict[str, Any]] = {
     "pools_partial_update": {"description": "changed"},
     "pools_policy": {"policy": "fifo"},
     "pools_rollback": {"version": 1},
-    "pools_trials_create": {"params": {"alpha_ms": 4.0}},
+    "pools_trial_start": {"minutes": 5},
+    "pools_trials_create": {
+        "setting": {
+            "policy": "fifo",
+            "room": {"prefill_credit": 512},
+            "objects": [{"kind": "tier", "name": "premium", "values": {"weight": 9}}],
+        },
+        "window": {"since": "2026-11-22T10:00:00Z", "until": "2026-11-22T11:00:00Z"},
+    },
     "pools_tuning_set": {"mode": "advise"},
     "prices_create": {"pool": "llama", "valid_from": "2026-01-01T00:00:00Z"},
     "prices_partial_update": {"currency": "EUR"},
