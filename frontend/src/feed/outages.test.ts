@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { heading } from "../pages/welcome/steps";
 import { blank } from "./blank";
-import { hides, isBlind, isHeard, outagesOf } from "./outages";
+import { cutsPast, hides, hidesAlert, isBlind, isHeard, outagesOf } from "./outages";
 import { freshness, initialFeed, isStale, reduce, type FeedEvent, type FeedState } from "./reducer";
 import type { Away, ServerMessage, Snapshot } from "./types";
 
@@ -41,6 +41,17 @@ it("names a replica that does not answer, and says nothing of replicas whose poo
   const state = play(hello(), first);
   expect(outagesOf(state, T)).toEqual([{ source: "engine", pool: "llama", backend: "gpu-1", since: T - 60 }]);
   expect(outagesOf(state, T + 60)).toEqual([]);
+});
+
+it("says which outage leaves gaps in records of the past, and which leaves an alert unjudged", () => {
+  const of = (source: Away["source"], pool?: string) => [{ source: source as "leader", since: T, ...(pool ? { pool } : {}) }];
+  expect(cutsPast(of("leader", "llama"), "llama")?.source).toBe("leader");
+  expect(cutsPast(of("leader", "qwen"), "llama")).toBeUndefined();
+  expect(cutsPast(of("leader", "qwen"))?.source).toBe("leader");
+  expect(cutsPast(of("rules", "llama"), "llama")).toBeUndefined();
+  expect(hidesAlert(of("rules", "llama"), "llama")?.source).toBe("rules");
+  expect(hidesAlert([{ source: "ledger", pool: "llama", since: T }], "llama")).toBeUndefined();
+  expect([cutsPast(of("redis"), "llama"), hidesAlert(of("database"), "llama")].map((one) => one?.source)).toEqual(["redis", "database"]);
 });
 
 it("knows itself since when it has lost the server, and believes a server that refuses and says why", () => {

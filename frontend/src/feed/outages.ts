@@ -65,6 +65,14 @@ export const isHeard = (state: FeedState): boolean =>
 export const isBlind = (outages: readonly Outage[], pool?: string): boolean =>
   outages.some(({ source, pool: of }) => source === "server" || source === "redis" || source === "database" || (source === "leader" && (pool === undefined || of === pool)));
 
+/** The outage by which records of the past miss what ended last: nothing is read, published or stored. */
+export const cutsPast = (outages: readonly Outage[], pool?: string): Outage | undefined =>
+  outages.find(({ source, pool: of }) => source === "server" || source === "redis" || source === "database" || ((source === "leader" || source === "ledger") && (!pool || of === pool)));
+
+/** The outage by which nobody can say whether an alert of this pool still holds. */
+export const hidesAlert = (outages: readonly Outage[], pool?: string): Outage | undefined =>
+  outages.find(({ source, pool: of }) => source === "server" || source === "redis" || source === "database" || ((source === "leader" || source === "rules") && (!pool || of === pool)));
+
 /** The outage that hides a pool's live figures, if there is one. */
 export const hides = (outages: readonly Outage[], pool?: string): Outage | undefined =>
   outages.find(({ source, pool: of }) => source === "server" || source === "redis" || (source === "leader" && (pool === undefined || of === pool)));

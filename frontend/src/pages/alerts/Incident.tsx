@@ -5,7 +5,10 @@ import { get } from "../../api/client";
 import type { Incident as Answer } from "../../api/operate";
 import { Badge, type Tone } from "../../components/Badge";
 import { Notices } from "../../components/Notices";
+import { since, unknownSince } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
+import { useOutages } from "../../feed/live";
+import { cutsPast, hidesAlert } from "../../feed/outages";
 import { age, clock, compact, moment, utc, zone } from "../../lib/format";
 import { Question, type Asked } from "../queue/Actions";
 import { Failed, Waiting, When } from "../tenants/parts";
@@ -14,7 +17,7 @@ import { lastedS } from "./rules";
 
 const REFRESH_MS = 10_000;
 const tones: Record<string, Tone> = { critical: "bad", warning: "warn" };
-const kinds: Record<string, Tone> = { alert: "bad", state: "bad", resolved: "good", backend: "warn", leader: "warn" };
+const kinds: Record<string, Tone> = { alert: "bad", state: "bad", resolved: "plain", backend: "warn", leader: "warn" };
 
 type Act = Answer["actions"][number];
 type Hurt = Answer["effect"]["tenants"][number];
@@ -86,9 +89,9 @@ const columns: Column<Hurt>[] = [
   { label: "Waited", right: true, by: (row) => row.waited, cell: (row) => compact(row.waited) },
 ];
 
-/** "Of 412 requests 31 were refused, 4 failed and 60 were late." */
-export function harm(total: Answer["effect"]["total"]): string {
-  if (total.requests === 0) return "No request that it concerns was received meanwhile.";
+/** "Of 412 requests 31 were refused, 4 failed and 60 were late." `whole`: the ledger has all that ended. */
+export function harm(total: Answer["effect"]["total"], whole = true): string {
+  if (total.requests === 0) return whole ? "No request that it concerns was received meanwhile." : "How many requests it concerns is unknown.";
   const parts = [total.refused && `${compact(total.refused)} ${total.refused === 1 ? "was" : "were"} refused`, total.failed && `${compact(total.failed)} failed`, total.late && `${compact(total.late)} ${total.late === 1 ? "was" : "were"} late`].filter(Boolean);
   const all = total.requests === 1 ? "One request was received" : `Of ${compact(total.requests)} requests`;
   if (parts.length === 0) return total.requests === 1 ? "One request was received and served in time." : `${all} none was refused, failed or late.`;
@@ -105,9 +108,12 @@ export function Incident() {
     queryFn: ({ signal }) => get<Answer>(`alerts/${number}/incident`, {}, signal),
     refetchInterval: ({ state }) => (state.data?.alert.state === "open" ? REFRESH_MS : false),
   });
+  const outages = useOutages();
   if (error) return <Failed error={error} retry={() => void refetch()} />;
   if (!data) return <Waiting />;
   const { alert, effect } = data;
+  const missing = cutsPast(outages, alert.pool);
+  const unseen = alert.state === "open" ? hidesAlert(outages, alert.pool) : undefined;
   const began = Date.parse(alert.at) / 1000;
   const before = data.events.filter((event) => Date.parse(event.at) < Date.parse(effect.from) && event.kind !== "resolved");
   return (
@@ -129,6 +135,11 @@ export function Incident() {
           Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === "told" ? "sent once" : `for ${age(lastedS(alert.at, alert.resolved_at, Date.now()))}`}
           {alert.resolution && `. Over: ${alert.resolution}`}
         </p>
+        {unseen && (
+          <p className="mt-1 text-sm text-warn" data-unknown>
+            Whether it still holds is {unknownSince(unseen)}.
+          </p>
+        )}
         <Ways alert={alert} />
       </div>
       <div className="grid gap-5 lg:grid-cols-2">
@@ -137,12 +148,17 @@ export function Incident() {
             Effect
           </h2>
           <p className="mt-1 text-base" data-testid="harm">
-            {harm(effect.total)}
+            {harm(effect.total, !missing)}
           </p>
           <p className="mt-0.5 text-2xs text-faint">
             Requests received {clock(Date.parse(effect.from) / 1000)} to {clock(Date.parse(effect.to) / 1000)} {zone(began)}
             {!effect.whole && "; it lasted longer than is added up"}. Late: served, and missed its SLO.
           </p>
+          {missing && (
+            <p className="mt-1 text-sm text-warn" data-unknown>
+              Requests that ended {since(missing)} are not counted yet.
+            </p>
+          )}
           {effect.tenants.length > 0 && (
             <div className="mt-2">
               <Table label="Effect by tenant" rows={effect.tenants} columns={columns} id={(row) => row.tenant} empty="" />
@@ -197,9 +213,9 @@ export function Incident() {
             ))}
           </ul>
         ) : (
-          <p className="mt-1 text-sm text-soft">No tenant sent more than half as much again as in the half hour before.</p>
+          <p className="mt-1 text-sm text-soft">{missing ? "Whether a tenant sent more than before is not known yet." : "No tenant sent more than half as much again as in the half hour before."}</p>
         )}
-        {before.length === 0 && <p className="mt-1 text-sm text-soft">No event is recorded in the quarter of an hour before it.</p>}
+        {before.length === 0 && <p className="mt-1 text-sm text-soft">No event is recorded in the quarter of an hour before it{missing && `; events ${since(missing)} may be missing`}.</p>}
       </section>
       <section aria-labelledby="timeline" className="space-y-2">
         <h2 id="timeline" className="text-sm font-medium">

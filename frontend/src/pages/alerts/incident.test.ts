@@ -7,6 +7,7 @@ import { channelSpecs, ruleSpecs } from "./rules";
 it("an effect is one sentence, and none is said to be none", () => {
   const none = { requests: 0, refused: 0, failed: 0, late: 0, waited: 0 };
   expect(harm(none)).toBe("No request that it concerns was received meanwhile.");
+  expect(harm(none, false)).toBe("How many requests it concerns is unknown.");
   expect(harm({ ...none, requests: 412, refused: 31, failed: 4, late: 60 })).toBe("Of 412 requests 31 were refused, 4 failed and 60 were late.");
   expect(harm({ ...none, requests: 9 })).toBe("Of 9 requests none was refused, failed or late.");
   expect(harm({ ...none, requests: 1, late: 1 })).toBe("One request was received: 1 was late.");

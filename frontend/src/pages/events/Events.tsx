@@ -6,6 +6,7 @@ import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
+import { cutsPast } from "../../feed/outages";
 import { moment, utc } from "../../lib/format";
 import { Failed, Waiting } from "../tenants/parts";
 
@@ -61,7 +62,7 @@ export function Events() {
     placeholderData: keepPreviousData,
     refetchInterval: at ? false : REFRESH_MS,
   });
-  const missing = useOutages().find(({ source }) => source === "redis" || source === "leader" || source === "server" || source === "database");
+  const missing = cutsPast(useOutages(), pool);
   const set = (changes: Record<string, string>) =>
     setQuery((old) => {
       for (const [name, value] of Object.entries(changes)) {

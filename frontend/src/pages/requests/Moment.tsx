@@ -3,7 +3,10 @@ import { Link, useSearchParams } from "react-router";
 import { get } from "../../api/client";
 import type { components } from "../../api/schema";
 import { Badge, type Tone } from "../../components/Badge";
+import { since } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
+import { useOutages } from "../../feed/live";
+import { cutsPast } from "../../feed/outages";
 import { clock, compact, moment, seconds, text, utc } from "../../lib/format";
 import { Failed, Waiting } from "../tenants/parts";
 
@@ -11,7 +14,8 @@ type Answer = components["schemas"]["Moment"];
 type Row = Answer["rows"][number];
 type Tenant = Answer["tenants"][number];
 
-const tones: Record<string, Tone> = { waiting: "warn", prefill: "plain", decode: "good" };
+const tones: Record<string, Tone> = { waiting: "warn", prefill: "plain", decode: "plain" };
+const LONGEST_S = 1800; // what ran for longer is not looked for by the server
 const STEPS = [-60, -10, 10, 60];
 
 const rowColumns: Column<Row>[] = [
@@ -38,6 +42,13 @@ const tenantColumns: Column<Tenant>[] = [
   { label: "In prefill", unit: "prompt tokens", right: true, by: (row) => row.prompt_tokens, cell: (row) => compact(row.prompt_tokens) },
 ];
 
+/** "3 requests waited, 12 ran." `whole`: the ledger has all that ended. */
+export function thenOf({ waiting, running }: Pick<Answer, "waiting" | "running">, whole: boolean): string {
+  if (!whole && waiting + running === 0) return "Which requests waited and ran then is unknown.";
+  const waited = waiting === 0 ? "No request waited" : `${compact(waiting)} ${waiting === 1 ? "request" : "requests"} waited`;
+  return whole ? `${waited}, ${compact(running)} ran.` : `At least ${compact(waiting)} waited, at least ${compact(running)} ran.`;
+}
+
 /** Which requests ran and which waited in a pool at one moment of the past. */
 export function Moment() {
   const [query, setQuery] = useSearchParams();
@@ -50,6 +61,8 @@ export function Moment() {
     enabled: pool !== "" && Number.isFinite(atS),
     placeholderData: keepPreviousData,
   });
+  const outage = cutsPast(useOutages(), pool);
+  const missing = outage && (outage.since === undefined || atS > outage.since - LONGEST_S) ? outage : undefined;
   const move = (s: number) =>
     setQuery((old) => {
       old.set("at", new Date((atS + s) * 1000).toISOString());
@@ -89,10 +102,15 @@ export function Moment() {
       ) : (
         <>
           <p className="text-base" data-testid="then">
-            {data.waiting === 0 ? "No request waited" : `${compact(data.waiting)} ${data.waiting === 1 ? "request" : "requests"} waited`}, {compact(data.running)} ran.
+            {thenOf(data, !missing)}
           </p>
-          <Table label="By tenant" rows={data.tenants} columns={tenantColumns} id={(row) => row.tenant} empty="No request of this pool was waiting or running." />
-          <Table label="Requests then" rows={data.rows} columns={rowColumns} id={(row) => row.request_id} empty="No request." />
+          {missing && (
+            <p className="text-sm text-warn" data-unknown>
+              Requests that ended {since(missing)} are not in the ledger yet and are missing here.
+            </p>
+          )}
+          <Table label="By tenant" rows={data.tenants} columns={tenantColumns} id={(row) => row.tenant} empty={missing ? "Unknown." : "No request of this pool was waiting or running."} />
+          <Table label="Requests then" rows={data.rows} columns={rowColumns} id={(row) => row.request_id} empty={missing ? "Unknown." : "No request."} />
           {!data.whole && <p className="text-sm text-soft">There were more than are listed.</p>}
         </>
       )}

@@ -6,6 +6,7 @@ import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
+import { cutsPast } from "../../feed/outages";
 import { compact, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCatalog } from "./data";
@@ -126,7 +127,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
 }
 
 export function UsagePage() {
-  const missing = useOutages().find(({ source }) => source === "redis" || source === "leader" || source === "ledger" || source === "server");
+  const missing = cutsPast(useOutages());
   return (
     <>
       <title>Usage · Quartermaster</title>
