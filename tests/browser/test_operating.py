@@ -124,7 +124,7 @@ def test_an_operator_reads_rules_and_a_member_has_none(page: Page, running: Runn
 def test_an_operator_changes_the_policy_and_rolls_back_in_three_clicks(page: Page, running: Running) -> None:
     enter(page, running, "operator", "/policies")
     before = served(page)
-    page.get_by_role("button", name="Change policy…").click()
+    page.get_by_role("button", name="Change…").click()
     form = page.get_by_role("dialog")
     expect(form.get_by_role("button", name="Apply policy")).to_be_disabled()
     form.get_by_label("Order", exact=True).select_option("fifo")

@@ -42,7 +42,7 @@ export type Trial = Known<
     /** Attainment and tail, of all and (attainment.<tier>) of each tier; of trials of older releases the parts of another reward. */
     parts: Record<string, number>;
     setting: Setting | null;
-    gate: { passed?: boolean; reason?: string; gain?: number; least_gain?: number; pairs?: [number, number][]; waits?: Record<string, [number, number]> };
+    gate: { passed?: boolean; reason?: string; gain?: number; least_gain?: number; pairs?: [number, number][]; waits?: Record<string, [number, number]>; hurts?: boolean; attainment?: Record<string, [number, number]> };
     guard: { stop?: boolean; reason?: string; enough?: boolean; evidence?: Record<string, number>; limit?: number; waits?: Record<string, [number, number]>; attainment?: Record<string, [number, number]> };
   }
 >;
@@ -55,6 +55,15 @@ export interface Setting {
   routing: string;
   routing_params: Params;
   room?: Record<string, number | null>;
+  objects?: Tried[];
+}
+
+/** Another object than the pool that a trial changes; `was`: before it. */
+export interface Tried {
+  kind: string;
+  name: string;
+  values: Params;
+  was: Params;
 }
 
 export type Study = Schemas["Study"];

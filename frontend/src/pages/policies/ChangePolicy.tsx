@@ -1,11 +1,13 @@
 import { useMutation } from "@tanstack/react-query";
-import { useState } from "react";
+import { useState, type ReactNode } from "react";
 import type { Pool } from "../../api/catalog";
 import { send } from "../../api/client";
-import type { PolicyInfo, Trial, Version } from "../../api/operate";
+import type { PolicyInfo, Trial, Tried, Version } from "../../api/operate";
 import { Icon } from "../../components/icons";
 import { Sheet } from "../../components/Sheet";
-import { difference, textsOf, typed, type Texts } from "./params";
+import { roomTyped, windowOf } from "./drafts";
+import { Objects } from "./Objects";
+import { difference, textsOf, triedChanges, typed, type Texts } from "./params";
 import { Diff, ParameterFields } from "./parts";
 
 interface Props {
@@ -18,7 +20,7 @@ interface Props {
 
 const of = (policies: readonly PolicyInfo[], kind: PolicyInfo["kind"]) => policies.filter((policy) => policy.kind === kind);
 
-function Foot({ error, pending, blocked, action, onClose, onRun, note }: { error: Error | null; pending: boolean; blocked: boolean; action: string; onClose: () => void; onRun: () => void; note: string }) {
+function Foot({ error, pending, blocked, action, onClose, onRun, note, children }: { error: Error | null; pending: boolean; blocked: boolean; action: string; onClose: () => void; onRun: () => void; note: string; children?: ReactNode }) {
   return (
     <div className="border-t border-line px-5 py-3">
       {error && (
@@ -34,6 +36,7 @@ function Foot({ error, pending, blocked, action, onClose, onRun, note }: { error
         <button type="button" className="button h-9" onClick={onClose}>
           Cancel
         </button>
+        {children}
         <button type="button" className="button-primary" disabled={pending || blocked} onClick={onRun}>
           {pending ? "Saving…" : action}
         </button>
@@ -42,13 +45,28 @@ function Foot({ error, pending, blocked, action, onClose, onRun, note }: { error
   );
 }
 
-/** Another order, modifiers or routing, in force at once. */
-export function ChangePolicy({ pool, serving, policies, onDone, onClose }: Props) {
+const WINDOWS = [
+  { value: "", label: "the latest traffic" },
+  { value: "1", label: "the last hour" },
+  { value: "6", label: "the last 6 h" },
+  { value: "24", label: "the last 24 h" },
+  { value: "chosen", label: "from … to" },
+] as const;
+
+/** A draft of any change: replayed first and tried for a while, or in force at once. */
+export function ChangePolicy({ pool, serving, policies, onDone, onTrial, onClose }: Props & { onTrial: (trial: Trial) => void }) {
   const [policy, setPolicy] = useState(serving.policy);
   const [params, setParams] = useState<Texts>(textsOf(serving.policy_params));
   const [modifiers, setModifiers] = useState<Record<string, Texts>>(Object.fromEntries(Object.entries(serving.modifiers).map(([name, held]) => [name, textsOf(held)])));
   const [routing, setRouting] = useState(serving.routing);
   const [routed, setRouted] = useState<Texts>(textsOf(serving.routing_params));
+  const [credit, setCredit] = useState(serving.room?.prefill_credit?.toString() ?? "");
+  const [headroom, setHeadroom] = useState(serving.room?.headroom_slots?.toString() ?? "");
+  const [objects, setObjects] = useState<Tried[]>([]);
+  const [choice, setChoice] = useState<string>("");
+  const [from, setFrom] = useState("");
+  const [to, setTo] = useState("");
+  const [reason, setReason] = useState("");
 
   const known = (kind: PolicyInfo["kind"], name: string) => policies.find((info) => info.kind === kind && info.name === name)?.params ?? [];
   const ordering = typed(known("ordering", policy), params);
@@ -61,16 +79,25 @@ export function ChangePolicy({ pool, serving, policies, onDone, onClose }: Props
     routing,
     routing_params: route.values,
   };
-  const changes = difference(serving, next as Version);
-  const wrong = [ordering, route, ...around.map(([, found]) => found)].some(({ errors }) => Object.keys(errors).length > 0);
+  const room = { prefill_credit: roomTyped(credit), headroom_slots: roomTyped(headroom) };
+  const roomChanges = serving.room ? difference(serving, { ...serving, room: { prefill_credit: room.prefill_credit ?? null, headroom_slots: room.headroom_slots ?? null } }) : [];
+  const ofPolicy = difference({ ...serving, room: null }, { ...next, room: null });
+  const changes = [...ofPolicy, ...roomChanges, ...triedChanges(objects)];
+  const over = windowOf(choice, from, to, Date.now());
+  const noWindow = choice === "chosen" && over === undefined;
+  const wrong = room.prefill_credit === undefined || room.headroom_slots === undefined || [ordering, route, ...around.map(([, found]) => found)].some(({ errors }) => Object.keys(errors).length > 0);
   const save = useMutation({
     mutationFn: () => send<Pool>("POST", `pools/${pool}/policy`, { policy, params: next.policy_params, modifiers: next.modifiers, routing, routing_params: next.routing_params }),
     onSuccess: (saved) => onDone(`${saved.policy}@${saved.policy_version} serves pool ${pool}.`),
   });
+  const propose = useMutation({
+    mutationFn: () => send<Trial>("POST", `pools/${pool}/trials`, { setting: { ...next, ...(roomChanges.length ? { room } : {}), ...(objects.length ? { objects: objects.map(({ kind, name, values }) => ({ kind, name, values })) } : {}) }, ...(over ? { window: over } : {}), reason }),
+    onSuccess: onTrial,
+  });
   const question = (kind: PolicyInfo["kind"], name: string) => policies.find((info) => info.kind === kind && info.name === name)?.question;
 
   return (
-    <Sheet title={`Policy of pool ${pool}`} subtitle="It takes effect when saved; waiting requests are reordered." onClose={onClose} wide>
+    <Sheet title={`Policy of pool ${pool}`} subtitle="Replay a draft on recorded traffic and try it for a while, or apply it at once; waiting requests are reordered." onClose={onClose} wide>
       <div className="min-h-0 flex-1 space-y-6 overflow-y-auto px-5 py-4">
         <fieldset className="space-y-3">
           <legend className="text-sm font-semibold">Order: which request runs next</legend>
@@ -135,12 +162,67 @@ export function ChangePolicy({ pool, serving, policies, onDone, onClose }: Props
           <p className="text-sm text-soft">{question("routing", routing)}</p>
           <ParameterFields key={routing} prefix="routing." known={known("routing", routing)} texts={routed} errors={route.errors} onChange={setRouted} />
         </fieldset>
+        {serving.room && (
+          <fieldset className="grid grid-cols-1 gap-x-4 gap-y-3 sm:grid-cols-2">
+            <legend className="mb-2 text-sm font-semibold">Room</legend>
+            <label className="text-sm">
+              <span className="mb-1 block font-medium">Prefill credit [tokens]</span>
+              <input className="field w-full font-mono text-xs" value={credit} placeholder="automatic" inputMode="numeric" aria-invalid={room.prefill_credit === undefined || undefined} onChange={(event) => setCredit(event.target.value)} />
+            </label>
+            <label className="text-sm">
+              <span className="mb-1 block font-medium">Headroom [slots]</span>
+              <input className="field w-full font-mono text-xs" value={headroom} placeholder="automatic" inputMode="numeric" aria-invalid={room.headroom_slots === undefined || undefined} onChange={(event) => setHeadroom(event.target.value)} />
+            </label>
+          </fieldset>
+        )}
+        <Objects pool={pool} objects={objects} onChange={setObjects} />
         <div className="rounded-md bg-raised px-3 py-2">
           <h3 className="label mb-1">What changes</h3>
           <Diff changes={changes} empty="No changes yet." />
         </div>
+        <fieldset className="space-y-2">
+          <legend className="text-sm font-semibold">Replay</legend>
+          <div className="flex flex-wrap items-end gap-3 text-sm">
+            <label>
+              <span className="mb-1 block font-medium">On</span>
+              <select className="field" value={choice} onChange={(event) => setChoice(event.target.value)}>
+                {WINDOWS.map(({ value, label }) => (
+                  <option key={value} value={value}>
+                    {label}
+                  </option>
+                ))}
+              </select>
+            </label>
+            {choice === "chosen" && (
+              <>
+                <label>
+                  <span className="mb-1 block font-medium">From (this browser's time)</span>
+                  <input type="datetime-local" className="field" value={from} onChange={(event) => setFrom(event.target.value)} />
+                </label>
+                <label>
+                  <span className="mb-1 block font-medium">To</span>
+                  <input type="datetime-local" className="field" value={to} onChange={(event) => setTo(event.target.value)} />
+                </label>
+              </>
+            )}
+          </div>
+          <label className="block text-sm">
+            <span className="mb-1 block font-medium">Reason</span>
+            <input className="field w-full" value={reason} maxLength={250} placeholder="optional; for the history" onChange={(event) => setReason(event.target.value)} />
+          </label>
+        </fieldset>
       </div>
-      <Foot error={save.error} pending={save.isPending} blocked={wrong || changes.length === 0} action="Apply policy" note={`Version ${serving.number} can be restored with one click.`} onClose={onClose} onRun={() => save.mutate()} />
+      <Foot error={propose.error ?? save.error} pending={propose.isPending || save.isPending} blocked={wrong || noWindow || changes.length === 0} action="Replay the draft" note={`Version ${serving.number} can be restored with one click.`} onClose={onClose} onRun={() => propose.mutate()}>
+        <button
+          type="button"
+          className="button h-9"
+          disabled={save.isPending || wrong || ofPolicy.length === 0 || ofPolicy.length < changes.length}
+          title={ofPolicy.length < changes.length ? "Credit, headroom, shares, tiers and slots go through a replay, or are changed on their own pages." : undefined}
+          onClick={() => save.mutate()}
+        >
+          Apply policy
+        </button>
+      </Foot>
     </Sheet>
   );
 }

@@ -206,6 +206,7 @@ function OfPool({ pool }: { pool: string }) {
   const [back, setBack] = useState<Version | null>(null);
   const [reason, setReason] = useState("");
   const [open, setOpen] = useState<"change" | "trial" | null>(null);
+  const [told, setTold] = useState<number | null>(null); // the trial whose story is open
   const error = versions.error ?? policies.error;
   if (error) return <Failed error={error} retry={() => void Promise.all([versions.refetch(), policies.refetch()])} />;
   if (!versions.data || !policies.data) return <Waiting />;
@@ -230,7 +231,7 @@ function OfPool({ pool }: { pool: string }) {
     <div className="space-y-6">
       <div className="flex flex-wrap gap-2">
         <button type="button" className="button-primary" disabled={!serving} onClick={() => setOpen("change")}>
-          Change policy…
+          Change…
         </button>
         {before && (
           <button type="button" className="button h-9" onClick={() => setBack(before)}>
@@ -245,11 +246,11 @@ function OfPool({ pool }: { pool: string }) {
         </div>
         <LabTrust pool={pool} />
       </div>
-      <Trials pool={pool} tuning={tuning.data} onNew={() => setOpen("trial")} />
+      <Trials pool={pool} tuning={tuning.data} told={told} onTold={setTold} onNew={() => setOpen("trial")} />
       <Section title="History">
         <History versions={rows} onBack={setBack} />
       </Section>
-      {serving && open === "change" && <ChangePolicy pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} />}
+      {serving && open === "change" && <ChangePolicy pool={pool} serving={serving} policies={policies.data} onDone={done} onTrial={(trial) => { done(`Draft ${trial.id} is replayed; nothing has changed yet.`); setTold(trial.id); }} onClose={() => setOpen(null)} />}
       {serving && open === "trial" && <NewTrial pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} minutes={Math.round((tuning.data?.effective.interval_s ?? 300) / 60)} />}
       {back && serving && (
         <Confirm

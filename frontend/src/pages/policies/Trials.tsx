@@ -13,7 +13,8 @@ import { useDark } from "../../lib/theme";
 import type { Measured } from "../lab/lab";
 import { TrustNote } from "../lab/TrustNote";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { flat, shown } from "./params";
+import { thresholds, waited } from "./drafts";
+import { flat, shown, within } from "./params";
 import { Section } from "./parts";
 
 const REFRESH_MS = 5000;
@@ -95,7 +96,7 @@ function StudyNote({ pool, study }: { pool: string; study: Study }) {
   );
 }
 
-function Pairs({ title, rows, format }: { title: string; rows: Record<string, [number, number]> | undefined; format: (value: number) => string }) {
+function Pairs({ title, rows, format, error }: { title: string; rows: Record<string, [number, number]> | undefined; format: (value: number) => string; error?: number }) {
   const found = Object.entries(rows ?? {});
   if (found.length === 0) return null;
   return (
@@ -119,15 +120,16 @@ function Pairs({ title, rows, format }: { title: string; rows: Record<string, [n
               {name}
             </th>
             <td className="text-right">{format(before)}</td>
-            <td className="text-right font-medium">{format(after)}</td>
+            <td className="text-right font-medium">
+              {format(after)}
+              {error !== undefined && <span className="font-normal text-faint"> ({(within(after, error) ?? []).map(format).join(" to ")})</span>}
+            </td>
           </tr>
         ))}
       </tbody>
     </table>
   );
 }
-
-const waited = (s: number): string => `${s.toFixed(s < 10 ? 2 : 0)} s`;
 
 /** One trial's whole story. */
 function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; trust: Measured | null; onClose: () => void }) {
@@ -155,6 +157,7 @@ function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; tr
             ))}
           </dl>
         </section>
+        {trial.state === "proposed" && !trial.ended_at && !gate.reason && <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">Its replay begins as soon as there is enough traffic; nothing has changed yet.</p>}
         {(trial.reward !== null || gate.reason) && <TrustNote trust={trust} pool={pool} />}
         {trial.reward !== null && (
           <section>
@@ -166,10 +169,12 @@ function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; tr
           <section className="space-y-2">
             <h3 className="label">Replay compared with the active version</h3>
             <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">
-              <Badge tone={gate.passed ? "good" : "bad"}>{gate.passed ? "passed" : "not passed"}</Badge> {gate.reason}
+              <Badge tone={gate.passed ? "good" : gate.hurts === false ? "plain" : "bad"}>{gate.passed ? "better" : gate.hurts === false ? "not better, hurts nobody" : "not passed"}</Badge> {gate.reason}
             </p>
             {gate.gain !== undefined && <p className="text-sm text-soft">Reward raised by {gate.gain.toFixed(4)} on average, and by at least {(gate.least_gain ?? 0).toFixed(4)} with 95 % confidence.</p>}
-            <Pairs title="p99 wait by tier and prompt length" rows={gate.waits} format={waited} />
+            <Pairs title="In time by tier, of all asked for" rows={gate.attainment} format={(value) => text(percent(value))} />
+            <Pairs title="p99 wait by tier and prompt length" rows={gate.waits} format={waited} error={trust?.worst} />
+            <p className="text-2xs text-faint">{trust ? `Simulated figures of this pool were up to ${text(percent(trust.worst))} off when that was last measured; the range in brackets allows for it.` : "How far simulated figures of this pool are from live ones is unknown."}</p>
           </section>
         )}
         {trial.canary_at && (
@@ -229,13 +234,19 @@ function Mode({ pool, tuning }: { pool: string; tuning: Tuning }) {
   );
 }
 
+interface Asked {
+  trial: Trial;
+  what: "start" | "stop" | "keep";
+}
+const ASK: Record<Asked["what"], string> = { start: "Start trial", stop: "End trial", keep: "Keep trial" };
+
 /** What was tried in a pool, what it was worth, and what became of it. */
-export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning | undefined; onNew: () => void }) {
+export function Trials({ pool, tuning, told, onTold: setTold, onNew }: { pool: string; tuning: Tuning | undefined; told: number | null; onTold: (trial: number | null) => void; onNew: () => void }) {
   const client = useQueryClient();
   const trials = useQuery({ queryKey: ["tuning", "trials", pool], queryFn: ({ signal }) => get<Listed<Trial>>(`pools/${pool}/trials`, {}, signal), refetchInterval: REFRESH_MS });
-  const [told, setTold] = useState<number | null>(null);
-  const [asked, setAsked] = useState<{ trial: Trial; what: "start" | "stop" } | null>(null);
-  const run = useMutation({ mutationFn: ({ trial, what }: { trial: Trial; what: "start" | "stop" }) => send<Trial>("POST", `pools/${pool}/trials/${trial.id}/${what}`) });
+  const [asked, setAsked] = useState<Asked | null>(null);
+  const [minutes, setMinutes] = useState("");
+  const run = useMutation({ mutationFn: ({ trial, what }: Asked) => send<Trial>("POST", `pools/${pool}/trials/${trial.id}/${what}`, what === "start" && Number(minutes) >= 1 ? { minutes: Number(minutes) } : undefined) });
   const rows = trials.data?.results ?? [];
   const canary = rows.find((row) => row.state === "canary");
   const story = rows.find((row) => row.id === told);
@@ -300,7 +311,10 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
             Trial {canary.id} serves as version {canary.version} until {moment(Date.parse(canary.canary_until) / 1000)} ({age(Math.max(0, (Date.parse(canary.canary_until) - Date.now()) / 1000))} left), then it is kept or rolled back.
           </p>
           <button type="button" className="button" onClick={() => setTold(canary.id)}>
-            Guard rails
+            Before and after
+          </button>
+          <button type="button" className="button" onClick={() => setAsked({ trial: canary, what: "keep" })}>
+            Keep it now
           </button>
           <button type="button" className="button-danger" onClick={() => setAsked({ trial: canary, what: "stop" })}>
             End trial
@@ -311,8 +325,8 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
       {story && <Story trial={story} pool={pool} trust={tuning?.trust ?? null} onClose={() => setTold(null)} />}
       {asked && (
         <Confirm
-          title={asked.what === "start" ? `Start trial ${asked.trial.id}?` : `End trial ${asked.trial.id}?`}
-          action={asked.what === "start" ? "Start trial" : "End trial"}
+          title={`${ASK[asked.what]} ${asked.trial.id}?`}
+          action={ASK[asked.what]}
           danger={asked.what === "stop"}
           onClose={() => setAsked(null)}
           onRun={async () => {
@@ -324,7 +338,20 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
           }}
         >
           {asked.what === "start" ? (
-            <p>It is active for the whole pool for {tuning ? age(tuning.effective.interval_s ?? 300) : "one interval"}. If SLO attainment or waits get worse, it is rolled back automatically.</p>
+            <>
+              <label className="block">
+                <span className="mb-1 block font-medium text-ink">For how many minutes</span>
+                <input className="field w-32" inputMode="decimal" value={minutes} placeholder={String(Math.max(1, Math.round((tuning?.effective.interval_s ?? 300) / 60)))} onChange={(event) => setMinutes(event.target.value)} />
+              </label>
+              <p>It is active for the whole pool for that time, and kept at its end. It is rolled back at once if</p>
+              <ul className="list-disc pl-5">
+                {thresholds(tuning?.effective ?? {}).map((line) => (
+                  <li key={line}>{line}</li>
+                ))}
+              </ul>
+            </>
+          ) : asked.what === "keep" ? (
+            <p>It ends now and stays active. Version {asked.trial.base} can be restored with one click.</p>
           ) : (
             <p>Version {asked.trial.base} becomes active again at once. The results of the trial are kept.</p>
           )}

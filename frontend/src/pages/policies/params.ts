@@ -1,6 +1,6 @@
 /** Parameters of policies as forms and diffs show them. Pure. */
 
-import type { Params, PolicyInfo, Version } from "../../api/operate";
+import type { Params, PolicyInfo, Tried, Version } from "../../api/operate";
 
 export type Texts = Record<string, string>;
 
@@ -31,7 +31,7 @@ export interface Change {
   after: unknown;
 }
 
-type Content = Pick<Version, "policy" | "policy_params" | "modifiers" | "routing" | "routing_params"> & { room?: Record<string, number | null> | null };
+type Content = Pick<Version, "policy" | "policy_params" | "modifiers" | "routing" | "routing_params"> & { room?: Record<string, number | null> | null; objects?: readonly Tried[] };
 
 /** How a version's room reads; null where it is automatic. */
 const ROOM: Record<string, string> = { prefill_credit: "prefill credit", headroom_slots: "headroom" };
@@ -45,7 +45,16 @@ export const flat = (content: Content): Params => ({
   routing: content.routing,
   ...Object.fromEntries(Object.entries(content.routing_params).map(([name, value]) => [`routing ${name}`, value])),
   ...roomOf(content.room),
+  ...Object.fromEntries((content.objects ?? []).flatMap(({ kind, name, values }) => Object.entries(values).map(([field, value]) => [`${kind} ${name} ${field}`, value]))),
 });
+
+/** The changes of other objects as lines of a difference. */
+export const triedChanges = (objects: readonly Tried[] | undefined): Change[] => (objects ?? []).flatMap(({ kind, name, values, was }) => Object.entries(values).map(([field, after]) => ({ name: `${kind} ${name} ${field}`, before: was[field], after })));
+
+/** A simulated figure with the simulator's present error around it; undefined where that was never measured. */
+export function within(value: number, error: number | undefined): [number, number] | undefined {
+  return error === undefined ? undefined : [value / (1 + error), value * (1 + error)];
+}
 
 /** What would change from one version to the other; undefined where it is not there. */
 export function difference(from: Content, to: Content): Change[] {

@@ -1,7 +1,8 @@
 import { expect, it } from "vitest";
 import type { Version } from "../../api/operate";
+import { roomTyped, thresholds, windowOf, withoutValue, withValue } from "./drafts";
 import { picture } from "./histogram";
-import { changesOf, difference, inForce, previous, shown, typed } from "./params";
+import { changesOf, difference, inForce, previous, shown, triedChanges, typed, within } from "./params";
 
 const version = (number: number, more: Partial<Version> = {}): Version => ({
   number,
@@ -69,4 +70,36 @@ it("queues stand over the lengths they hold", () => {
   expect(found.queues.map(({ left, right, share }) => [left, right, share])).toEqual([[0, 1 / 3, 10 / 15], [2 / 3, 1, 5 / 15]]);
   expect(found.ticks.map((tick) => tick.label)).toEqual(["64", "128", "256", "512"]);
   expect(picture({ edges: [], recent: [], sample: [], queues: [] }).bars).toEqual([]);
+});
+
+it("a draft's window is whole hours back, two moments, or the latest traffic", () => {
+  const now = Date.parse("2026-11-23T12:00:00Z");
+  expect(windowOf("", "", "", now)).toBeUndefined();
+  expect(windowOf("6", "", "", now)).toEqual({ since: "2026-11-23T06:00:00.000Z", until: "2026-11-23T12:00:00.000Z" });
+  expect(windowOf("chosen", "2026-11-22T14:00:00Z", "2026-11-22T16:00:00Z", now)).toEqual({ since: "2026-11-22T14:00:00.000Z", until: "2026-11-22T16:00:00.000Z" });
+  expect(windowOf("chosen", "2026-11-22T14:00", "", now)).toBeUndefined();
+});
+
+it("an empty room is automatic, and half a slot is none", () => {
+  expect([roomTyped(" "), roomTyped("0"), roomTyped("512"), roomTyped("1.5"), roomTyped("-1")]).toEqual([null, 0, 512, undefined, undefined]);
+});
+
+it("values to try replace each other by field, and leave with their object", () => {
+  const once = withValue([], "entitlement", "acme-gold", "concurrency", 4, 9);
+  const twice = withValue(withValue(once, "entitlement", "acme-gold", "concurrency", 4, 6), "tier", "gold", "weight", 30, 50);
+  expect(triedChanges(twice)).toEqual([
+    { name: "entitlement acme-gold concurrency", before: 4, after: 6 },
+    { name: "tier gold weight", before: 30, after: 50 },
+  ]);
+  expect(withoutValue(twice, "tier", "gold", "weight").map(({ name }) => name)).toEqual(["acme-gold"]);
+});
+
+it("a simulated figure stands with the simulator's error, and without one that is not known", () => {
+  expect(within(2, 0.25)).toEqual([1.6, 2.5]);
+  expect(within(2, undefined)).toBeUndefined();
+});
+
+it("what stops a trial is told with its numbers, and a number that is missing is not made up", () => {
+  expect(thresholds({ drop: 0.05, alarm: 0.05, wait_factor: 1.5, starvation_s: 5, starvation: 1.5, least_canary: 30 })[1]).toBe("p95 wait of a tier grows above 1.5 times what it was and above 5.00 s");
+  expect(thresholds({})[3]).toMatch(/fewer than unknown requests/);
 });

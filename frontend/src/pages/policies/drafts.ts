@@ -1,0 +1,43 @@
+/** A draft of any change of a pool, as its form holds it. Pure. */
+
+import type { Tried } from "../../api/operate";
+import { percent, text } from "../../lib/format";
+
+export const waited = (s: number): string => `${s.toFixed(s < 10 ? 2 : 0)} s`;
+
+/** A window of traffic as the server takes it; undefined: the latest, or one that is not complete. */
+export function windowOf(choice: string, from: string, to: string, nowMs: number): { since: string; until: string } | undefined {
+  if (choice === "") return undefined;
+  if (choice !== "chosen") return { since: new Date(nowMs - Number(choice) * 3_600_000).toISOString(), until: new Date(nowMs).toISOString() };
+  const [since, until] = [Date.parse(from), Date.parse(to)];
+  return Number.isFinite(since) && Number.isFinite(until) ? { since: new Date(since).toISOString(), until: new Date(until).toISOString() } : undefined;
+}
+
+/** Tokens or slots as somebody types them; null: automatic, undefined: no whole number. */
+export const roomTyped = (text: string): number | null | undefined => (text.trim() === "" ? null : /^\d+$/.test(text.trim()) ? Number(text) : undefined);
+
+/** One more value among those to try; a field that is named again is replaced. */
+export function withValue(objects: readonly Tried[], kind: string, name: string, field: string, was: unknown, value: number): Tried[] {
+  const old = objects.find((one) => one.kind === kind && one.name === name);
+  const next: Tried = { kind, name, values: { ...old?.values, [field]: value }, was: { ...old?.was, [field]: was } };
+  return [...objects.filter((one) => one !== old), next];
+}
+
+export function withoutValue(objects: readonly Tried[], kind: string, name: string, field: string): Tried[] {
+  return objects.flatMap((one) => {
+    if (one.kind !== kind || one.name !== name) return [one];
+    const left = Object.entries(one.values).filter(([held]) => held !== field);
+    return left.length ? [{ ...one, values: Object.fromEntries(left) }] : [];
+  });
+}
+
+/** What stops a trial, with its numbers (scheduling/tuning/guard.py). */
+export function thresholds(settings: Record<string, number>): string[] {
+  const say = (name: string, format: (value: number) => string) => (settings[name] === undefined ? "unknown" : format(settings[name]));
+  return [
+    `SLO attainment of a tier falls by ${say("drop", (value) => text(percent(value)))} or more, told with ${say("alarm", (value) => text(percent(value)))} chance of a false alarm`,
+    `p95 wait of a tier grows above ${say("wait_factor", String)} times what it was and above ${say("starvation_s", waited)}`,
+    `a request waits longer than ${say("starvation", String)} times the p99 wait of before`,
+    `nobody could watch it for a minute; and it is not kept with fewer than ${say("least_canary", String)} requests`,
+  ];
+}
