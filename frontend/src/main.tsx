@@ -25,6 +25,13 @@ const Prices = lazy(() => catalog().then((page) => ({ default: page.Prices })));
 const Roles = lazy(() => catalog().then((page) => ({ default: page.Roles })));
 const AuditPage = lazy(() => catalog().then((page) => ({ default: page.AuditPage })));
 const Requests = lazy(() => import("./pages/requests/Requests").then((page) => ({ default: page.Requests })));
+const objects = () => import("./pages/objects/pages");
+const PoolPage = lazy(() => objects().then((page) => ({ default: page.PoolPage })));
+const BackendPage = lazy(() => objects().then((page) => ({ default: page.BackendPage })));
+const KeyPage = lazy(() => objects().then((page) => ({ default: page.KeyPage })));
+const ModelPage = lazy(() => objects().then((page) => ({ default: page.ModelPage })));
+const UserPage = lazy(() => objects().then((page) => ({ default: page.UserPage })));
+const Home = lazy(() => import("./pages/objects/Home").then((page) => ({ default: page.Home })));
 const Playground = lazy(() => import("./pages/playground/Playground").then((page) => ({ default: page.Playground })));
 const Policies = lazy(() => import("./pages/policies/Policies").then((page) => ({ default: page.Policies })));
 const Lab = lazy(() => import("./pages/lab/Lab").then((page) => ({ default: page.Lab })));
@@ -51,9 +58,15 @@ const router = createBrowserRouter(
       <Route element={<Catalog />}>
         <Route path="tenants" element={<TenantList />} />
         <Route path="tenants/:tenant/:tab?" element={<TenantPage />} />
+        <Route path="me" element={<Home />} />
         <Route path="usage" element={<UsagePage />} />
         <Route path="pools" element={<Pools />} />
+        <Route path="pools/:pool" element={<PoolPage />} />
         <Route path="backends" element={<Backends />} />
+        <Route path="backends/:backend" element={<BackendPage />} />
+        <Route path="keys/:key" element={<KeyPage />} />
+        <Route path="models/*" element={<ModelPage />} />
+        <Route path="users/:user" element={<UserPage />} />
         <Route path="adapters" element={<Adapters />} />
         <Route path="tiers" element={<Tiers />} />
         <Route path="slos" element={<Slos />} />

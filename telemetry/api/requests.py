@@ -104,6 +104,7 @@ class RequestsQuery(serializers.Serializer[Any]):
     user = serializers.CharField(required=False, help_text="As the requests name it, else the user of their key.")
     instead_of = serializers.CharField(required=False, help_text="Taken over by a fallback from this entitlement.")
     pool = serializers.CharField(required=False)
+    model = serializers.CharField(required=False, help_text="As the request named it.")
     backend = serializers.CharField(required=False, help_text="Operators and admins only.")
     outcome = serializers.ChoiceField([o.value for o in Outcome], required=False)
     reason = serializers.ChoiceField([r.value for r in Reason], required=False)

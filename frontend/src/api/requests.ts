@@ -25,6 +25,7 @@ export interface Filters {
   key_id: string;
   user: string;
   backend: string;
+  model: string;
   from: string;
   to: string;
   waited_over: string;

@@ -11,7 +11,7 @@ it("a key's secret never leaves the window", () => {
 
 it("a leaked key leads to where it is revoked and to its requests", () => {
   const list = commands("qm-k2iTIrq3PyL3", [key], "admin");
-  expect(list.map(({ to }) => to)).toEqual(["/tenants/acme/keys", "/requests?key_id=k2iTIrq3PyL3", "/tenants/acme/keys"]);
+  expect(list.map(({ to }) => to)).toEqual(["/keys/k2iTIrq3PyL3", "/requests?key_id=k2iTIrq3PyL3", "/tenants/acme/keys"]);
 });
 
 it("a found tenant can be opened, looked into and paused, and a paused one resumed", () => {

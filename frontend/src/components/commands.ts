@@ -33,11 +33,11 @@ function objects(found: readonly Found[]): Command[] {
       case "project":
         return { ...shown, to: `/tenants/${row.tenant}/projects` };
       case "key":
-        return { ...shown, to: `/tenants/${row.tenant}/keys` };
+        return { ...shown, to: `/keys/${encodeURIComponent(row.id)}` };
       case "pool":
-        return { ...shown, to: `/?pool=${encodeURIComponent(row.id)}` };
+        return { ...shown, to: `/pools/${encodeURIComponent(row.id)}` };
       case "backend":
-        return { ...shown, to: "/backends" };
+        return { ...shown, to: `/backends/${encodeURIComponent(row.id)}` };
       case "request":
         return { ...shown, to: `/requests?request=${encodeURIComponent(row.id)}` };
       default:

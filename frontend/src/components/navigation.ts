@@ -28,11 +28,12 @@ export const pages: readonly Item[] = [
   { path: "/playground", label: "Playground", roles: everyone, group: "Investigate" },
   { path: "/policies", label: "Policies", roles: staff, group: "Capacity" },
   { path: "/lab", label: "Lab", roles: staff, group: "Capacity" },
-  { path: "/tenants", label: "Tenants", roles: everyone, group: "Tenants", also: ["/usage", "/pools", "/backends", "/adapters", "/tiers", "/slos", "/prices", "/roles", "/audit"] },
+  { path: "/tenants", label: "Tenants", roles: everyone, group: "Tenants", also: ["/usage", "/pools", "/backends", "/adapters", "/tiers", "/slos", "/prices", "/roles", "/audit", "/keys", "/models", "/users", "/me"] },
 ];
 
 /** Pages within others, for the palette. */
 export const within: readonly Pick<Item, "path" | "label" | "roles">[] = [
+  { path: "/me", label: "My access", roles: everyone },
   { path: "/pools", label: "Pools", roles: everyone },
   { path: "/backends", label: "Backends", roles: staff },
   { path: "/adapters", label: "Adapters", roles: everyone },

@@ -14,7 +14,7 @@ import { Outcome, Slo } from "./Outcome";
 import { SavedViews } from "./SavedViews";
 
 const REFRESH_MS = 5000;
-const names = ["outcome", "reason", "pool", "tenant", "tier", "entitlement", "key_id", "user", "backend", "request_id", "slo_met", "waited_over", "waited_under", "ttft_over", "ttft_under", "total_over", "total_under", "from", "to"] as const satisfies (keyof Filters)[];
+const names = ["outcome", "reason", "pool", "tenant", "tier", "entitlement", "key_id", "user", "backend", "model", "request_id", "slo_met", "waited_over", "waited_under", "ttft_over", "ttft_under", "total_over", "total_under", "from", "to"] as const satisfies (keyof Filters)[];
 
 const took = (ms: number | null): string => text(duration(ms ?? undefined));
 

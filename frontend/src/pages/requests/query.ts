@@ -10,6 +10,7 @@ export const TERMS = {
   tier: "a tier",
   pool: "a pool",
   backend: "a backend",
+  model: "a model, as the request named it",
   entitlement: "an entitlement",
   key: "a key, with or without qm-",
   user: "a user, as the requests or the key name it",
@@ -24,7 +25,7 @@ export const TERMS = {
 } as const;
 export type Term = keyof typeof TERMS;
 
-const PLAIN: Partial<Record<Term, keyof Filters>> = { tenant: "tenant", tier: "tier", pool: "pool", backend: "backend", entitlement: "entitlement", user: "user", outcome: "outcome", reason: "reason", id: "request_id" };
+const PLAIN: Partial<Record<Term, keyof Filters>> = { tenant: "tenant", tier: "tier", pool: "pool", backend: "backend", model: "model", entitlement: "entitlement", user: "user", outcome: "outcome", reason: "reason", id: "request_id" };
 const SPANS: readonly Term[] = ["waited", "ttft", "total"];
 const UNITS: Record<string, number> = { ms: 0.001, s: 1, min: 60, m: 60, h: 3600, "": 1 };
 

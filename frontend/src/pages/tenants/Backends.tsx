@@ -176,7 +176,9 @@ export function Backends() {
       className: "max-w-64",
       cell: (row) => (
         <>
-          {row.slug}
+          <Link className="link" to={`/backends/${row.slug}`}>
+            {row.slug}
+          </Link>
           <span className="block truncate font-mono text-2xs font-normal text-faint" title={row.url}>
             {row.url}
           </span>

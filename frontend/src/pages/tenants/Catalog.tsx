@@ -9,6 +9,7 @@ const staff: readonly Role[] = ["admin", "operator"];
 /** the catalog's pages; who may not read one is not offered it. */
 export const sections: readonly { path: string; label: string; roles: readonly Role[] }[] = [
   { path: "/tenants", label: "Tenants", roles: everyone },
+  { path: "/me", label: "My access", roles: ["member"] },
   { path: "/usage", label: "Usage", roles: everyone },
   { path: "/pools", label: "Pools", roles: everyone },
   { path: "/backends", label: "Backends", roles: staff },

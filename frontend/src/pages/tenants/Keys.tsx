@@ -77,7 +77,7 @@ export function Keys({ tenant }: { tenant: string }) {
       className: "max-w-60",
       cell: (row) => (
         <>
-          <span className="block truncate">{row.name}</span>
+          <Link className="link block truncate" to={`/keys/${encodeURIComponent(row.id)}`}>{row.name}</Link>
           <span className="block font-mono text-2xs font-normal whitespace-nowrap text-faint">qm-{row.id}</span>
           <Link className="link text-2xs font-normal" to={`/requests?key_id=${row.id}`}>
             requests

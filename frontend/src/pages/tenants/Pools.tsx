@@ -46,7 +46,7 @@ export function Pools() {
       className: "max-w-56",
       cell: (row) => (
         <>
-          <Link className="link" to={`/?pool=${row.slug}`}>
+          <Link className="link" to={`/pools/${row.slug}`}>
             {row.slug}
           </Link>
           {row.description && <span className="block truncate text-2xs font-normal text-faint">{row.description}</span>}

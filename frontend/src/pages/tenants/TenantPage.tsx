@@ -11,6 +11,7 @@ import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCurrentInView } from "../../lib/useCurrentInView";
 import { useCatalog, useRefresh, useSnapshots } from "./data";
+import { Past } from "../objects/ObjectPage";
 import { AuditPanel } from "./Audit";
 import { Entitlements } from "./Entitlements";
 import { Keys } from "./Keys";
@@ -32,6 +33,7 @@ const tabs = [
   { id: "quotas", label: "Quotas", panel: Quotas },
   ...(user.role === "member" ? [] : [{ id: "neighbours", label: "Neighbours", panel: NeighboursPanel }]),
   { id: "usage", label: "Usage", panel: ({ tenant }: { tenant: string }) => <UsagePanel tenant={tenant} /> },
+  { id: "past", label: "Past", panel: ({ tenant }: { tenant: string }) => <Past filters={{ tenant }} events={{ pool: "", subject: tenant }} /> },
   { id: "audit", label: "Audit", panel: ({ tenant }: { tenant: string }) => <AuditPanel query={{ tenant }} /> },
 ];
 

@@ -1,0 +1,180 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import { Link, useNavigate, useSearchParams } from "react-router";
+import { eventsOf, type Happened } from "../../api/events";
+import type { Filters } from "../../api/requests";
+import { Badge, type Tone } from "../../components/Badge";
+import { Notices } from "../../components/Notices";
+import { since } from "../../components/Outages";
+import { Segmented } from "../../components/Segmented";
+import { Table, type Column } from "../../components/Table";
+import { useNow, useOutages } from "../../feed/live";
+import { cutsPast } from "../../feed/outages";
+import { moment, utc } from "../../lib/format";
+import { user } from "../../lib/page";
+import { Explore } from "../requests/Explore";
+import { Failed, Waiting } from "../tenants/parts";
+import { eventsAbout, RANGES, rangeOf, requestsOf, spanOf } from "./past";
+
+export const NO_FILTERS: Filters = {
+  tier: "", entitlement: "", key_id: "", user: "", backend: "", model: "", from: "", to: "", waited_over: "", waited_under: "", ttft_over: "", ttft_under: "", total_over: "", total_under: "",
+  outcome: "", reason: "", pool: "", tenant: "", request_id: "", slo_met: "",
+};
+const LOOK = ["heat", "group"]; // what Explore keeps in the address itself
+const tones: Record<string, Tone> = { alert: "bad", state: "bad", backend: "warn", leader: "warn" };
+
+const columns: Column<Happened>[] = [
+  { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(Date.parse(row.at) / 1000)}>{moment(Date.parse(row.at) / 1000)}</time> },
+  { label: "Kind", cell: (row) => <Badge tone={tones[row.kind]}>{row.kind}</Badge> },
+  { label: "Event", className: "min-w-72", cell: (row) => row.line },
+  { label: "By", cell: (row) => row.actor || "–" },
+];
+
+interface PastProps {
+  /** What the requests of this object have in common. */
+  filters: Partial<Filters>;
+  /** Whose outages cut its past short; missing: of any pool. */
+  pool?: string;
+  /** Of which events: those of this pool, and of them those about this name. Missing: none are shown. */
+  events?: { pool: string; subject?: string };
+}
+
+/** The past of an object: its requests summed up over a range, and what happened to it. */
+export function Past({ filters, pool, events }: PastProps) {
+  const [query, setQuery] = useSearchParams();
+  const navigate = useNavigate();
+  const now = useNow();
+  const range = rangeOf(query.get("range"));
+  const { from, to } = spanOf(range, now * 1000);
+  const missing = cutsPast(useOutages(), pool);
+  const asked: Filters = { ...NO_FILTERS, ...filters, from, to };
+  const shown = events !== undefined && user.role !== "member";
+  const happened = useQuery({
+    queryKey: ["events", "object", events?.pool, range, to],
+    queryFn: ({ signal }) => eventsOf(events?.pool ?? "", Date.parse(from) / 1000, Date.parse(to) / 1000, signal),
+    enabled: shown,
+    placeholderData: keepPreviousData,
+  });
+  const change = (changes: Record<string, string>) => {
+    if (Object.keys(changes).every((name) => LOOK.includes(name)))
+      setQuery((old) => {
+        for (const [name, value] of Object.entries(changes)) {
+          if (value) old.set(name, value);
+          else old.delete(name);
+        }
+        return old;
+      });
+    else void navigate(requestsOf({ ...asked, ...changes }));
+  };
+  const rows = eventsAbout(happened.data?.events ?? [], events?.subject);
+  return (
+    <div className="space-y-4">
+      <section aria-labelledby="past">
+        <div className="mb-2 flex flex-wrap items-center gap-3">
+          <h2 id="past" className="text-sm font-medium">
+            Requests
+          </h2>
+          <Segmented label="Time shown" value={range} options={RANGES} onChange={(value) => setQuery((old) => { old.set("range", value); return old; })} />
+          <Link className="link text-sm" to={requestsOf({ ...filters, from, to })}>
+            Open in the explorer
+          </Link>
+        </div>
+        {missing && (
+          <p className="mb-2 text-sm text-warn" data-unknown>
+            Requests that ended {since(missing)} are not in the ledger yet and are missing here.
+          </p>
+        )}
+        <Explore filters={asked} onChange={change} onKnown={ignored} />
+      </section>
+      {shown && (
+        <section aria-labelledby="happened">
+          <h2 id="happened" className="mb-2 text-sm font-medium">
+            Events
+          </h2>
+          {happened.error ? <Failed error={happened.error} retry={() => void happened.refetch()} /> : !happened.data ? <Waiting /> : <Table label="Events" rows={rows} columns={columns} id={(row) => `${row.at} ${row.kind} ${row.subject} ${row.line}`} empty={missing ? `None is known; what happened ${since(missing)} may be missing.` : "Nothing happened to it in this time."} className="max-h-96" />}
+          {happened.data && !happened.data.whole && <p className="mt-1 text-sm text-soft">Only the newest 300 events of this time were looked at; choose a shorter one.</p>}
+        </section>
+      )}
+    </div>
+  );
+}
+
+const ignored = () => undefined;
+
+export interface Fact {
+  label: string;
+  value: ReactNode;
+  note?: string;
+}
+
+/** Figures of now, or what is configured, beside each other. */
+export function Facts({ label, facts }: { label: string; facts: readonly Fact[] }) {
+  return (
+    <dl className="panel mb-4 grid grid-cols-2 gap-x-6 gap-y-3 px-4 py-3 sm:grid-cols-3 lg:grid-cols-5" aria-label={label}>
+      {facts.map((fact) => (
+        <div key={fact.label} className="min-w-0">
+          <dt className="label">{fact.label}</dt>
+          <dd className="font-semibold tracking-tight break-words">
+            {fact.value}
+            {fact.note && <span className="ml-1 text-xs font-normal text-faint">{fact.note}</span>}
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+interface Props extends PastProps {
+  kind: string;
+  name: string;
+  list: { to: string; label: string };
+  state?: ReactNode;
+  intro?: ReactNode;
+  actions?: ReactNode;
+  children?: ReactNode;
+}
+
+/** One object: what it is, how it stands, and its past. */
+export function ObjectPage({ kind, name, list, state, intro, actions, children, ...past }: Props) {
+  return (
+    <>
+      <title>{`${name} · Quartermaster`}</title>
+      <div className="mb-3 flex flex-wrap items-start justify-between gap-x-6 gap-y-2">
+        <div className="min-w-0">
+          <p className="text-sm">
+            <Link className="link" to={list.to}>
+              {list.label}
+            </Link>{" "}
+            <span className="text-faint">/ {kind}</span>
+          </p>
+          <h1 className="mt-1 flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight break-all">
+            {name} {state}
+          </h1>
+          {intro && <p className="text-sm text-soft">{intro}</p>}
+        </div>
+        {actions && <div className="flex flex-wrap gap-2">{actions}</div>}
+      </div>
+      {children}
+      <Past {...past} />
+      <Notices />
+    </>
+  );
+}
+
+export function NoSuch({ kind, name, list }: Pick<Props, "kind" | "name" | "list">) {
+  return (
+    <div className="panel mx-auto my-12 max-w-xl p-8 text-sm text-soft">
+      <title>{`No such ${kind} · Quartermaster`}</title>
+      <h1 className="text-base font-semibold text-ink">
+        There is no {kind} {name}
+      </h1>
+      <p className="mt-2">
+        It may have been deleted, or you may not see it. See{" "}
+        <Link className="link" to={list.to}>
+          {list.label.toLowerCase()}
+        </Link>
+        .
+      </p>
+    </div>
+  );
+}
