@@ -25,16 +25,18 @@ KIND_OF = {
     "pool": "TokenPool",
     "backend": "Backend",
     "tenant": "Tenant",
+    "adapter": "Adapter",
     "project": "Project",
     "entitlement": "TokenEntitlement",
+    "apikey": "ApiKey",
 }
 
 
 def owner_of(instance: models.Model) -> Owner | None:
     """The custom resource that keeps this row, if one does."""
     kind = KIND_OF.get(instance._meta.model_name or "")
-    slug = getattr(instance, "slug", "")
-    return Owner.objects.filter(kind=kind, name=slug).first() if kind and slug else None
+    name = getattr(instance, "slug", "") or getattr(instance, "public_id", "")
+    return Owner.objects.filter(kind=kind, name=name).first() if kind and name else None
 
 
 def resource_of(owner: Owner) -> Owner:
@@ -66,6 +68,15 @@ def refuse_change(actor: Actor, instance: models.Model, changed: Iterable[str]) 
     faults = {name: said for name in changed if name in owner.attributes}
     if faults:
         raise ValidationError(faults)
+
+
+def refuse_rotation(instance: models.Model) -> None:
+    """Raises:
+    ValidationError: the key's value is in a Secret, which would go on to name the old one.
+    """
+    owner = owner_of(instance)
+    if owner is not None:
+        raise ValidationError(f"ApiKey of namespace {owner.namespace} in Kubernetes keeps this key. Rotate it there.")
 
 
 def refuse_delete(actor: Actor, instance: models.Model) -> None:

@@ -229,6 +229,7 @@ def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
     """
     if not 0 <= overlap_s <= 30 * 86_400:
         raise ValidationError({"overlap_s": "Use 0 to 2592000 seconds (30 days)."})
+    ownership.refuse_rotation(key)
     with change(actor=actor):
         key = ApiKey.objects.select_for_update().get(pk=key.pk)
         now = timezone.now()

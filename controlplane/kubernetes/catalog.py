@@ -17,7 +17,7 @@ from django.db.models import Model, ProtectedError
 
 from controlplane.kubernetes import replicas
 from controlplane.kubernetes.leases import Reservation
-from controlplane.kubernetes.resources import RESOURCES
+from controlplane.kubernetes.resources import RESOURCES, SECRET
 from scheduling.core import capacity
 from tenants import ownership, services
 from tenants.audit import Actor
@@ -27,12 +27,12 @@ from tenants.manifest.plan import apply, plan
 from tenants.manifest.reader import ManifestError, Node
 from tenants.models import Backend, Entitlement, Owner, Pool
 
-ONLY_HERE = {"TokenPool": (replicas.SPEC,)}  # fields of a spec that no file has
+ONLY_HERE = {"TokenPool": (replicas.SPEC,), "ApiKey": (SECRET,)}  # fields of a spec that no file has
 FOUND = ("pool", "url", "slots", "kv_tokens")  # what the cluster says of a replica that was found
 ORDER = {resource.kind: at for at, resource in enumerate(RESOURCES)}
 
 
-def _fresh(function: Any) -> Any:
+def fresh(function: Any) -> Any:
     """A connection that PostgreSQL has closed meanwhile is not used again."""
 
     @wraps(function)
@@ -75,11 +75,11 @@ def _node(value: Any, where: str, path: str) -> Node:
     return Node(value, where, 0, path)
 
 
-def _actor(wanted: Wanted) -> Actor:
+def actor_of(wanted: Wanted) -> Actor:
     return Actor(f"{wanted.namespace}/{wanted.name}"[:150], ownership.KUBERNETES)
 
 
-@_fresh
+@fresh
 def reconcile(objects: Iterable[Wanted]) -> dict[str, str]:
     """Makes the catalog say what these resources say. By uid: empty, or why it cannot be.
 
@@ -92,18 +92,18 @@ def reconcile(objects: Iterable[Wanted]) -> dict[str, str]:
         return faults
     together = Actor("operator", ownership.KUBERNETES)
     try:
-        _apply(free, together if len(free) > 1 else _actor(free[0]))
+        _apply(free, together if len(free) > 1 else actor_of(free[0]))
     except ManifestError as error:
         if len(free) == 1:
-            return faults | {free[0].uid: _said(error)}
+            return faults | {free[0].uid: said(error)}
     else:
         return faults | {one.uid: "" for one in free}
     for one in free:
         try:
-            _apply([one], _actor(one))
+            _apply([one], actor_of(one))
             faults[one.uid] = ""
         except ManifestError as error:
-            faults[one.uid] = _said(error)
+            faults[one.uid] = said(error)
     return faults
 
 
@@ -136,11 +136,11 @@ def _own(one: Wanted, desired: Mapping[tuple[str, str], Desired]) -> None:
             key: found for key, found in desired.items() if found.state.get("pool") == one.name and key[0] == "Backend"
         }
     for (kind, name), found in rows.items():
-        said = sorted(rule.attribute for rule in found.kind.fields if rule.path in found.state)
+        names = sorted(rule.attribute for rule in found.kind.fields if rule.path in found.state)
         if kind == one.kind:
-            said += [name for name in ONLY_HERE.get(kind, ()) if name in one.spec]
+            names += [name for name in ONLY_HERE.get(kind, ()) if name in one.spec]
         Owner.objects.update_or_create(
-            kind=kind, name=name, defaults={"namespace": one.namespace, "uid": one.uid, "attributes": said}
+            kind=kind, name=name, defaults={"namespace": one.namespace, "uid": one.uid, "attributes": names}
         )
     if one.kind == "TokenPool":
         _remove_backends(one, {name for kind, name in rows if kind == "Backend"})
@@ -153,15 +153,15 @@ def _remove_backends(one: Wanted, there: set[str]) -> None:
     if replicas.SPEC in one.spec:
         gone = gone.exclude(name__in=Backend.objects.filter(managed=True).values("slug"))
     for owner in gone:
-        _delete("Backend", owner.name, _actor(one))
+        _delete("Backend", owner.name, actor_of(one))
         owner.delete()
 
 
-def _said(error: ManifestError) -> str:
+def said(error: ManifestError) -> str:
     return "; ".join(fault.replace(":0: ", ": ") for fault in error.faults)[:1000]
 
 
-@_fresh
+@fresh
 def remove(one: Wanted) -> str:
     """Deletes the row of a resource that is being deleted. Empty, or why it has to stay for now."""
     owner = Owner.objects.filter(kind=one.kind, name=one.name).first()
@@ -171,9 +171,9 @@ def remove(one: Wanted) -> str:
         with transaction.atomic():
             if one.kind == "TokenPool":
                 for backend in Owner.objects.filter(kind="Backend", uid=one.uid):
-                    _delete("Backend", backend.name, _actor(one))
+                    _delete("Backend", backend.name, actor_of(one))
                     backend.delete()
-            _delete(one.kind, one.name, _actor(one))
+            _delete(one.kind, one.name, actor_of(one))
             owner.delete()
     except ProtectedError as error:
         needed = sorted({f"{row._meta.verbose_name} {row}" for row in error.protected_objects})
@@ -208,7 +208,7 @@ class Addition:
     figures: Mapping[str, int]
 
 
-@_fresh
+@fresh
 def known_replicas(one: Wanted) -> tuple[Pool, list[Known]] | None:
     """The pool of a resource and the replicas that were found for it; None where there is no such pool yet."""
     pool = Pool.objects.filter(slug=one.name).first()
@@ -219,12 +219,12 @@ def known_replicas(one: Wanted) -> tuple[Pool, list[Known]] | None:
     return pool, [Known(row.slug, row.url, "draining" in owners[row.slug].attributes) for row in rows]
 
 
-@_fresh
+@fresh
 def keep_replicas(
     one: Wanted, *, add: Iterable[Addition], drain: Iterable[str], resume: Iterable[str], remove: Iterable[str]
 ) -> dict[str, str]:
     """Writes what was found; ``drain``, ``resume`` and ``remove`` name backends. By URL, why one could not be added."""
-    actor = _actor(one)
+    actor = actor_of(one)
     for name in remove:
         with transaction.atomic():
             _delete("Backend", name, actor)
@@ -284,7 +284,7 @@ class Snapshot:
     reservations: dict[str, Reservation]  # by entitlement
 
 
-@_fresh
+@fresh
 def snapshot() -> Snapshot:
     """States of all pools and entitlements, read in three queries."""
     pools, amounts, reservations, states = {}, {}, {}, {}
@@ -323,7 +323,7 @@ def _shown(amounts: capacity.Amounts) -> dict[str, float]:
     return {names[name]: value for name, value in amounts.as_dict().items()}
 
 
-@_fresh
+@fresh
 def set_leases(found: Mapping[str, tuple[str, str]]) -> None:
     """What the scheduler says of leases: ``services.set_leases``."""
     services.set_leases(found)

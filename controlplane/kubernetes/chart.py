@@ -69,6 +69,7 @@ MORE: dict[str, dict[str, Any]] = {
     "networkPolicy.egressPorts": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}},
     "scaling.namespaces": TEXTS,
     "operator.namespaces": TEXTS,
+    "operator.secrets.namespaces": TEXTS,
 }
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import httpx
 import kopf
 
-from controlplane.kubernetes import catalog, leases, replicas
+from controlplane.kubernetes import catalog, key_secrets, leases, replicas
 from controlplane.kubernetes.api import Api, connect
 from controlplane.kubernetes.catalog import Snapshot, Wanted
 from controlplane.kubernetes.finding import Finder
 from controlplane.kubernetes.resources import BY_KIND, GROUP, RESOURCES, VERSION
+from tenants.keys import make
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Operator:
         self._with_leases = with_leases
         self._leases_told: dict[str, tuple[str, str]] = {}
         self._node_states: dict[str, tuple[dict[str, str], float]] = {}
+        self._key_ids: dict[str, str] = {}  # by uid
         self._info: kopf.ConnectionInfo | None = None
         self._finders: dict[Key, tuple[Finder, asyncio.Task[None], kopf.ConnectionInfo]] = {}
 
@@ -95,7 +97,11 @@ class Operator:
         """
         wanted = _wanted(kind, body)
         try:
-            fault = await asyncio.to_thread(catalog.remove, wanted)
+            if kind == key_secrets.KIND:
+                await asyncio.to_thread(key_secrets.remove, wanted)
+                fault = ""
+            else:
+                fault = await asyncio.to_thread(catalog.remove, wanted)
         except Exception as error:
             raise kopf.TemporaryError(f"the catalog cannot be written: {error}", delay=RETRY_S) from error
         key = (kind, wanted.namespace, wanted.name)
@@ -148,7 +154,7 @@ class Operator:
         self._wake.clear()
 
     async def _round(self, api: Api) -> None:
-        await self._apply()
+        await self._apply(api)
         self._find()
         found = await asyncio.to_thread(catalog.snapshot)
         if self._with_leases:
@@ -158,13 +164,17 @@ class Operator:
                 found = await asyncio.to_thread(catalog.snapshot)
         await _side_by_side([self._write_status(api, key, body, found) for key, body in list(self._bodies.items())])
 
-    async def _apply(self) -> None:
+    async def _apply(self, api: Api) -> None:
         if not self._dirty:
             return
         keys = {key: self._bodies[key] for key in self._dirty if key in self._bodies}
         self._dirty = set()
+        wanted = [_wanted(key[0], body) for key, body in keys.items()]
         try:
-            faults = await asyncio.to_thread(catalog.reconcile, [_wanted(key[0], body) for key, body in keys.items()])
+            faults = await asyncio.to_thread(catalog.reconcile, [w for w in wanted if w.kind != key_secrets.KIND])
+            for one in wanted:  # after what they open
+                if one.kind == key_secrets.KIND:
+                    faults[one.uid] = await self._settle_key(api, one)
         except Exception:
             self._dirty |= set(keys)
             raise
@@ -175,6 +185,32 @@ class Operator:
                 self._faults[key] = fault
             else:
                 self._faults.pop(key, None)
+
+    async def _settle_key(self, api: Api, one: Wanted) -> str:
+        """Empty, or why the key cannot be as its resource says."""
+        place = key_secrets.Place.of(one)
+        base = f"/api/v1/namespaces/{one.namespace}/secrets"
+        try:
+            there = await api.get(f"{base}/{place.name}")
+            value = place.value(there)
+            annotations = ((there or {}).get("metadata") or {}).get("annotations") or {}
+            if await asyncio.to_thread(key_secrets.is_due, one, place, value, annotations):
+                fresh = make()
+                body = place.body(one, fresh)
+                if there is None and not await api.create(base, body):
+                    return "another one made the Secret at the same moment; it is looked at again"
+                if there is not None:
+                    more = {"annotations": body["metadata"]["annotations"]}
+                    await api.patch(f"{base}/{place.name}", {"metadata": more, "data": body["data"]})
+                value = fresh.text
+            self._key_ids[one.uid] = await asyncio.to_thread(key_secrets.settle, one, place, value)
+        except key_secrets.KeyFault as error:
+            return str(error)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 403:
+                raise
+            return f"the operator has no right to Secrets of namespace {one.namespace}: operator.secrets.namespaces"
+        return ""
 
     def _find(self) -> None:
         """A finder for each pool whose replicas the cluster has."""
@@ -297,6 +333,8 @@ class Operator:
             finder = self._finders.get(key)
             status["replicas"] = finder[0].status() if finder is not None else None
         reason = fault
+        if kind == key_secrets.KIND:
+            status["keyId"] = self._key_ids.get(body["metadata"]["uid"])
         if kind == "TokenEntitlement" and not fault:
             states = found.entitlements.get(name, {})
             status |= {"state": states.get("state"), "lease": states.get("lease") or None}

@@ -20,6 +20,7 @@ from tenants.manifest.kinds import BACKEND, BY_NAME, Field, Kind
 
 GROUP = "quartermaster.dev"
 VERSION = "v1alpha1"
+SECRET = "secret"  # noqa: S105  the field of an ApiKey's spec
 API_VERSION = f"{GROUP}/{VERSION}"
 
 
@@ -50,6 +51,9 @@ RESOURCES: tuple[Resource, ...] = (
             *_STATE,
         ),
     ),
+    Resource(
+        "Adapter", "adapters", (("Pool", "string", ".spec.poolRef.name"), ("Model", "string", ".spec.model"), *_STATE)
+    ),
     Resource("Tenant", "tenants", _STATE),
     Resource("Project", "projects", (("Tenant", "string", ".spec.tenantRef.name"), *_STATE)),
     Resource(
@@ -63,8 +67,37 @@ RESOURCES: tuple[Resource, ...] = (
             *_STATE,
         ),
     ),
+    Resource(
+        "ApiKey",
+        "apikeys",
+        (("Key", "string", ".status.keyId"), ("Secret", "string", ".spec.secret.name"), *_STATE),
+    ),
 )
 BY_KIND = {resource.kind: resource for resource in RESOURCES}
+
+
+_SECRET: dict[str, Any] = {
+    "type": "object",
+    "description": "Where the value of the key is, in the namespace of this resource.",
+    "required": ["name"],
+    "properties": {
+        "name": {
+            "type": "string", "minLength": 1, "maxLength": 253,
+            "description": "Made with a fresh value where there is none; a value that is there is taken.",
+        },
+        "key": {"type": "string", "pattern": "^[-._a-zA-Z0-9]{1,253}$", "description": "Empty: api-key."},
+        "rotate": {
+            "type": "string", "maxLength": 100, "description": "Any text; another one makes another value.",
+        },
+        "rotateEverySeconds": {
+            "type": "integer", "minimum": 3600, "description": "Another value is made by itself after so long.",
+        },
+        "overlapSeconds": {
+            "type": "integer", "minimum": 0, "maximum": 30 * 86_400,
+            "description": "So long the value before goes on to work after a rotation. Empty: not at all.",
+        },
+    },
+}  # fmt: skip
 
 
 def definition(resource: Resource) -> dict[str, Any]:
@@ -128,6 +161,9 @@ def _spec(kind: Kind) -> dict[str, Any]:
             "type": "array", "maxItems": 500, "items": inner,
             "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
         }  # fmt: skip
+    if kind.name == "ApiKey":
+        tree["properties"][SECRET] = _SECRET
+        tree["required"] = [SECRET]  # without a displayName it is called like its resource
     # A reference that has to be there makes what it is in required as well.
     for name, node in tree["properties"].items():
         if node.get("required") and node.get("properties"):
@@ -206,6 +242,8 @@ def _status(kind: str) -> dict[str, Any]:
             "answering": amounts,
             "reserved": amounts,
         }
+    if kind == "ApiKey":
+        properties |= {"keyId": text}
     if kind == "TokenEntitlement":
         properties |= {"state": text, "lease": text}
     # kopf keeps nothing here; other operators may.
@@ -220,10 +258,10 @@ def documents() -> Iterator[tuple[str, str]]:
 
 
 def export(namespace: str) -> str:
-    """The catalog as custom resources, one YAML document each. What the cluster does not serve (quotas, prices, roles,
-    keys) is left out."""
+    """The catalog as custom resources, one YAML document each. What the cluster does not serve (quotas, prices, roles)
+    is left out, and so are keys: their values are not known."""
     items = yaml.safe_load(manifest.export())["items"]
-    served = [item for item in items if item["kind"] in BY_KIND]
+    served = [item for item in items if item["kind"] in BY_KIND and item["kind"] != "ApiKey"]
     documents = [
         {"apiVersion": API_VERSION, "kind": item["kind"], "metadata": item["metadata"] | {"namespace": namespace}}
         | {"spec": item["spec"]}

@@ -106,7 +106,8 @@ def _do(change: Change, actor: Actor) -> None:
             services.delete(actor=actor, instance=row)
             return
         for rule in change.kind.fields:
-            if change.desired is not None and rule.path in change.desired.state and rule.attribute != "user":
+            person = change.kind is MEMBERSHIP and rule.attribute == "user"  # set when the row was made
+            if change.desired is not None and rule.path in change.desired.state and not person:
                 value = rule.store(change.desired.state[rule.path])
                 setattr(row, rule.attribute, _row(rule.ref, value, where, rule.attribute) if rule.ref else value)
         services.save(actor=actor, instance=row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
@@ -214,6 +215,43 @@ def test_a_stranger_may_read_and_write_nothing_of_ours(there: Cluster) -> None:
     mine = {"authorization": f"Bearer {there.tokens[OPERATOR]}"}
     for path in ("/api/v1/namespaces/default/secrets", "/apis/apps/v1/namespaces/default/deployments", "/api/v1/nodes"):
         assert there.client.get(path, headers=mine).status_code == 403
+
+
+def test_a_key_is_in_a_secret_that_the_operator_makes_and_rotates(there: Cluster, instance: Up, names: Names) -> None:
+    """... in a namespace where it may, an adapter beside it; in another one it says what it lacks."""
+    with operating(there, instance), httpx.Client(base_url=f"{instance.url}/api/v1", headers=instance.admin()) as api:
+        tier, llama = contract(there, names), pool(there, names, 16)
+        adapter, model = names("Adapter", "tuned"), f"tuned-{os.urandom(3).hex()}"
+        there.make("Adapter", adapter, {"poolRef": {"name": llama}, "model": model})
+        mine = entitlement(there, names, tier, llama, 4, "mine")
+        there.wait(lambda: api.get(f"/adapters/{adapter}").is_success)
+        assert api.get(f"/adapters/{adapter}").json()["model"] == model
+        key = f"app-{os.urandom(3).hex()}"
+        path = f"/api/v1/namespaces/research/secrets/{key}"
+
+        def value() -> str:
+            data = there.call("GET", path).get("data") or {}
+            return base64.b64decode(data.get("api-key", "")).decode()
+
+        def opens(secret: str) -> bool:
+            answer = httpx.get(f"{instance.url}/v1/models", headers={"authorization": f"Bearer {secret}"})
+            return answer.is_success
+
+        there.make("ApiKey", key, {"entitlementRef": {"name": mine}, "secret": {"name": key}}, "research")
+        first = there.wait(value)
+        there.wait(lambda: opens(first))
+        there.change("ApiKey", key, {"secret": {"rotate": "now"}}, "research")
+        second = there.wait(lambda: found if (found := value()) != first else None)
+        there.wait(lambda: opens(second) and not opens(first))
+        there.call("PATCH", path, {"data": {"api-key": None}}, kind="application/merge-patch+json")
+        third = there.wait(lambda: found if (found := value()) != second else None)  # lost: another one is made
+        there.wait(lambda: opens(third) and not opens(second))
+        there.client.delete(there.path("ApiKey", key, "research"))
+        there.wait(lambda: not opens(third))
+
+        there.make("ApiKey", key, {"entitlementRef": {"name": mine}, "secret": {"name": key}})
+        there.wait(lambda: "operator.secrets.namespaces" in condition(there, "ApiKey", key).get("message", ""))
+        there.client.delete(there.path("ApiKey", key))
 
 
 @pytest.mark.slow

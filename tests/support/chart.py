@@ -22,7 +22,7 @@ EVERYTHING: dict[str, Any] = {
     "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["llm.example.net"]},
     "networkPolicy": {"enabled": True, "ingressFrom": [{"namespaceSelector": {}}]},
     "scaling": {"namespaces": ["inference", "research"]},
-    "operator": {"enabled": True},
+    "operator": {"enabled": True, "secrets": {"namespaces": ["research"]}},
     "monitoring": {
         "serviceMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True},

@@ -138,6 +138,15 @@ def test_the_scaling_driver_may_do_what_it_does_and_nothing_else() -> None:
     }  # fmt: skip
 
 
+def test_the_operator_may_touch_secrets_only_where_it_was_told() -> None:
+    objects = render(EVERYTHING)
+    [role] = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"].endswith("-keys")]
+    assert role["metadata"]["namespace"] == "research"
+    assert [(r["resources"], r["verbs"]) for r in role["rules"]] == [(["secrets"], ["get", "create", "patch"])]
+    everywhere = [r for o in objects if o["kind"] == "ClusterRole" for r in o["rules"]]
+    assert not any("secrets" in rule["resources"] for rule in everywhere)
+
+
 def test_alert_rules_and_dashboard_are_those_of_deploy() -> None:
     objects = render(EVERYTHING)
     rules = one(objects, "PrometheusRule")["spec"]

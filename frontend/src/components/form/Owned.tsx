@@ -4,6 +4,7 @@ import { useOwner } from "./owners";
 const command = (resource: string, name: string): string => {
   const [kind = "", place = ""] = resource.split(" ");
   const [namespace = ""] = place.split("/");
+  if (kind === "ApiKey") return `kubectl -n ${namespace} get apikeys`; // it is known by its key's id here
   return `kubectl -n ${namespace} edit ${kind.toLowerCase()} ${place.split("/")[1] ?? name}`;
 };
 

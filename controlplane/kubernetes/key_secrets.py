@@ -1,0 +1,185 @@
+"""Keys by Secret reference: the value of a key is in a Secret that the operator makes, or finds there.
+
+The Secret comes first and the catalog second: whatever stops in between, the next look finds a value that the catalog
+does not know yet, and adds it. Rotation is the same: another value, after which the one before it ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.kubernetes.catalog import Wanted, actor_of, fresh, said
+from controlplane.kubernetes.resources import API_VERSION, GROUP, SECRET
+from tenants import keys, services
+from tenants.manifest.document import parse
+from tenants.manifest.plan import apply, plan
+from tenants.manifest.reader import ManifestError
+from tenants.models import ApiKey, Entitlement, Owner, Project
+
+KIND = "ApiKey"
+ROTATED = f"{GROUP}/rotate"  # annotation of a Secret: the ``rotate`` for which its value was made
+DEFAULT_KEY = "api-key"
+
+
+class KeyFault(Exception):
+    """The key cannot be as its resource says. The text says why, never a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a key's value is: ``spec.secret``."""
+
+    name: str
+    key: str
+    rotate: str
+    every_s: int
+    overlap_s: int
+
+    @classmethod
+    def of(cls, one: Wanted) -> Place:
+        spec = one.spec[SECRET]
+        return cls(
+            spec["name"], spec.get("key") or DEFAULT_KEY, spec.get("rotate") or "",
+            spec.get("rotateEverySeconds") or 0, spec.get("overlapSeconds") or 0,
+        )  # fmt: skip
+
+    def value(self, secret: Mapping[str, Any] | None) -> str:
+        """Empty where there is none yet.
+
+        Raises:
+            KeyFault: something else is there, which is not overwritten.
+        """
+        raw = ((secret or {}).get("data") or {}).get(self.key) or ""
+        try:
+            text = base64.b64decode(raw, validate=True).decode("ascii").strip()
+        except (binascii.Error, ValueError):
+            text = "?"
+        found = keys.parse(text)
+        if text and (found is None or found.prefix != keys.KEY_PREFIX):
+            raise KeyFault(f"Secret {self.name}: {self.key} is no key of ours; remove it there to have one made")
+        return text
+
+    def body(self, one: Wanted, credential: keys.Credential) -> dict[str, Any]:
+        """The Secret with another value. One that we make goes with its resource."""
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": one.name, "uid": one.uid, "controller": True}
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": self.name,
+                "namespace": one.namespace,
+                "labels": {f"{GROUP}/key": one.name},
+                "annotations": {ROTATED: self.rotate},
+                "ownerReferences": [owner],
+            },
+            "data": {self.key: base64.b64encode(credential.text.encode()).decode()},
+        }
+
+
+@fresh
+def is_due(one: Wanted, place: Place, value: str, annotations: Mapping[str, str]) -> bool:
+    """Whether another value has to be made."""
+    if not value:
+        return True
+    if place.rotate and annotations.get(ROTATED, "") != place.rotate:
+        return True
+    credential = keys.parse(value)
+    row = ApiKey.objects.filter(public_id=credential.public_id).first() if credential else None
+    return bool(row and place.every_s and timezone.now() - row.created_at > timedelta(seconds=place.every_s))
+
+
+@fresh
+def settle(one: Wanted, place: Place, value: str) -> str:
+    """Makes the catalog know this value under its resource's rights and limits; those before it end. The key's id.
+
+    Raises:
+        KeyFault: it cannot.
+    """
+    credential = keys.parse(value)
+    assert credential is not None  # Place.value
+    try:
+        with transaction.atomic():
+            row = ApiKey.objects.filter(public_id=credential.public_id).first()
+            if row is None:
+                _issue(one, place, credential)
+            else:
+                _check(one, credential, row)
+            spec = {name: part for name, part in one.spec.items() if name != SECRET}
+            node = Wanted(KIND, one.namespace, credential.public_id, one.uid, spec).node()
+            apply(plan([node]), actor=actor_of(one))
+            [mine] = parse([node])
+            attributes = sorted(rule.attribute for rule in mine.kind.fields if rule.path in mine.state)
+            Owner.objects.update_or_create(
+                kind=KIND,
+                name=credential.public_id,
+                defaults={"namespace": one.namespace, "uid": one.uid, "attributes": attributes},
+            )
+    except ManifestError as error:
+        raise KeyFault(said(error)) from error
+    except ValidationError as error:
+        raise KeyFault("; ".join(error.messages)[:1000]) from error
+    return credential.public_id
+
+
+def _issue(one: Wanted, place: Place, credential: keys.Credential) -> None:
+    services.issue_key(
+        actor=actor_of(one),
+        name=one.spec.get("displayName") or one.name,
+        entitlement=_named(Entitlement, one, "entitlementRef"),
+        project=_named(Project, one, "projectRef"),
+        credential=credential,
+    )
+    for owner in Owner.objects.filter(kind=KIND, uid=one.uid):
+        before = ApiKey.objects.filter(public_id=owner.name).first()
+        if before is not None and before.revoked_at is None:
+            _end(one, before, place.overlap_s)
+        owner.delete()  # it ends by itself; what its resource says is now another key's
+
+
+def _named(model: Any, one: Wanted, reference: str) -> Any:
+    name = (one.spec.get(reference) or {}).get("name")
+    if not name:
+        return None
+    row = model.objects.filter(slug=name).first()
+    if row is None:
+        raise KeyFault(f"{one.where}: {reference}.name: there is no {model._meta.verbose_name} {name!r}")
+    return row
+
+
+def _end(one: Wanted, key: ApiKey, overlap_s: int) -> None:
+    if overlap_s <= 0:
+        services.revoke_key(actor=actor_of(one), key=key)
+        return
+    end = timezone.now() + timedelta(seconds=overlap_s)
+    key.expires_at = end if key.expires_at is None else min(end, key.expires_at)
+    services.save(actor=actor_of(one), instance=key, action="rotate")
+
+
+def _check(one: Wanted, credential: keys.Credential, row: ApiKey) -> None:
+    if (
+        not keys.matches(credential, row.digest)
+        or not Owner.objects.filter(kind=KIND, name=row.public_id, uid=one.uid).exists()
+    ):
+        raise KeyFault(f"the key in the Secret, {row}, was not made for this resource; remove it to have one made")
+    if row.revoked_at is not None:
+        raise KeyFault(f"{row} was revoked; remove its value from the Secret to have another one made")
+
+
+@fresh
+def remove(one: Wanted) -> None:
+    """Ends the keys of a resource that is being deleted. Their rows stay: records name them."""
+    for owner in Owner.objects.filter(kind=KIND, uid=one.uid):
+        with transaction.atomic():
+            row = ApiKey.objects.filter(public_id=owner.name).first()
+            if row is not None:
+                services.revoke_key(actor=actor_of(one), key=row)
+            owner.delete()
