@@ -6,16 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 from unittest import mock
 
-import msgspec
 import pytest
 import pytest_asyncio
 from asgiref.sync import sync_to_async
 from channels.auth import AuthMiddlewareStack
-from channels.layers import channel_layers, get_channel_layer
+from channels.layers import channel_layers
 from channels.routing import URLRouter
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
@@ -23,79 +21,18 @@ from django.db import OperationalError
 from django.test import Client
 
 from scheduling.core.types import PoolSpec
-from telemetry.feed import consumers, history, hub, snapshots
-from telemetry.feed.publisher import GROUP, Publisher
+from telemetry.feed import consumers, hub, snapshots
 from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.feed.sources import Sources
-from telemetry.feed.window import Window
 from tenants import services
 from tenants.audit import SYSTEM
 from tests.support import worlds
-from tests.support.telemetry_world import ENTITLEMENTS, NOW, POOL, MemoryStore, record, refused, sample
+from tests.support.live_screens import Feed, Screen
+from tests.support.telemetry_world import NOW, POOL, MemoryStore, record, refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 APPLICATION = AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
-
-
-class Feed:
-    """A leader in the test: makes the pool's snapshots, and loses a change when told to."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self.store = store
-        self.messages: list[dict[str, Any]] = []
-        self.publisher = Publisher(store, self.messages.append)
-        self.window = Window()
-        self.at_s = NOW
-
-    async def second(self, *, lost: bool = False, **changes: Any) -> snapshots.Snapshot:
-        """One second later. ``lost``: the group never hears of it."""
-        self.at_s += 1
-        moment = sample(self.at_s, **changes)
-        self.publisher.publish(moment, self.window, ENTITLEMENTS)
-        messages, self.messages[:] = list(self.messages), []
-        if not lost:
-            for message in messages:
-                await get_channel_layer().group_send(GROUP, message)
-        stored = self.store.load(moment.pool.id)
-        assert stored is not None
-        return stored.snapshot
-
-
-class Screen:
-    """A dashboard: applies what it gets as docs/reference/feed.md says."""
-
-    def __init__(self, socket: WebsocketCommunicator) -> None:
-        self.socket = socket
-        self.pools: dict[str, snapshots.Snapshot] = {}
-        self.history: dict[str, list[dict[str, Any]]] = {}
-        self.seen: list[str] = []
-        self.gaps = 0
-        self.raw = ""
-
-    async def read(self) -> dict[str, Any]:
-        text = await self.socket.receive_from(timeout=10)
-        self.raw += text
-        message = json.loads(text)
-        self.seen.append(message["type"])
-        match message["type"]:
-            case "snapshot":
-                self.pools[message["pool"]] = message["data"]
-            case "delta" if message["seq"] == self.pools[message["pool"]]["seq"] + 1:
-                self.pools[message["pool"]] = snapshots.apply(self.pools[message["pool"]], message["patch"])
-            case "delta":
-                self.gaps += 1
-                await self.socket.send_to(text_data=json.dumps({"type": "resync", "pool": message["pool"]}))
-            case "history":
-                self.history[message["pool"]] = message["frames"]
-            case "removed":
-                del self.pools[message["pool"]]
-        return message
-
-    async def until(self, what: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not what():
-                await self.read()
 
 
 @pytest.fixture(autouse=True)
@@ -526,46 +463,3 @@ async def test_a_frame_is_encoded_once_for_all_sockets_of_a_sight(the_hub: hub.L
     finally:
         for s in subscribers:
             await the_hub.unsubscribe(s)
-
-
-def wide_points(tenants: int, seconds: int = 900) -> list[dict[str, Any]]:
-    point = history.point(snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1))
-    tenant, share = next(iter(point["tenants"].values())), next(iter(point["entitlements"].values()))
-    return [
-        point
-        | {
-            "at": NOW + n,
-            "tenants": {f"tenant-{t:030d}": tenant for t in range(tenants)},
-            "entitlements": {f"share-{t:030d}": share | {"running": tenants - t} for t in range(tenants)},
-        }
-        for n in range(seconds)
-    ]
-
-
-@pytest.mark.parametrize("tenants", [5, 50])
-def test_a_quarter_of_an_hour_is_sent_so_that_charts_draw_it_as_one_line(tenants: int) -> None:
-    text = hub.encode_history("llama", wide_points(tenants), None)
-    frames = msgspec.json.decode(text)["frames"]
-    assert len(text) <= hub.HISTORY_BYTES
-    assert (frames[0]["at"], frames[-1]["at"]) == (NOW, NOW + 899)
-    times = [frame["at"] for frame in frames]
-    assert max(b - a for a, b in pairwise(times)) < 3.5, "frontend/src/charts/columns.ts breaks a line there"
-    assert max(b - a for a, b in pairwise(times[-300:])) == 1
-
-
-def test_what_the_others_had_is_not_lost_with_their_rows() -> None:
-    (full, *_) = wide_points(50, 1)
-    (sent,) = msgspec.json.decode(hub.encode_history("llama", [full], None))["frames"]
-    assert len(sent["entitlements"]) == hub.HISTORY_ROWS[0]
-    own = sum(row["running"] for row in sent["entitlements"].values())
-    assert own + sent["rest"]["running"] == sum(row["running"] for row in full["entitlements"].values())
-    assert set(next(iter(sent["tenants"].values()))) == {"waiting", "running"}
-
-
-def test_a_history_that_cannot_fit_is_thinned_until_it_does() -> None:
-    names = {f"backend-{n:040d}": {"gpu": 0.51, "memory": 0.52} for n in range(64)}
-    text = hub.encode_history("llama", [point | {"backends": names} for point in wide_points(5)], None)
-    frames = msgspec.json.decode(text)["frames"]
-    assert len(text) <= hub.HISTORY_BYTES
-    assert frames[-1]["at"] == NOW + 899
-    assert len(frames) > 50
