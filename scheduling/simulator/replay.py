@@ -13,6 +13,8 @@ With an :class:`scheduling.simulator.admission.Admission` a request passes it wh
 at once, waits up to its tier's longest wait, or is refused, and a preemptible one may be ended for an owner. Clients
 come back after their Retry-After up to ``returns`` times. Without one everybody is let in and waits.
 
+With an ``estimator`` what is believed of a request is formed when it arrives, and learned from when it has ended.
+
 Every replica has a prefix cache: what it finds there of a prompt's blocks is not computed. Requests that say nothing of
 their blocks share none.
 """
@@ -40,7 +42,7 @@ from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, o
 from scheduling.simulator import room
 from scheduling.simulator.admission import Admission, under
 from scheduling.simulator.continuous import ContinuousEngine
-from scheduling.simulator.engine import EngineConfig
+from scheduling.simulator.engine import EngineConfig, Estimator
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
 from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
@@ -109,7 +111,9 @@ class Replay:
         admission: Setting | None = None,
         returns: int = 0,
         seed: int = 1,
+        estimator: Estimator | None = None,
     ) -> None:
+        self._estimator = estimator
         self.engines = [replica.engine() for replica in replicas]
         self.stays: list[Stay] = []  # of all that has ended, in its engine's queue
         self._view = PoolView({_name(n): replica.view(_name(n)) for n, replica in enumerate(replicas)})
@@ -230,6 +234,8 @@ class Replay:
     # --- who comes
 
     def _arrive(self, request: SimRequest) -> None:
+        if self._estimator is not None:
+            request = replace(request, queued=self._estimator.estimate(request))
         if self._admission is None:
             self._requests[request.queued.id] = request
             self._scheduler.offer(request.queued, self._now_s)
@@ -434,6 +440,8 @@ class Replay:
         self.stays.append(Stay(life.replica, granted_fs, life.start_fs))
         life.sim, life.start_fs = request, granted_fs
         self._lives.append(life)
+        if self._estimator is not None:
+            self._estimator.observe(request)
 
     def _count_served(self, queued: QueuedRequest, input_tokens: int, output_tokens: int) -> None:
         """For queues that count who had how much."""

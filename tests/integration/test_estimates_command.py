@@ -198,11 +198,15 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
         evaluate(tmp_path / "nowhere.jsonl", folder=tmp_path)
 
 
-def test_better_predictions_shorten_the_wait_in_a_simulated_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["front", "inside"])
+def test_better_predictions_shorten_the_wait_in_a_simulated_engine(tmp_path: Path, where: str) -> None:
     source = write_lines(tmp_path / "prompts.jsonl", rows(400))
-    target = tmp_path / "waits.json"
-    call_command("estimates", "simulate", "--data", str(source), "--json", str(target), stdout=io.StringIO())
-    runs = {(r["policy"], r["predictor"]): r["mean_ttlt_s"] for r in json.loads(target.read_text())["runs"]}
+    target, asked = tmp_path / "waits.json", ["--data", str(source), "--where", where]
+    call_command("estimates", "simulate", *asked, "--json", str(target), stdout=io.StringIO())
+    told = json.loads(target.read_text())
+    assert told["where"] == where
+    runs = {(r["policy"], r["predictor"]): r["mean_ttlt_s"] for r in told["runs"]}
+    assert {r["to_constant"] for r in told["runs"] if r["predictor"] == "application history"} == {1.0}
     for policy in ("gittins", "unified"):
         assert runs[policy, "oracle lengths"] <= runs[policy, "product"] < runs["fifo", "no prediction"]
 

@@ -2,6 +2,9 @@
 
 Predictors begin cold and learn from what ends, as they would live. The engine is slower than the prompts come for as
 long as they come, so that a queue forms; then it works it off.
+
+The policy decides in front of the engine, as the product serves (:mod:`scheduling.simulator.replay`): automatic prefill
+credit, an engine that is told the order. ``inside`` it orders the engine's own queue, as policies in papers do.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from random import Random
 from typing import Any
 
 from scheduling.core.estimate.contracts import Prediction
-from scheduling.core.registry import make_ordering
+from scheduling.core.percentiles import interpolated
+from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import QueuedRequest
 from scheduling.estimation.evaluation.methods import (
@@ -28,16 +32,21 @@ from scheduling.estimation.evaluation.methods import (
     similar,
 )
 from scheduling.simulator.batches import make_engine
+from scheduling.simulator.compare import FRONT, GRANT_DELAY_S, PLACES
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.measures import measure
+from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.result import mean, outcomes_of
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, poisson
 
 PRESET = "llama-3-8b-a100"
 SLOTS = 32
 BOUND = 4096
+STEP_TOKENS = 2048
 LOAD = 1.5  # of what the engine can do: requests come this much faster
 REQUESTS = 2_000
+CONSTANT = "application history"  # the same for each prompt of an application
 POLICIES = ("fifo", "gittins", "mean_cost", "unified")
 
 Progress = Callable[[str, int, int], None]
@@ -107,14 +116,17 @@ def contestants() -> list[Method]:
     ]
 
 
-def compare(cases: Sequence[Case], seed: int, progress: Progress) -> dict[str, Any]:
-    """Mean and 99th percentile of the time to the last token [s] by policy and predictor, relative to the oracle's."""
+def compare(cases: Sequence[Case], seed: int, progress: Progress, where: str = FRONT) -> dict[str, Any]:
+    """Mean and 99th percentile of the time to the last token [s] by policy and predictor, relative to the oracle's and
+    to those with the application's history. Raises ValueError for a place that is none of :data:`PLACES`."""
+    if where not in PLACES:
+        raise ValueError(f"{where!r} is none of {', '.join(PLACES)}")
     chosen = list(cases)
     Random(seed).shuffle(chosen)
     chosen = [case for case in chosen if case.example.output_tokens <= BOUND][:REQUESTS]
     preset = load_preset(PRESET)
     config = EngineConfig(
-        truth=preset.step_time, mode="continuous", max_seqs=SLOTS, kv_tokens=preset.kv_tokens, token_budget=2048
+        truth=preset.step_time, mode="continuous", max_seqs=SLOTS, kv_tokens=preset.kv_tokens, token_budget=STEP_TOKENS
     )
     at_once = make_engine(config, make_ordering("fifo", {}))
     busy = measure(at_once.run(_requests(chosen, [0.0] * len(chosen))), [at_once])
@@ -128,15 +140,26 @@ def compare(cases: Sequence[Case], seed: int, progress: Progress) -> dict[str, A
             if policy == "fifo" and not isinstance(method, BoundOnly):
                 continue  # it does not look at what is expected
             progress(f"{policy}, {method.name}", done, total)
-            engine = make_engine(config, make_ordering(policy, {}), estimator=Learning(method, chosen))
-            figures = measure(engine.run(_requests(chosen, times)), [engine])
-            runs.append(
-                {"policy": policy, "predictor": method.name, "mean_ttlt_s": figures["mean"], "p99_s": figures["p99"]}
-            )
+            learning, requests = Learning(method, chosen), _requests(chosen, times)
+            if where == FRONT:
+                replica = Replica(preset.step_time, SLOTS, preset.kv_tokens, STEP_TOKENS, None, "priority")
+                routing = make_routing("least_work", {})
+                replay = Replay(
+                    [replica], make_ordering(policy, {}), routing, signal_s=GRANT_DELAY_S, estimator=learning
+                )
+                took_s = [outcome.ttlt_s for outcome in replay.run(requests)]
+            else:
+                engine = make_engine(config, make_ordering(policy, {}), estimator=learning)
+                took_s = [outcome.ttlt_s for outcome in outcomes_of(engine.run(requests))]
+            figures = {"mean_ttlt_s": mean(took_s), "p99_s": interpolated(took_s, 0.99)}
+            runs.append({"policy": policy, "predictor": method.name, **figures})
     for run in runs:
         best = next((r for r in runs if r["policy"] == run["policy"] and r["predictor"] == Truth.name), None)
+        known = next((r for r in runs if r["policy"] == run["policy"] and r["predictor"] == CONSTANT), None)
         run["to_oracle"] = None if best is None else run["mean_ttlt_s"] / best["mean_ttlt_s"]
-    return {"requests": len(chosen), "rate": rate, "preset": PRESET, "slots": SLOTS, "load": LOAD, "runs": runs}
+        run["to_constant"] = None if known is None else run["mean_ttlt_s"] / known["mean_ttlt_s"]
+    shape = {"preset": PRESET, "slots": SLOTS, "load": LOAD, "where": where}
+    return {"requests": len(chosen), "rate": rate, **shape, "runs": runs}
 
 
 def _requests(cases: Sequence[Case], times: Sequence[float]) -> list[SimRequest]:

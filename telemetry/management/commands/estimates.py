@@ -65,6 +65,12 @@ class Command(BaseCommand):
                 action="store_true",
                 help="treat each label of a file with 100 prompts or more as an application of its own",
             )
+        simulate.add_argument(
+            "--where",
+            choices=endtoend.PLACES,
+            default=endtoend.FRONT,
+            help="where the policy decides: in front of the engine, as this product serves (default), or inside it",
+        )
         simulate.add_argument("--seed", type=int, default=1, help="seed of the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -83,7 +89,7 @@ class Command(BaseCommand):
             if options["by_label"]:
                 examples = data.by_label(examples)
             if options["action"] == "simulate":
-                self._simulate(examples, options["seed"], out)
+                self._simulate(examples, options["seed"], options["where"], out)
             else:
                 self._evaluate(examples, count, out, began)
         except (data.DataError, TokenizerError) as problem:
@@ -91,7 +97,7 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             raise CommandError("interrupted: nothing is written", returncode=130) from None
 
-    def _simulate(self, examples: list[data.Example], seed: int, out: Path | None) -> None:
+    def _simulate(self, examples: list[data.Example], seed: int, where: str, out: Path | None) -> None:
         console = self._console()
         with _bar(console) as bar:
             task = bar.add_task("", total=None)
@@ -99,17 +105,19 @@ class Command(BaseCommand):
                 run.cases_of(examples, Embedder()),
                 seed,
                 lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
+                where,
             )
         if out is not None:
             out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         _table(
             console,
             f"Time to the last token of {report['requests']} requests at {report['rate']:.1f}/s, "
-            f"{report['load']:g} times what the engine can do",
-            ("policy", "predictor", "mean [s]", "p99 [s]", "to oracle lengths"),
+            f"{report['load']:g} times what the engine can do; the policy decides "
+            f"{'in front of it' if where == endtoend.FRONT else 'inside it'}",
+            ("policy", "predictor", "mean [s]", "p99 [s]", "to oracle lengths", "to the application's history"),
             [
                 (r["policy"], r["predictor"], f"{r['mean_ttlt_s']:.1f}", f"{r['p99_s']:.1f}",
-                 "-" if r["to_oracle"] is None else f"{r['to_oracle']:.2f}")
+                 *("-" if r[name] is None else f"{r[name]:.2f}" for name in ("to_oracle", "to_constant")))
                 for r in report["runs"]
             ],
         )  # fmt: skip
