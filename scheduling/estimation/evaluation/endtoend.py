@@ -32,7 +32,9 @@ from scheduling.estimation.evaluation.methods import (
     similar,
 )
 from scheduling.simulator.batches import make_engine
-from scheduling.simulator.compare import FRONT, GRANT_DELAY_S, PLACES
+from scheduling.simulator.compare import FRONT as FRONT
+from scheduling.simulator.compare import GRANT_DELAY_S
+from scheduling.simulator.compare import PLACES as PLACES
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.measures import measure
