@@ -11,4 +11,5 @@ class ControlplaneConfig(AppConfig):
 
     def ready(self) -> None:
         """Tasks are sent from web processes and commands as well as from workers: all of them need the same broker."""
-        import controlplane.celery  # noqa: F401
+        import controlplane.celery
+        import controlplane.signin.receivers  # noqa: F401  connects them

@@ -25,6 +25,7 @@ from django.conf import settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane.env import is_loopback
+from controlplane.signin.recheck import make_recheck
 from controlplane.web import hashing
 from controlplane.web.body_limits import BodyLimits
 from controlplane.web.connections import ConnectionLimits
@@ -150,10 +151,15 @@ class Application:
         self._gateway, self._readiness = gateway, readiness
         watch = make_source_watch(catalog)
         watch.start()
+        people = make_recheck()
+        if people is not None:
+            people.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.drain()
         await asyncio.to_thread(watch.stop)
+        if people is not None:
+            await asyncio.to_thread(people.stop)
         await readiness.stop()
         await gateway.stop()
         self._metrics.close()

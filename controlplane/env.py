@@ -197,6 +197,31 @@ class Env:
         "The console's address as people reach it, e.g. `https://llm.example.org`: links in alerts begin with it. "
         "Empty: alerts carry no link.",
     )
+    oidc_issuer: str = setting(
+        "",
+        "Identity provider that people sign in with (OIDC), e.g. `https://login.example.org/realms/staff`; its "
+        "`/.well-known/openid-configuration` is read. Empty: local accounts only (`docs/guide/people.md`).",
+    )
+    oidc_client_id: str = setting("", "What this installation is called there.")
+    oidc_client_secret: str = setting("", "... and its secret there.", secret=True)
+    oidc_client_secret_file: str = setting("", "A file that holds the secret, instead of OIDC_CLIENT_SECRET.")
+    oidc_name: str = setting("your organisation", "The login page says `Sign in with <this>`.")
+    oidc_scopes: str = setting(
+        "openid profile email offline_access",
+        "What is asked for, with spaces. Without a refresh token (`offline_access` at most providers) people are "
+        "signed out when their access token ends.",
+    )
+    oidc_groups_claim: str = setting(
+        "groups", "The claim that lists a person's groups; dots lead into objects, e.g. `realm_access.roles`."
+    )
+    oidc_recheck_s: float = setting(
+        30.0, "The provider is asked this often whether a person is still there, and in which groups [s].", low=1
+    )
+    oidc_end_keys: bool = setting(
+        False,
+        "Whether API keys that a person made, or that are attributed to their user name or e-mail address, are revoked "
+        "when the provider removes them.",
+    )
     email_url: str = setting(
         "",
         "Mail server for alerts: `smtp://user:password@host:port`, `smtp+tls://...` (STARTTLS) or `smtps://...`. "
@@ -273,6 +298,14 @@ class Env:
         if not isinstance(options, dict):
             raise ValueError("not an object")
         return options
+
+    @property
+    def oidc_secret(self) -> str:
+        """Raises OSError or ValueError where its file cannot be read."""
+        if not self.oidc_client_secret_file:
+            return self.oidc_client_secret
+        with open(self.oidc_client_secret_file, encoding="utf-8") as file:
+            return file.read(4096).strip()
 
     @property
     def engines(self) -> list[str]:
@@ -367,6 +400,27 @@ def secret_key(env: Env) -> str:
     return path.read_text().strip()
 
 
+def _oidc_faults(env: Env) -> list[str]:
+    if not env.oidc_issuer:
+        return []
+    faults = []
+    parts = urlsplit(env.oidc_issuer)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        faults.append(f"{env_name('oidc_issuer')}={env.oidc_issuer!r}: use https:// and a host, without ? and #")
+    elif parts.scheme == "http" and not is_loopback(parts.hostname):
+        faults.append(f"{env_name('oidc_issuer')}={env.oidc_issuer!r}: only https://; over http anybody could sign in")
+    if not env.oidc_client_id:
+        faults.append(f"{env_name('oidc_issuer')}: needs {env_name('oidc_client_id')}")
+    try:
+        secret = env.oidc_secret
+    except (OSError, ValueError) as error:
+        faults.append(f"{env_name('oidc_client_secret_file')}={env.oidc_client_secret_file!r}: {error}")
+    else:
+        if not secret:
+            faults.append(f"{env_name('oidc_issuer')}: needs {env_name('oidc_client_secret')} or a file with it")
+    return faults
+
+
 def _parse(raw: str, kind: type, low: float | None) -> Any:
     if kind is bool:
         if raw.lower() not in TRUE + FALSE:
@@ -419,6 +473,7 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         url = getattr(env, name)
         if url and urlsplit(url).scheme not in ("http", "https"):
             faults.append(f"{env_name(name)}={url!r}: must begin with http:// or https://")
+    faults += _oidc_faults(env)
     try:
         _ = env.mail_server
     except ValueError:

@@ -47,6 +47,11 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "channels",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "allauth.usersessions",
     "tenants",
     "telemetry",
     "controlplane",
@@ -64,6 +69,7 @@ MIDDLEWARE = [
     "controlplane.web.security.LoginThrottle",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
@@ -193,6 +199,41 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
 
+# django-allauth does the sign-in through a provider; accounts of our own are made by admins and invitations.
+ACCOUNT_ADAPTER = "controlplane.signin.adapters.AccountAdapter"
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_UNIQUE_EMAIL = False  # accounts are never joined by an address
+SOCIALACCOUNT_ADAPTER = "controlplane.signin.adapters.ProviderAdapter"
+SOCIALACCOUNT_LOGIN_ON_GET = True  # a form that ends at the provider would need its hosts in the security policy
+SOCIALACCOUNT_OPENID_CONNECT_URL_PREFIX = ""
+SOCIALACCOUNT_REQUESTS_TIMEOUT = 5
+SOCIALACCOUNT_STORE_TOKENS = False  # in clear; tenants.people seals them
+SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "sso",
+                "name": ENV.oidc_name,
+                "client_id": ENV.oidc_client_id,
+                "secret": ENV.oidc_secret,
+                "settings": {"server_url": ENV.oidc_issuer, "scope": ENV.oidc_scopes.split()},
+            }
+        ]
+        if ENV.oidc_issuer
+        else [],
+    }
+}
+QUARTERMASTER_OIDC_ISSUER = ENV.oidc_issuer
+QUARTERMASTER_OIDC_CLIENT_ID = ENV.oidc_client_id
+QUARTERMASTER_OIDC_CLIENT_SECRET = ENV.oidc_secret if ENV.oidc_issuer else ""
+QUARTERMASTER_OIDC_NAME = ENV.oidc_name
+QUARTERMASTER_OIDC_GROUPS_CLAIM = ENV.oidc_groups_claim
+QUARTERMASTER_OIDC_RECHECK_S = ENV.oidc_recheck_s
+QUARTERMASTER_OIDC_END_KEYS = ENV.oidc_end_keys
+
 # Cookies know no ports: without the port in the name, two instances on one machine would end each other's sessions.
 SESSION_COOKIE_NAME = f"qm_session_{ENV.port}"
 SESSION_COOKIE_HTTPONLY = True
@@ -238,6 +279,7 @@ SPECTACULAR_SETTINGS = {
         "InFlightState": "telemetry.api.answers.IN_FLIGHT",
         "LabRunState": "telemetry.models.LabRun.STATES",
         "RequestOutcome": "telemetry.models.OUTCOMES_OF_REQUESTS",
+        "RoleGiven": "tenants.models.people.Role.choices",
         "ScalingMode": "tenants.models.capacity.ScalingMode.choices",
         "TuningMode": "tenants.models.tuning.TuningMode.choices",
         "StudyState": "tenants.models.tuning.StudyState.choices",

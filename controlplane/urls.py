@@ -7,6 +7,7 @@ from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+from controlplane.signin.views import Login, come_back, sign_in
 from controlplane.web.console import console
 
 handler404 = "controlplane.web.error_pages.missing"
@@ -14,7 +15,10 @@ handler500 = "controlplane.web.error_pages.failed"
 
 urlpatterns = [
     path("admin/", admin.site.urls),
-    path("login", auth.LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("login", Login.as_view(), name="login"),
+    path("login", Login.as_view(), name="account_login"),  # as django-allauth calls it
+    path("oidc/<str:provider_id>/login/", sign_in, name="openid_connect_login"),
+    path("oidc/<str:provider_id>/login/callback/", come_back, name="openid_connect_callback"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path(

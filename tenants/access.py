@@ -25,6 +25,7 @@ from tenants.models import (
     AuditEntry,
     Backend,
     Entitlement,
+    GroupRule,
     Membership,
     Owner,
     Pool,
@@ -65,6 +66,7 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     Slo: _entitled("tier__slo_id"),
     Owner: lambda tenants: Q(pk__in=[]),  # what is changed where is of use to those who may change it
     Backend: lambda tenants: Q(pk__in=[]),  # where engines stand is the operators' business
+    GroupRule: lambda tenants: Q(pk__in=[]),
 }
 
 

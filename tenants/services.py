@@ -171,6 +171,15 @@ def delete(*, actor: Actor, instance: models.Model) -> None:
             _open_admin_site(user)
 
 
+def withdraw(*, actor: Actor, membership: Membership) -> None:
+    """Takes a role away that the identity provider gave, also from the last admin: who left there has nothing here."""
+    with change(actor=actor):
+        record(actor=actor, action="delete", instance=membership, before=snapshot(membership))
+        user = membership.user
+        membership.delete()
+        _open_admin_site(user)
+
+
 @dataclass(frozen=True, slots=True)
 class Issued:
     """A fresh key or token, with the only copy of its secret."""

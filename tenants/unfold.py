@@ -56,6 +56,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _page("Users", "person", "auth_user"),
                     _page("Roles", "badge", "tenants_membership"),
+                    _page("Groups", "group_work", "tenants_grouprule"),
                     _page("My access tokens", "terminal", "tenants_accesstoken"),
                 ],
             },

@@ -219,6 +219,17 @@ def begin(name: str, address: str) -> tuple[Attempt | None, Refusal | None]:
     return _begin(_local, keys)
 
 
+def take(what: str, limit: int, window_s: int) -> int:
+    """Counts one more of something else that strangers may do; 0, or in how many seconds to come again."""
+    key, url = f"qm:login:{_digest(what)}", settings.QUARTERMASTER_REDIS_URL
+    if url:
+        try:
+            return _shared(url).take(key, limit, window_s)
+        except redis.RedisError:
+            pass
+    return _local.take(key, limit, window_s)
+
+
 def _begin(store: Store, keys: _Keys) -> tuple[Attempt | None, Refusal | None]:
     taken: list[str] = []
     # The address comes first: one that has had its share makes no counts for names any more.

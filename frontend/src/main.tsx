@@ -22,6 +22,7 @@ const Backends = lazy(() => catalog().then((page) => ({ default: page.Backends }
 const Tiers = lazy(() => catalog().then((page) => ({ default: page.Tiers })));
 const Slos = lazy(() => catalog().then((page) => ({ default: page.Slos })));
 const Prices = lazy(() => catalog().then((page) => ({ default: page.Prices })));
+const PeoplePage = lazy(() => catalog().then((page) => ({ default: page.PeoplePage })));
 const Roles = lazy(() => catalog().then((page) => ({ default: page.Roles })));
 const AuditPage = lazy(() => catalog().then((page) => ({ default: page.AuditPage })));
 const Requests = lazy(() => import("./pages/requests/Requests").then((page) => ({ default: page.Requests })));
@@ -71,6 +72,7 @@ const router = createBrowserRouter(
         <Route path="tiers" element={<Tiers />} />
         <Route path="slos" element={<Slos />} />
         <Route path="prices" element={<Prices />} />
+        <Route path="people" element={<PeoplePage />} />
         <Route path="roles" element={<Roles />} />
         <Route path="audit" element={<AuditPage />} />
       </Route>

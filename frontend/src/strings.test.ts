@@ -24,7 +24,7 @@ const texts: Text[] = [
 
 /** Words that left readers guessing, and what to write instead. */
 const riddles: [RegExp, string][] = [
-  [/\bnobody\b|\bsomebody\b|\beverybody\b|\bpeople\b/i, "name the role, the tenant or the part"],
+  [/\bnobody\b|\bsomebody\b|\beverybody\b|\bpeople\b(?! ·|$)/i, "name the role, the tenant or the part"],
   [/\btold\b|\btells\b/i, "reported, sent, shown"],
   [/\b(says?|said)\b/i, "reports, reported, predicted"],
   [/\bin (your|their|its) sight\b|\bout of sight\b/i, "visible to you"],

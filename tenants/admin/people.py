@@ -19,7 +19,7 @@ from tenants import services
 from tenants.access import scope_for
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
 from tenants.audit import record
-from tenants.models import Membership
+from tenants.models import GroupRule, Membership
 
 User = get_user_model()
 ROLE_COLOURS = {"admin": "danger", "operator": "warning", "member": "info", "none": "default"}
@@ -41,6 +41,16 @@ class MembershipAdmin(CatalogAdmin):
     @display(description="Tenant", ordering="tenant__slug")
     def show_tenant(self, membership: Membership) -> str:
         return membership.tenant.slug if membership.tenant else "all"
+
+
+@admin.register(GroupRule)
+class GroupRuleAdmin(CatalogAdmin):
+    list_display = ("group", "role", "tenant", "created_at")
+    list_filter = ("role", "tenant")
+    list_select_related = ("tenant",)
+    search_fields = ("group", "tenant__slug")
+    autocomplete_fields = ("tenant",)
+    fields = ("group", "role", "tenant")
 
 
 class MembershipInline(RoleRights, TabularInline):

@@ -22,6 +22,7 @@ from tenants.models import (
     AuditEntry,
     Backend,
     Entitlement,
+    GroupRule,
     Membership,
     Owner,
     Pool,
@@ -403,7 +404,17 @@ class MembershipSerializer(CatalogSerializer):
 
     class Meta:
         model = Membership
-        fields = ["id", "user", "tenant", "role", "created_at"]
+        fields = ["id", "user", "tenant", "role", "from_groups", "created_at"]
+        read_only_fields = ["from_groups"]
+        validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
+
+
+class GroupRuleSerializer(CatalogSerializer):
+    tenant = Named(Tenant, required=False, allow_null=True, help_text="Null for admins and operators.")
+
+    class Meta:
+        model = GroupRule
+        fields = ["id", "group", "role", "tenant", "created_at"]
         validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
 
 

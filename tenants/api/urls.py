@@ -24,6 +24,7 @@ router.register("prices", views.PriceViewSet, "price")
 router.register("keys", views.KeyViewSet, "key")
 router.register("tokens", views.TokenViewSet, "token")
 router.register("memberships", views.MembershipViewSet, "membership")
+router.register("group-rules", views.GroupRuleViewSet, "group-rule")
 router.register("audit", views.AuditViewSet, "audit")
 router.register("owners", views.OwnerViewSet, "owner")
 

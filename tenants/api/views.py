@@ -30,6 +30,7 @@ from tenants.models import (
     AuditEntry,
     Backend,
     Entitlement,
+    GroupRule,
     Membership,
     Owner,
     Pool,
@@ -411,6 +412,24 @@ class MembershipViewSet(WritableViewSet):
     filters: ClassVar = {
         "user": Filter("user__username", "Only this user's."),
         "tenant": Filter("tenant__slug", "Only those in this tenant."),
+        "role": Filter("role", "Only this role."),
+    }
+
+
+@_described("group rule", "group rules", *_WRITES)
+class GroupRuleViewSet(WritableViewSet):
+    """What roles the identity provider's groups give. A change acts at the next check, seconds later."""
+
+    model = GroupRule
+    related = ("tenant",)
+    serializer_class = serializers.GroupRuleSerializer
+    lookup_field = "pk"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9]{1,18}"
+    search_fields: ClassVar = ("group",)
+    filters: ClassVar = {
+        "group": Filter("group", "Only this group's."),
+        "tenant": Filter("tenant__slug", "Only those of this tenant."),
         "role": Filter("role", "Only this role."),
     }
 

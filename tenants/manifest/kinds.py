@@ -22,6 +22,7 @@ from tenants.models import (
     ApiKey,
     Backend,
     Entitlement,
+    GroupRule,
     Membership,
     Pool,
     Price,
@@ -336,6 +337,15 @@ KINDS: tuple[Kind, ...] = (
         naming_hint="pool, @, hour",
     ),
     MEMBERSHIP,
+    Kind(
+        "GroupRule",
+        GroupRule,
+        ("group", "role", ("tenantRef.name", "tenant")),
+        key="str",
+        named_by=("group", "role"),
+        naming=lambda state: f"{state['group']}@{state.get('tenantRef.name') or 'all'}",
+        naming_hint="group, @, tenant or 'all'",
+    ),
     API_KEY,
 )
 BY_NAME = {kind.name: kind for kind in KINDS}

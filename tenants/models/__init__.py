@@ -4,6 +4,7 @@ from tenants.models.capacity import Adapter, Backend, Pool, ScalingDriver, Scali
 from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier
 from tenants.models.credentials import AccessToken, ApiKey
 from tenants.models.entitlements import Entitlement, EntitlementState, Lease
+from tenants.models.identities import GroupRule, Identity
 from tenants.models.metering import Price, Quota, QuotaPeriod
 from tenants.models.ownership import Owner
 from tenants.models.people import Membership, Role, Tenant
@@ -22,6 +23,8 @@ __all__ = [
     "Entitlement",
     "EntitlementState",
     "EpochFloor",
+    "GroupRule",
+    "Identity",
     "Lease",
     "Membership",
     "OverLimit",

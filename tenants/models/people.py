@@ -47,9 +47,15 @@ class Membership(models.Model):
     role = models.CharField(
         max_length=8, choices=Role.choices, default=Role.MEMBER, help_text="What the user may see and change."
     )
+    from_groups = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Given by the identity provider's groups, and taken away with them.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
-    fixed: ClassVar[tuple[str, ...]] = ("user", "tenant")
+    fixed: ClassVar[tuple[str, ...]] = ("user", "tenant", "from_groups")
     secret: ClassVar[tuple[str, ...]] = ()
 
     class Meta:

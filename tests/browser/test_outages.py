@@ -47,6 +47,7 @@ ADDRESSES: dict[str, list[str]] = {
     "tiers": ["/tiers"],
     "slos": ["/slos"],
     "prices": ["/prices"],
+    "people": ["/people"],
     "roles": ["/roles"],
     "audit": ["/audit"],
     "policies": ["/policies"],

@@ -18,6 +18,7 @@ export type Project = Schemas["Project"];
 export type Key = Schemas["Key"];
 export type IssuedKey = Schemas["IssuedKey"];
 export type Membership = Schemas["Membership"];
+export type GroupRule = Schemas["GroupRule"];
 export type Quota = Schemas["Quota"];
 export type Price = Schemas["Price"];
 export type Owner = Schemas["Owner"];

@@ -59,6 +59,11 @@ export const FIELDS = {
     valid_from: {"kind": "moment", "help": "Starts at this time. Empty: at once."},
     valid_until: {"kind": "moment", "help": "Ends at this time. Empty: never."},
   },
+  "group-rules": {
+    group: {"kind": "text", "required": true, "maxLength": 200, "help": "The group's name, exactly as the identity provider sends it."},
+    role: {"kind": "choice", "required": true, "initial": "member", "options": [{"value": "admin", "label": "admin: changes everything"}, {"value": "operator", "label": "operator: sees everything, changes policies, drains backends"}, {"value": "member", "label": "member: sees its own tenant, manages its keys"}], "help": "What users in this group may see and change."},
+    tenant: {"kind": "choice", "help": "The tenant that they are members of. Leave empty for admins and operators: their role covers all."},
+  },
   "keys": {
     name: {"kind": "text", "required": true, "maxLength": 100, "help": "What it is for, such as 'nightly reports'."},
     entitlement: {"kind": "choice", "help": "The only entitlement it opens. Give this or a project.", "fixed": true},

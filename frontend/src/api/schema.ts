@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 4fbca7817ef7b8f7, body 1d5b5a6703d44d5c
+// schema d5085b8b63103869, body 6162f8049cc5908b
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -578,6 +578,23 @@ export interface components {
          * @enum {string}
          */
         FoundKindEnum: "tenant" | "pool" | "backend" | "entitlement" | "project" | "key" | "request" | "alert";
+        /** @description A row of the catalog. */
+        GroupRule: {
+            created_at: string;
+            /** @description The group's name, exactly as the identity provider sends it. */
+            group: string;
+            id: number;
+            /**
+             * @description What users in this group may see and change.
+             *
+             *     * `admin` - admin: changes everything
+             *     * `operator` - operator: sees everything, changes policies, drains backends
+             *     * `member` - member: sees its own tenant, manages its keys
+             */
+            role: components["schemas"]["RoleGiven"];
+            /** @description Null for admins and operators. */
+            tenant: string | null;
+        };
         Grown: {
             /** @description Requests per minute in the half hour before those; null: unknown. */
             before: number | null;
@@ -841,6 +858,8 @@ export interface components {
         /** @description A row of the catalog. */
         Membership: {
             created_at: string;
+            /** @description Given by the identity provider's groups, and taken away with them. */
+            from_groups: boolean;
             id: number;
             /**
              * @description What the user may see and change.
@@ -849,19 +868,12 @@ export interface components {
              *     * `operator` - operator: sees everything, changes policies, drains backends
              *     * `member` - member: sees its own tenant, manages its keys
              */
-            role: components["schemas"]["MembershipRoleEnum"];
+            role: components["schemas"]["RoleGiven"];
             /** @description Null for admins and operators. */
             tenant: string | null;
             /** @description Name of an existing user. */
             user: string;
         };
-        /**
-         * @description * `admin` - admin: changes everything
-         *     * `operator` - operator: sees everything, changes policies, drains backends
-         *     * `member` - member: sees its own tenant, manages its keys
-         * @enum {string}
-         */
-        MembershipRoleEnum: "admin" | "operator" | "member";
         /**
          * @description * `admin` - admin
          *     * `operator` - operator
@@ -987,6 +999,15 @@ export interface components {
             /** @example http://api.example.org/accounts/?offset=200&limit=100 */
             previous: string | null;
             results: components["schemas"]["Entitlement"][];
+        };
+        PaginatedGroupRuleList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["GroupRule"][];
         };
         PaginatedKeyList: {
             /** @example 123 */
@@ -1650,6 +1671,13 @@ export interface components {
             /** @description Their ids. */
             revoked: string[];
         };
+        /**
+         * @description * `admin` - admin: changes everything
+         *     * `operator` - operator: sees everything, changes policies, drains backends
+         *     * `member` - member: sees its own tenant, manages its keys
+         * @enum {string}
+         */
+        RoleGiven: "admin" | "operator" | "member";
         Rule: {
             /** @description Where its alerts are sent as well, by name. None: the default channels. */
             channels: string[];

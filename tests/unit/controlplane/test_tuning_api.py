@@ -32,8 +32,15 @@ from tests.unit.telemetry.test_telemetry_api import CAST, client, routes
 pytestmark = pytest.mark.django_db
 READS = ("pools/llama/versions", "pools/llama/tuning", "pools/llama/trials", "pools/llama/trust", "lab/recordings",
          "lab/runs", "pools/llama/trials/{trial}", "lab/runs/{run}")  # fmt: skip
-WRITES = ("pools/llama/rollback", "pools/llama/trials/{trial}/start", "pools/llama/trials/{trial}/stop",
-          "pools/llama/trials/{trial}/keep", "pools/llama/study/stop", "lab/runs/{run}/cancel", "lab/runs/{run}/again")  # fmt: skip
+WRITES = (
+    "pools/llama/rollback",
+    "pools/llama/trials/{trial}/start",
+    "pools/llama/trials/{trial}/stop",
+    "pools/llama/trials/{trial}/keep",
+    "pools/llama/study/stop",
+    "lab/runs/{run}/cancel",
+    "lab/runs/{run}/again",
+)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, Save
 from tenants import services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
-from tenants.models import Adapter, AuditEntry, Pool, Price, Project, Quota, Trial
+from tenants.models import Adapter, AuditEntry, GroupRule, Pool, Price, Project, Quota, Trial
 from tests.support import worlds
 from tests.support.telemetry_world import record
 from tests.unit.tenants.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
@@ -64,6 +64,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "entitlements_create": ENTITLEMENT,
     "entitlements_partial_update": {"description": "changed"},
     "estimates_reset_create": {"pool": "llama"},
+    "group_rules_create": {"group": "staff", "tenant": "acme"},
+    "group_rules_partial_update": {"group": "others"},
     "keys_create": {"name": "ci", "entitlement": "acme-llama"},
     "keys_partial_update": {"name": "changed"},
     "keys_rotate": {"overlap_s": 60},
@@ -228,6 +230,7 @@ def places(world: worlds.World) -> dict[str, str]:
         "adapters": services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=pool, model="llama-sql")).slug,
         "runs": str(run.pk), "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama",
         "notification-channels": str(channel.pk),
+        "group-rules": str(services.save(actor=SYSTEM, instance=GroupRule(group="ops", role="operator")).pk),
         "saved-views": str(SavedView.objects.create(user=world.users["adam"], name="mine").pk),
         "slos": "interactive", "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk),
         "requests": record(1).request_id,

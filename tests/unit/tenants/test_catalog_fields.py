@@ -26,6 +26,7 @@ FORMS = {
     "backends": ("backendSpecs",), "adapters": ("adapterSpecs",), "entitlements": ("entitlementSpecs",),
     "projects": ("projectSpecs",), "quotas": ("quotaSpecs",),
     "prices": ("priceSpecs",), "keys": ("keySpecs",), "memberships": ("memberSpecs", "roleSpecs"),
+    "group-rules": ("groupSpecs",),
     "alert-rules": ("ruleSpecs",), "notification-channels": ("channelSpecs",),
 }  # fmt: skip
 NO_FORMS = {

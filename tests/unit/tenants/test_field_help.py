@@ -15,6 +15,7 @@ CATALOG = [
     rows.TenantSerializer, rows.SloSerializer, rows.TierSerializer, rows.PoolSerializer, rows.BackendSerializer,
     rows.EntitlementSerializer, rows.QuotaSerializer, rows.PriceSerializer, rows.KeySerializer,
     rows.MembershipSerializer,
+    rows.GroupRuleSerializer,
 ]  # fmt: skip
 AMOUNTS = (models.IntegerField, models.FloatField, models.DecimalField)
 UNITS = (

@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 from tenants import services
 from tenants.access import Scope
 from tenants.audit import SYSTEM
-from tenants.models import Adapter, AuditEntry, Entitlement, Membership, Price, Project, Quota, Role, Tenant
+from tenants.models import Adapter, AuditEntry, Entitlement, GroupRule, Membership, Price, Project, Quota, Role, Tenant
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -129,6 +129,11 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("memberships/{membership}", "get"): (ACMES, None),
     ("memberships/{membership}", "patch"): (_admin_changes(ACMES), {"role": "member"}),
     ("memberships/{membership}", "delete"): (_admin_changes(ACMES, 204), None),
+    ("group-rules", "get"): (EVERY_ROLE, None),
+    ("group-rules", "post"): (ADMIN_MAKES, {"group": "staff", "tenant": "acme"}),
+    ("group-rules/{group_rule}", "get"): (STAFF_SEES, None),
+    ("group-rules/{group_rule}", "patch"): (_admin_changes(STAFF_SEES), {"group": "others"}),
+    ("group-rules/{group_rule}", "delete"): (_admin_changes(STAFF_SEES, 204), None),
     ("audit", "get"): (EVERY_ROLE, None),
     ("audit/{audit}", "get"): (ACMES, None),
     ("engine-check", "post"): (_admin_changes(EVERY_ROLE), {"url": "http://127.0.0.1:1"}),
@@ -140,6 +145,7 @@ PARAMETERS = {
     "tenants": "tenant", "slos": "slo", "tiers": "tier", "pools": "pool", "backends": "backend",
     "entitlements": "entitlement", "keys": "key", "tokens": "token", "memberships": "membership", "audit": "audit",
     "quotas": "quota", "prices": "price", "projects": "project", "adapters": "adapter",
+    "group-rules": "group_rule",
 }  # fmt: skip
 
 
@@ -167,6 +173,7 @@ def _ids(world: worlds.World) -> dict[str, str]:
         "project": services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["acme"])).slug,
         "price": str(services.save(actor=SYSTEM, instance=Price(pool=world.pool)).pk),
         "membership": str(world.users["alice"].memberships.get().pk),
+        "group_rule": str(services.save(actor=SYSTEM, instance=GroupRule(group="ops", role="operator")).pk),
         "audit": str(AuditEntry.objects.filter(tenant=world.tenants["acme"]).latest("pk").pk),
     }
 

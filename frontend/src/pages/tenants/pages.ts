@@ -6,6 +6,7 @@ export { Backends } from "./Backends";
 export { Catalog } from "./Catalog";
 export { Prices, Slos, Tiers } from "./Contracts";
 export { Roles } from "./Members";
+export { PeoplePage } from "./People";
 export { Pools } from "./Pools";
 export { TenantList } from "./TenantList";
 export { TenantPage } from "./TenantPage";

@@ -28,6 +28,7 @@ const quota = fieldsOf("quotas");
 const price = fieldsOf("prices");
 const key = fieldsOf("keys");
 const member = fieldsOf("memberships");
+const group = fieldsOf("group-rules");
 
 export const tenantSpecs: FieldSpec[] = [tenant("slug", "Name", { wide: true }), tenant("description", "Description", { wide: true })];
 
@@ -112,6 +113,8 @@ export const memberSpecs: FieldSpec[] = [member("user", "User name", { wide: tru
 /** Members have a tenant and are made on its page. */
 const role = member("role", "Role", { initial: "operator" });
 export const roleSpecs: FieldSpec[] = [member("user", "User name"), { ...role, options: role.options!.filter((option) => option.value !== "member") }];
+
+export const groupSpecs = (tenants: readonly Option[]): FieldSpec[] => [group("group", "Group", { wide: true }), group("role", "Role"), group("tenant", "Tenant", { options: [{ value: "", label: "all tenants (admin, operator)" }, ...tenants] })];
 
 export const tierSpecs = (slos: readonly Option[]): FieldSpec[] => [
   tier("slug", "Name"),

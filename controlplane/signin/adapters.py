@@ -1,0 +1,122 @@
+"""What django-allauth asks of us: who may come in, and what is said to who may not.
+
+Accounts are never joined by e-mail address or name: a provider that lets people choose either could then hand over the
+account of somebody else.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import Any, NoReturn
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import SocialLogin
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+
+from controlplane.web.error_pages import notice
+from tenants import people
+from tenants.models import Identity
+
+NO_ADDRESS = "0.0.0.0"  # noqa: S104  of a request that came through a socket file
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    """Accounts of our own are made by admins and invitations only."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        return False
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        return address_of(request)
+
+    def add_message(self, *args: Any, **kwargs: Any) -> None:
+        """The console says what happened."""
+
+    def respond_user_inactive(self, request: HttpRequest, user: Any) -> HttpResponse:
+        return inactive(request)
+
+
+class ProviderAdapter(DefaultSocialAccountAdapter):
+    """People of the identity provider come in when one of their groups has a role here."""
+
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
+        return True
+
+    def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
+        """Refuses before an account is made: strangers of a large directory leave nothing behind."""
+        sociallogin.email_addresses = []  # never a way to an account
+        user = sociallogin.user if sociallogin.is_existing else None
+        if user is not None:
+            identity = Identity.objects.filter(user=user).first()
+            if identity is not None and identity.issuer != settings.QUARTERMASTER_OIDC_ISSUER:
+                _refuse(request, "This account belongs to another identity provider. Ask an admin to delete it.")
+            if not user.is_active and (identity is None or identity.ended_at is None):
+                raise ImmediateHttpResponse(inactive(request))
+        groups = _groups(sociallogin)
+        if not people.granted(groups) and not (user is not None and people.has_role_by_hand(user)):
+            if user is not None and identity is not None:
+                people.end(identity, "No group of theirs has a role here any more.")
+            _refuse(
+                request,
+                "You are signed in at the identity provider, but none of your groups there has a role here. "
+                "Ask an admin: groups are given roles on the page People.",
+            )
+        if user is not None:
+            self._note(request, sociallogin, user, groups)
+
+    def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> Any:
+        user = super().save_user(request, sociallogin, form)
+        self._note(request, sociallogin, user, _groups(sociallogin))
+        return user
+
+    def on_authentication_error(self, request: HttpRequest, provider: Any, **kwargs: Any) -> None:
+        raise ImmediateHttpResponse(
+            notice(
+                request,
+                401,
+                "Not signed in",
+                "The identity provider did not let you in, or the sign-in took too long. Go to /login and try again.",
+            )
+        )
+
+    def _note(self, request: HttpRequest, sociallogin: SocialLogin, user: User, groups: list[str]) -> None:
+        token = sociallogin.token
+        grant = people.Grant(token.token, token.token_secret) if token is not None else people.Grant("")
+        people.signed_in(
+            user=user,
+            issuer=settings.QUARTERMASTER_OIDC_ISSUER,
+            subject=sociallogin.account.uid,
+            groups=groups,
+            grant=grant,
+            due_at=timezone.now() + timedelta(seconds=settings.QUARTERMASTER_OIDC_RECHECK_S),
+        )
+        user.refresh_from_db()
+
+
+def _groups(sociallogin: SocialLogin) -> list[str]:
+    """The groups that this sign-in names; userinfo is newer than the token."""
+    data = sociallogin.account.extra_data
+    claims = {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
+    return people.groups_in(claims, settings.QUARTERMASTER_OIDC_GROUPS_CLAIM) or []
+
+
+def _refuse(request: HttpRequest, text: str) -> NoReturn:
+    raise ImmediateHttpResponse(notice(request, 403, "No role here", text))
+
+
+def inactive(request: HttpRequest) -> HttpResponse:
+    return notice(request, 403, "Account disabled", "This account is disabled here. An admin can enable it.")
+
+
+def address_of(request: HttpRequest) -> str:
+    """Where a request came from, as the server (or a proxy it trusts) says."""
+    try:
+        return str(ip_address(request.META.get("REMOTE_ADDR", "")))
+    except ValueError:
+        return NO_ADDRESS

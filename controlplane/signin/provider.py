@@ -1,0 +1,155 @@
+"""What the identity provider says of a person whom it let in before. Bounded answers, short waits, no state of theirs.
+
+A person is there as long as the access token of their sign-in opens the provider's userinfo; one that has run out is
+made anew with the refresh token. Who is removed or disabled there gets neither.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tenants.people import Grant
+
+WAIT_S = 5.0
+MOST_BYTES = 1024 * 1024  # of one answer
+DISCOVERY_S = 600.0
+REFUSED = (401, 403)
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """The person is there; ``grant`` where the provider gave a new one."""
+
+    claims: dict[str, Any]
+    grant: Grant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The provider does not know them any more, or has locked them."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The provider did not say."""
+
+    why: str
+
+
+class Trouble(Exception):
+    """The provider did not answer, or not with what the protocol wants."""
+
+
+class Provider:
+    """Asks one issuer, as one client. Safe for several threads."""
+
+    def __init__(self, issuer: str, client_id: str, client_secret: str) -> None:
+        self._issuer = issuer.rstrip("/")
+        self._client = (client_id, client_secret)
+        self._http = httpx.Client(timeout=WAIT_S, follow_redirects=False)
+        self._lock = threading.Lock()
+        self._known: dict[str, Any] = {}
+        self._until_s = 0.0
+
+    def close(self) -> None:
+        self._http.close()
+
+    def ask(self, subject: str, grant: Grant) -> There | Gone | Unknown:
+        """Whether this person is still there."""
+        try:
+            return self._ask(subject, grant)
+        except Trouble as trouble:
+            return Unknown(str(trouble))
+        except httpx.HTTPError as error:
+            return Unknown(f"The identity provider does not answer ({type(error).__name__}).")
+
+    def _ask(self, subject: str, grant: Grant) -> There | Gone | Unknown:
+        status, claims = self._userinfo(grant.access)
+        renewed: Grant | None = None
+        if status in REFUSED:
+            if not grant.refresh:
+                return Gone("The sign-in ran out, and the identity provider gave no refresh token.")
+            answer = self._refresh(grant.refresh)
+            if isinstance(answer, Gone):
+                return answer
+            renewed, of_token = answer
+            status, claims = self._userinfo(renewed.access)
+            if status in REFUSED:
+                return Gone("The identity provider says nothing about them any more.")
+            claims = {**of_token, **claims}
+        if status != 200:
+            raise Trouble(f"The identity provider answers {status} at its userinfo endpoint.")
+        if claims.get("sub") != subject:
+            raise Trouble("The identity provider answers about somebody else.")
+        return There(claims, renewed)
+
+    def _userinfo(self, access: str) -> tuple[int, dict[str, Any]]:
+        return self._call("GET", self._endpoint("userinfo_endpoint"), headers={"Authorization": f"Bearer {access}"})
+
+    def _refresh(self, token: str) -> tuple[Grant, dict[str, Any]] | Gone:
+        form = {"grant_type": "refresh_token", "refresh_token": token}
+        methods = self._discovered().get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        auth = None
+        if "client_secret_post" in methods:
+            form |= {"client_id": self._client[0], "client_secret": self._client[1]}
+        else:
+            auth = self._client
+        status, answer = self._call("POST", self._endpoint("token_endpoint"), data=form, auth=auth)
+        if status == 400 and answer.get("error") == "invalid_grant":
+            return Gone("The identity provider has ended their sign-in.")
+        access, refresh = answer.get("access_token"), answer.get("refresh_token", token)
+        if status != 200 or not isinstance(access, str) or not isinstance(refresh, str):
+            raise Trouble(f"The identity provider answers {status} at its token endpoint: {answer.get('error', '')}")
+        return Grant(access, refresh), _claims(answer.get("id_token"))
+
+    def _endpoint(self, name: str) -> str:
+        address = self._discovered().get(name)
+        if not isinstance(address, str):
+            raise Trouble(f"The identity provider names no {name}.")
+        return address
+
+    def _discovered(self) -> dict[str, Any]:
+        with self._lock:
+            if time.monotonic() >= self._until_s:
+                status, answer = self._call("GET", f"{self._issuer}/.well-known/openid-configuration")
+                if status != 200:
+                    raise Trouble(f"The identity provider answers {status} when asked for its configuration.")
+                self._known, self._until_s = answer, time.monotonic() + DISCOVERY_S
+            return self._known
+
+    def _call(self, method: str, address: str, **options: Any) -> tuple[int, dict[str, Any]]:
+        """Status and JSON object; an empty one where the answer is something else."""
+        with self._http.stream(method, address, **options) as response:
+            body = b""
+            for part in response.iter_bytes():
+                body += part
+                if len(body) > MOST_BYTES:
+                    raise Trouble(f"The identity provider's answer is larger than {MOST_BYTES} bytes.")
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            document = None
+        return response.status_code, document if isinstance(document, dict) else {}
+
+
+def _claims(token: object) -> dict[str, Any]:
+    """What an ID token says. It came from the token endpoint itself, so its signature proves nothing more (OpenID
+    Connect Core 3.1.3.7)."""
+    if not isinstance(token, str) or token.count(".") != 2:
+        return {}
+    part = token.split(".")[1]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
