@@ -202,9 +202,11 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_better_predictions_shorten_the_wait_in_a_simulated_engine(tmp_path: Path, where: str) -> None:
     source = write_lines(tmp_path / "prompts.jsonl", rows(400))
     target, asked = tmp_path / "waits.json", ["--data", str(source), "--where", where]
+    asked += ["--policies", "fifo", "gittins", "unified"]
     call_command("estimates", "simulate", *asked, "--json", str(target), stdout=io.StringIO())
     told = json.loads(target.read_text())
     assert told["where"] == where
+    assert {r["policy"] for r in told["runs"]} == {"fifo", "gittins", "unified"}
     runs = {(r["policy"], r["predictor"]): r["mean_ttlt_s"] for r in told["runs"]}
     assert {r["to_constant"] for r in told["runs"] if r["predictor"] == "application history"} == {1.0}
     for policy in ("gittins", "unified"):

@@ -118,7 +118,13 @@ def contestants() -> list[Method]:
     ]
 
 
-def compare(cases: Sequence[Case], seed: int, progress: Progress, where: str = FRONT) -> dict[str, Any]:
+def compare(
+    cases: Sequence[Case],
+    seed: int,
+    progress: Progress,
+    where: str = FRONT,
+    policies: Sequence[str] = POLICIES,
+) -> dict[str, Any]:
     """Mean and 99th percentile of the time to the last token [s] by policy and predictor, relative to the oracle's and
     to those with the application's history. Raises ValueError for a place that is none of :data:`PLACES`."""
     if where not in PLACES:
@@ -135,8 +141,8 @@ def compare(cases: Sequence[Case], seed: int, progress: Progress, where: str = F
     rate = LOAD * busy["requests_per_s"]
     times = list(islice(poisson(rng(seed, "arrivals"), rate), len(chosen)))
     runs: list[dict[str, Any]] = []
-    total, done = len(POLICIES) * len(contestants()), 0
-    for policy in POLICIES:
+    total, done = len(policies) * len(contestants()), 0
+    for policy in policies:
         for method in contestants():
             done += 1
             if policy == "fifo" and not isinstance(method, BoundOnly):

@@ -71,6 +71,14 @@ class Command(BaseCommand):
             default=endtoend.FRONT,
             help="where the policy decides: in front of the engine, as this product serves (default), or inside it",
         )
+        simulate.add_argument(
+            "--policies",
+            nargs="+",
+            choices=endtoend.POLICIES,
+            default=endtoend.POLICIES,
+            metavar="POLICY",
+            help=f"only these (default {' '.join(endtoend.POLICIES)})",
+        )
         simulate.add_argument("--seed", type=int, default=1, help="seed of the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -89,7 +97,7 @@ class Command(BaseCommand):
             if options["by_label"]:
                 examples = data.by_label(examples)
             if options["action"] == "simulate":
-                self._simulate(examples, options["seed"], options["where"], out)
+                self._simulate(examples, options, out)
             else:
                 self._evaluate(examples, count, out, began)
         except (data.DataError, TokenizerError) as problem:
@@ -97,15 +105,16 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             raise CommandError("interrupted: nothing is written", returncode=130) from None
 
-    def _simulate(self, examples: list[data.Example], seed: int, where: str, out: Path | None) -> None:
-        console = self._console()
+    def _simulate(self, examples: list[data.Example], options: dict[str, Any], out: Path | None) -> None:
+        console, where = self._console(), options["where"]
         with _bar(console) as bar:
             task = bar.add_task("", total=None)
             report = endtoend.compare(
                 run.cases_of(examples, Embedder()),
-                seed,
+                options["seed"],
                 lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
                 where,
+                options["policies"],
             )
         if out is not None:
             out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
