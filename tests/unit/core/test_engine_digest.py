@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.engine_digest import MAX_CHARS, POINTS, condensed, decode, encode, plain
+from scheduling.core.estimate.distribution import distribution
 from scheduling.core.order.gittins import Gittins
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 
@@ -85,3 +90,18 @@ def test_lengths_that_are_written_alike_are_one() -> None:
     sent = queued(output_lengths=(3.9089996, 3.909, 50.0), output_probabilities=(0.2, 0.3, 0.5))
     got, _ = decode(encode(sent, Slo(), 50.0), "x", 1, 0.0, 100, 400)
     assert (got.output_lengths, got.output_probabilities) == ((3.909, 50.0), (0.5, 0.5))
+
+
+def test_what_similar_prompts_say_of_answers_with_few_lengths_can_be_read() -> None:
+    """Sums of weights give a length twice, apart by their rounding."""
+    draw = random.Random(1)
+    alike = 0
+    for _ in range(300):
+        samples = [(float(draw.choice((20, 23, 41, 50))), draw.random() < 0.5, draw.random()) for _ in range(40)]
+        prediction = distribution(samples, "similar", 1.0).truncated(41)
+        alike += any(0 < b - a < 1e-6 for a, b in pairwise(prediction.lengths))
+        request = replace(plain("a", 1, 0.0, 5, 41, 0), output_lengths=prediction.lengths,
+                          output_probabilities=prediction.probabilities)  # fmt: skip
+        read, _ = decode(encode(request, Slo(), 0.0), "a", 1, 0.0, 5, 41)
+        assert sum(read.output_probabilities) == pytest.approx(1.0)
+    assert alike, "no such pair was met"
