@@ -25,6 +25,8 @@ from scheduling.engines.simulated.requests import ApiError
 from scheduling.engines.simulated.runner import Runner
 
 VERSION = "0.32.0"
+ASLEEP_LOOK_S = 0.02  # so often one that is put to sleep looks whether all has ended
+HOST_TO_GPU = 25e9  # bytes/s of weights that come back from host memory (PCIe 4.0 x16, about)
 
 
 class Faults(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,6 +52,11 @@ class _Parked:
     def lost(self) -> None:
         self.gone = True
 
+    def answer(self, body: object) -> None:
+        if not self.gone:
+            self.connection.exchange = None
+            self.connection.respond(200, msgspec.json.encode(body))
+
 
 class Api:
     """Answers requests for one replica."""
@@ -70,6 +77,7 @@ class Api:
         self._seed = seed
         self._authorization = f"Bearer {api_key}" if api_key else ""
         self._chance = random.Random(seed)
+        self.asleep = False  # its weights are in host memory: what is asked of it waits
         self._parked: list[_Parked] = []
         self._created = int(time.time())
         self._routes = {
@@ -99,6 +107,9 @@ class Api:
         }
         if dev_mode:
             self._routes["GET", "/server_info"] = self._server_info
+            self._routes["POST", "/sleep"] = self._sleep
+            self._routes["POST", "/wake_up"] = self._wake_up
+            self._routes["GET", "/is_sleeping"] = self._is_sleeping
         if runtime_lora:
             self._routes["POST", "/v1/load_lora_adapter"] = self._load_adapter
             self._routes["POST", "/v1/unload_lora_adapter"] = self._unload_adapter
@@ -112,7 +123,8 @@ class Api:
             detail = "Method Not Allowed" if exists else "Not Found"
             connection.respond(405 if exists else 404, msgspec.json.encode({"detail": detail}))
             return
-        if self.faults.hang and (request.path.startswith("/v1/") or request.path == "/tokenize"):
+        hangs = self.faults.hang and (request.path.startswith("/v1/") or request.path == "/tokenize")
+        if hangs or (self.asleep and request.method == "POST" and request.path.startswith("/v1/")):
             parked = _Parked(connection, request)
             connection.exchange = parked
             self._parked.append(parked)
@@ -391,6 +403,34 @@ class Api:
         config = {"model_config": model, "scheduler_config": scheduler}
         connection.respond(200, msgspec.json.encode({"vllm_config": config, "vllm_env": {}, "system_env": {}}))
 
+    def _sleep(self, connection: Connection, request: Request) -> None:
+        """As vLLM's ``/sleep?mode=wait``: what runs ends, what comes waits."""
+        self.asleep = True
+        parked = _Parked(connection, request)
+        connection.exchange = parked
+        self._fall_asleep(parked)
+
+    def _fall_asleep(self, parked: _Parked) -> None:
+        if len(self._engine.running) + self._engine.waiting:
+            asyncio.get_running_loop().call_later(ASLEEP_LOOK_S, self._fall_asleep, parked)
+        else:
+            parked.answer({"status": "sleeping", "level": 1})
+
+    def _wake_up(self, connection: Connection, request: Request) -> None:
+        """Weights come back from host memory."""
+        seconds = self._preset.weights_bytes / self._preset.gpus / HOST_TO_GPU / self._runner.speed
+        parked = _Parked(connection, request)
+        connection.exchange = parked
+        asyncio.get_running_loop().call_later(seconds if self.asleep else 0.0, self._awake, parked)
+
+    def _awake(self, parked: _Parked) -> None:
+        self.asleep = False
+        self._release()
+        parked.answer({"status": "awake", "tags": None})
+
+    def _is_sleeping(self, connection: Connection, request: Request) -> None:
+        connection.respond(200, msgspec.json.encode({"is_sleeping": self.asleep}))
+
     def _health(self, connection: Connection, request: Request) -> None:
         connection.respond(200, b"")
 
@@ -406,7 +446,7 @@ class Api:
             count=preset.gpus,
             name=preset.gpu,
             memory_bytes=preset.gpu_memory_bytes,
-            used_bytes=min(preset.gpu_memory_bytes, (preset.weights_bytes + pool) // preset.gpus),
+            used_bytes=0 if self.asleep else min(preset.gpu_memory_bytes, (preset.weights_bytes + pool) // preset.gpus),
             busy=busy,
             active=active,
         )
@@ -420,6 +460,7 @@ class Api:
             gpus=gpus,
             prefix=(0, 0) if self._cache is None else (self._cache.queried, self._cache.hit),
             steps=engine.steps,
+            asleep=self.asleep,
         )
         connection.respond(200, page.encode(), "text/plain; version=1.0.0; charset=utf-8")
 
@@ -465,9 +506,13 @@ class Api:
         if "stall" in changes:
             self._runner.stall(math.inf if faults.stall is True else float(faults.stall))
         if not faults.hang:
-            parked, self._parked = self._parked, []
-            for waiting in parked:
-                if not waiting.gone:
-                    waiting.connection.exchange = None
-                    self.handle(waiting.connection, waiting.request)
+            self._release()
         connection.respond(200, msgspec.json.encode(faults))
+
+    def _release(self) -> None:
+        """Answers what was kept waiting, as if it came now."""
+        parked, self._parked = self._parked, []
+        for waiting in parked:
+            if not waiting.gone:
+                waiting.connection.exchange = None
+                self.handle(waiting.connection, waiting.request)

@@ -138,7 +138,7 @@ class Gpus:
 
 def render(
     totals: EngineTotals, *, running: int, waiting: int, kv_usage: float, kv_blocks: int, model: str, gpus: Gpus,
-    prefix: tuple[int, int] = (0, 0), steps: int = 0,
+    prefix: tuple[int, int] = (0, 0), steps: int = 0, asleep: bool = False,
 ) -> str:  # fmt: skip
     """The text of ``/metrics``. ``prefix``: tokens looked up in the prefix cache, and found there."""
     escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -155,6 +155,10 @@ def render(
     out.extend((f"# HELP {name} Number of waiting requests by reason.", f"# TYPE {name} gauge"))
     for reason, count in (("capacity", waiting), ("deferred", 0)):
         out.append(f'{name}{{engine="0",model_name="{escaped}",reason="{reason}"}} {float(count)}')
+    name = "vllm:engine_sleep_state"
+    out.extend((f"# HELP {name} Engine sleep state; awake = 0 means engine is sleeping.", f"# TYPE {name} gauge"))
+    for state, holds in (("awake", not asleep), ("weights_offloaded", asleep), ("discard_all", False)):
+        out.append(f'{name}{{{labels},sleep_state="{state}"}} {float(holds)}')
     scalar("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", kv_usage)
     # without a simulated prefix cache nothing is looked up, nothing is found
     scalar("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", prefix[0])

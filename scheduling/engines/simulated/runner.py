@@ -39,6 +39,10 @@ class Runner:
         self._stretches: deque[list[float]] = deque()  # [from, to, of these seconds active], without a pause
         self._closed = False
 
+    @property
+    def speed(self) -> float:
+        return self._speed
+
     def submit(self, seq: Sequence) -> None:
         """Takes a sequence. Raises :class:`scheduling.engines.simulated.engine.QueueFull`."""
         self.engine.add(seq, self._loop.time())
