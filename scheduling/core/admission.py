@@ -15,6 +15,9 @@ request that is not reserved must weigh more than the lightest entitlement in fl
 refused only where somebody weighs more: equals, and a tenant alone with its pool, wait for each other in the queue
 (``docs/reference/admission.md``).
 
+Where **no replica serves** and one can be woken, there is no room and everything else holds: what may wait waits,
+and is told how long that is expected to take; without one to be woken nobody waits.
+
 **Prefill credit** is no part of that: it comes back within moments. Who lacks nothing else waits and is never refused,
 and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first. To owners
 of reserved capacity, within it, only what owners hold of it counts, so that a neighbour who fills it is not in their
@@ -158,6 +161,7 @@ class AdmissionView:
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
     over: Over | None = None  # the limit of its key or user that it would exceed
+    waking_ms: int = 0  # how long it takes until a replica serves that is woken for who waits; 0: none would be
     loads: bool = False  # a replica that lacks the adapter may be asked to load it
 
 
@@ -316,9 +320,9 @@ def decide_admission(
     rights = rights_of(spec)
     if view.rebuilding_ms > 0:
         return wait(Reason.REBUILDING, view.rebuilding_ms)
-    if not view.backends:
+    if not view.backends and not view.waking_ms:
         return wait(Reason.NO_BACKEND, no_backend_retry_ms)
-    if not view.loads and not any(b.serves(ask.adapter) for b in view.backends):
+    if ask.adapter and not view.loads and not any(b.serves(ask.adapter) for b in view.backends):
         return wait(Reason.NO_ADAPTER, no_backend_retry_ms)
     if view.over is not None:
         return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)

@@ -240,6 +240,16 @@ class Reason(StrEnum):
         retry=True,
         no_room=True,
     )
+    # All replicas sleep, and one is being woken.
+    WAKING = _refused(
+        "waking",
+        503,
+        "service_unavailable_error",
+        "This model is asleep and is being woken; it serves in about {wakes_s:.0f} s, which is longer than this tier "
+        "waits.",
+        retry=True,
+        no_room=True,
+    )
     # No replica has the adapter, and none may load it or could.
     NO_ADAPTER = _refused(
         "no_adapter",

@@ -221,6 +221,10 @@ class PoolSpec:
     slo_mean_s: float | None = None  # what SLO targets are compared with; None: the mean over bound entitlements
     adapters: tuple[AdapterSpec, ...] = ()  # of its model
     load_adapters: bool = False  # engines may be asked to load them
+    wakes_in_s: float = (
+        0.0  # until a pool without any replica serves, as somebody adds one when requests wait; 0: nobody
+    )
+    sleep_after_s: float = 0.0  # without work its replicas that can sleep are put to sleep after so long; 0: never
     adapter: str = ""  # as gateways see the pool under an adapter's name: which, as engines list it
     base: PoolSpec | None = None  # and then the pool itself
 

@@ -2,8 +2,9 @@
 
 A replica is *probing* until it has generated one token, then *ready*; it is *ejected* when it does not answer or does
 not move (:mod:`scheduling.dispatch.progress`), and comes back only after a real generation. A *draining* one keeps its
-leases and gets no new ones. What is ready is written into shared state under the leader's epoch; after a loss of state
-or a failed write the once-a-second :meth:`BackendMonitor.reconcile` puts it right.
+leases and gets no new ones. One that is *asleep* (vLLM's sleep mode) is woken when requests wait. What is ready is
+written into shared state under the leader's epoch; after a loss of state or a failed write the once-a-second
+:meth:`BackendMonitor.reconcile` puts it right.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been 
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
 STEPS_S = 5.0  # so often the log of an engine's own scheduler is read
 WHY_CHARS = 300
+WAKE_AGAIN_S = 10.0  # after it could not be woken
+SLEEP_AGAIN_S = 600.0  # after it could not be put to sleep
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
 
@@ -77,6 +80,9 @@ class BackendMonitor:
         self._backends: dict[str, WatchedBackend] = {}
         self._leases: dict[str, int] = {}
         self._leases_at = float("-inf")
+        self._pool: PoolSpec | None = None
+        self._idle_since_s: float | None = None  # nothing runs and nothing waits
+        self._said_waking_ms = 0  # in shared state
         self._adapters_of: tuple[object, ...] = ((), False)
         self._prompts = Prompts()
         self.adapters = AdapterHomes(
@@ -96,6 +102,7 @@ class BackendMonitor:
         the prefill ``credits`` that they had.
         """
         specs, kind = {spec.id: spec for spec in pool.backends}, kind_of(pool.engine)
+        self._pool = pool
         if inherited:
             self.adapters.inherit(inherited & specs.keys())
         configured = (pool.adapters, pool.load_adapters and kind.loads_adapters)
@@ -232,10 +239,92 @@ class BackendMonitor:
             if backend is None or backend.doubted or not serves(backend):
                 seen.ready = False
 
+    # --- sleeping replicas
+
+    @property
+    def serves(self) -> bool:
+        """Whether any replica may get work."""
+        return any(serves(backend) for backend in self._backends.values())
+
+    @property
+    def wakes_in_s(self) -> float:
+        """In how long the pool is expected to serve again, where no replica does and one can be woken, or would be
+        added; 0: none would be, or some serve."""
+        if self.serves:
+            return 0.0
+        now_s = asyncio.get_running_loop().time()
+        asleep = [b for b in self._backends.values() if b.state == "asleep" and not b.spec.draining]
+        expected = [b.wake_s if b.woken_s is None else max(1.0, b.wake_s - (now_s - b.woken_s)) for b in asleep]
+        added_s = 0.0 if self._pool is None else self._pool.wakes_in_s
+        return min(expected, default=added_s)
+
+    def wake(self, waiting: int) -> None:
+        """Requests wait: wakes as many sleeping replicas as they need slots beyond those that serve."""
+        slots = sum(limits_of(b)[0].slots for b in self._backends.values() if serves(b) or b.woken_s is not None)
+        now_s = asyncio.get_running_loop().time()
+        for backend in self._backends.values():
+            if backend.state != "asleep" or backend.spec.draining or backend.dozing or backend.woken_s is not None:
+                continue
+            if slots >= waiting:
+                return
+            if now_s >= backend.wake_again_s:
+                backend.woken_s = now_s
+                slots += backend.spec.slots
+                self._group.create_task(self._wake(backend), name=f"wake-{backend.spec.id}")
+
+    async def _wake(self, backend: WatchedBackend) -> None:
+        log.info("backend %s: woken, as requests wait", backend.spec.id)
+        try:
+            await backend.control.wake()
+        except EngineError as error:
+            log.warning("backend %s: could not be woken: %s", backend.spec.id, error)
+            backend.woken_s = None
+            backend.wake_again_s = asyncio.get_running_loop().time() + WAKE_AGAIN_S
+            backend.why = f"asleep; it could not be woken: {error}"[:WHY_CHARS]
+        backend.nudge.set()
+
+    def rest(self, idle: bool) -> None:
+        """Once a second; ``idle``: nothing runs and nothing waits. After the pool's time of that replicas that can
+        sleep do."""
+        now_s = asyncio.get_running_loop().time()
+        if not idle or self._pool is None or not self._pool.sleep_after_s:
+            self._idle_since_s = None
+            return
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        if now_s - self._idle_since_s < self._pool.sleep_after_s:
+            return
+        self._idle_since_s = None
+        for backend in self._backends.values():
+            if serves(backend) and backend.kind.sleeps and now_s >= backend.wake_again_s:
+                self._group.create_task(self._sleep(backend), name=f"sleep-{backend.spec.id}")
+
+    async def _sleep(self, backend: WatchedBackend) -> None:
+        """Out of what is ready first: what was granted meanwhile ends before the engine sleeps."""
+        backend.dozing = True
+        await self._change(backend, "asleep", "put to sleep: nothing ran or waited")
+        try:
+            await backend.control.sleep()
+        except EngineError as error:
+            log.warning("backend %s: could not be put to sleep: %s", backend.spec.id, error)
+            backend.wake_again_s = asyncio.get_running_loop().time() + SLEEP_AGAIN_S
+        finally:
+            backend.dozing = False
+        backend.nudge.set()
+
+    async def tell_waking(self) -> None:
+        """Shared state, in how long who comes now would be served: then it lets them wait."""
+        ms = round(self.wakes_in_s) * 1000
+        if ms != self._said_waking_ms:
+            await self._store.set_waking(self._epoch, ms)
+            self._said_waking_ms = ms
+
     async def reconcile(self, snapshot: PoolSnapshot) -> None:
         """Makes shared state say what this monitor knows, and learns the lease counts."""
         self._leases = {name: totals.running for name, totals in snapshot.backends.items()}
         self._leases_at = asyncio.get_running_loop().time()
+        self._said_waking_ms = snapshot.waking_ms
+        await self.tell_waking()
         for name, totals in snapshot.backends.items():
             backend = self._backends.get(name)
             if totals.ready and (backend is None or not serves(backend)):
@@ -379,6 +468,9 @@ class BackendMonitor:
                 backend.metrics = None  # not known, rather than old
         else:
             fresh = now_s - self._leases_at <= LEASES_FRESH_S
+            if metrics is not None and metrics.asleep:
+                await self._change(backend, "asleep", "its engine was put to sleep")
+                return
             verdict = self._seen(backend, metrics, now_s, fresh)
             await self.adapters.look(backend.spec.id, backend.control)
             backend.doubted = False
@@ -426,11 +518,15 @@ class BackendMonitor:
     async def _try_back(self, backend: WatchedBackend) -> None:
         if asyncio.get_running_loop().time() < backend.outlier.back_from_s:
             return
+        if backend.dozing or (backend.kind.sleeps and await self._sleeps_on(backend)):
+            return
         first = backend.state == "probing"
         probe = await backend.control.probe(return_patience_s(first))
         if probe:
             backend.watch = ProgressWatch()
             backend.outlier.returned(asyncio.get_running_loop().time())
+            if backend.woken_s is not None:
+                backend.wake_s, backend.woken_s = max(1.0, asyncio.get_running_loop().time() - backend.woken_s), None
             await self.adapters.look(backend.spec.id, backend.control)
             await self._change(backend, "ready", probe.why)
             await self._check(backend)
@@ -439,6 +535,19 @@ class BackendMonitor:
         backend.why = probe.why if first else f"{backend.watch.why}; not back yet: {probe.why}"
         backend.metrics = None
 
+    async def _sleeps_on(self, backend: WatchedBackend) -> bool:
+        """Whether it says that it is asleep: a generation asked of it would wait until it is woken."""
+        try:
+            metrics = await backend.control.scrape()
+        except EngineError:
+            return False
+        if metrics is None or not metrics.asleep:
+            return False
+        backend.metrics, backend.observed_s = metrics, time.time()
+        if backend.state != "asleep":
+            await self._change(backend, "asleep", "its engine is asleep")
+        return True
+
     async def _change(self, backend: WatchedBackend, state: str, why: str) -> None:
         name = backend.spec.id
         log.log(logging.WARNING if state == "ejected" else logging.INFO, "backend %s: %s, %s", name, state, why)
@@ -446,9 +555,13 @@ class BackendMonitor:
         if state != "ready":
             self.adapters.forget(name)
         try:
+            if state == "asleep":
+                await self.tell_waking()  # before it is out of what is ready: nobody is refused in between
             spec = offer_of(backend) if serves(backend) else None
             await self._store.set_ready(self._epoch, name, spec, ill=state == "ejected")
         except StateUnavailable:
             return  # reconcile writes it when Redis is back
+        if state == "asleep":
+            self._on_ready()  # requests may wait already
         if serves(backend):
             self._on_ready()

@@ -32,7 +32,7 @@ class BackendStatus:
     """A replica as the health monitor sees it. Figures are None until they were observed."""
 
     id: str
-    state: str  # ready | probing | ejected | draining
+    state: str  # ready | probing | ejected | asleep | draining
     why: str  # one line for people
     observed_s: float  # epoch seconds of the last successful scrape, 0 if never
     engine_running: int | None = None  # vllm:num_requests_running
@@ -80,6 +80,10 @@ class Sample:
     bucket_gaps: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens too many, by the bucket audit
     turnaround_s: float | None = None  # from a first token in shared state to the next prompt in its engine
     oldest_waits_s: dict[str, float] = field(default_factory=dict)  # tier -> of the oldest request that waits
+    wanted: bool = False  # requests wait or came lately, and no replica serves: one should be woken or added
+    wakes_in_s: float = (
+        0.0  # in how long the pool is expected to serve again, where none serves; 0: some do, or unknown
+    )
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

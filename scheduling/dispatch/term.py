@@ -49,6 +49,7 @@ from scheduling.state.types import (
 log = logging.getLogger("quartermaster.dispatch")
 
 HOUSE_S = 1.0
+WANTED_S = 10.0  # a request that came and would not wait so long still wants a replica
 BLOCK_MS = 1000  # how long one read of the notifications waits
 PAUSE_S = 0.25  # after Redis did not answer
 SWEEPS = 50  # batches of abandoned requests ended in one round of the house
@@ -100,6 +101,7 @@ class Term:
             store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._as_it_counts
         )
         self._headroom = Headroom()
+        self._asked_s = float("-inf")  # when a request last came that was not granted at once
         self._adapted = False  # something waits for an adapter
 
     async def open(self) -> None:
@@ -215,6 +217,7 @@ class Term:
                     self._notify()
                     snapshot = await self._store.view()
                 await self.monitor.reconcile(snapshot)
+                self._wake_or_rest(snapshot)
                 await self._sweep()
                 await self._buckets.look(snapshot, self._catalog)
                 await self.bucket_audit.look(snapshot, self._catalog)
@@ -242,6 +245,9 @@ class Term:
 
     def _apply(self, event: Event) -> None:
         if event.kind is EventKind.QUEUED and event.request is not None:
+            self._asked_s = asyncio.get_running_loop().time()
+            if not self.monitor.serves:
+                self.monitor.wake(1)
             self.waiting.offer(event.request, self.waiting.now_s())
             if event.request.adapter:
                 self.monitor.want([event.request.adapter])
@@ -288,6 +294,14 @@ class Term:
         self._keep_headroom()
         if self._kept != self.decider.announced[1]:
             self._notify()
+
+    def _wake_or_rest(self, snapshot: PoolSnapshot) -> None:
+        """Has sleeping replicas woken where requests wait, and puts idle ones to sleep where the pool says so."""
+        asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
+        waiting = max(snapshot.waiting, int(asked and not self.monitor.serves))
+        if waiting > 0:
+            self.monitor.wake(waiting)
+        self.monitor.rest(idle=snapshot.waiting == 0 and snapshot.running == 0 and not asked)
 
     async def _watch_adapters(self) -> None:
         """Has adapters loaded that requests wait for, and refuses those who wait for one that cannot be had."""
@@ -355,6 +369,9 @@ class Term:
             self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
             self.bucket_audit.gaps, self._ledger.behind_since_s, self._clock.measured_s,
         )  # fmt: skip
+        asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
+        wanted = not self.monitor.serves and (asked or snapshot.waiting > 0)
+        sample = replace(sample, wanted=wanted, wakes_in_s=self.monitor.wakes_in_s)
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)
 

@@ -21,6 +21,7 @@ from scheduling.engines.client import EngineKind, EngineMetrics, EngineModel, Pr
 PROBE_TIMEOUT_S = 10.0
 FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
 STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
+WAKE_S = 20.0  # until a sleeping engine serves, where it was not seen yet
 FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
 _CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
 _NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"
@@ -40,6 +41,10 @@ class EngineControl(Protocol):
     async def load_adapter(self, name: str, source: str) -> None: ...
 
     async def steps(self, after: int, began: str) -> StepPage: ...
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
 
 
 EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
@@ -73,6 +78,10 @@ class WatchedBackend:
     foreign: deque[int] = field(default_factory=lambda: deque(maxlen=FOREIGN_LOOKS))  # beyond our leases, by look
     limited: bool = False  # the latest decision left requests waiting that lack only its credit
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
+    wake_s: float = WAKE_S  # how long a wake takes: guessed, then as it last took
+    dozing: bool = False  # it is being put to sleep
+    woken_s: float | None = None  # since when it is being woken
+    wake_again_s: float = float("-inf")  # not before, after it refused
     task: asyncio.Task[None] | None = None
     reading: asyncio.Task[None] | None = None
 

@@ -301,6 +301,9 @@ class Lifecycle:
             submitted.granted_s = None  # of a replica that failed it
             submitted.admitted = True
             submitted.queued_s = submitted.queued_s or call.now_s()
+            if admission.wakes_s is not None and admission.wakes_s > submitted.access.entitlement.tier.max_wait_s:
+                # The leader has heard of it and wakes a replica; who would wait in vain is told when to come back.
+                raise Refusal(Reason.WAKING, retry_s=admission.wakes_s, wakes_s=admission.wakes_s)
             await self._wait(submitted)
         else:
             reason = Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST

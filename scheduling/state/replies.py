@@ -54,8 +54,9 @@ def admission(reply: list[Any]) -> Admission:
         )  # fmt: skip
     if status is AdmissionStatus.QUEUED:
         return Admission(
-            status, position=reply[2], inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
-        )
+            status, position=reply[2], inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6],
+            wakes_s=int(reply[1]) / 1000 if reply[1] else None,
+        )  # fmt: skip
     retry_s = reply[2] / 1000 if status is AdmissionStatus.REFUSED and reply[2] >= 0 else None
     reason = read_reason(reply[1].decode()) if reply[1] else None
     return Admission(

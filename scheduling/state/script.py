@@ -24,7 +24,7 @@ from scheduling.state import types
 NAMES: Final = (
     "admit", "announce", "audit", "debit", "elect", "evict", "finish", "first_tokens", "grant", "look", "pause",
     "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_ready",
-    "set_standing", "set_stuck", "suspect", "sweep", "view",
+    "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
     "keys", "adapters", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants",

@@ -66,6 +66,7 @@ def make_snapshot(
         born_ms=int(meta.get("born", 0)),
         lost_ms=int(meta.get("lost", 0)),
         kept=int(meta.get("kept", 0)),
+        waking_ms=int(meta.get("waking", 0)),
     )
 
 

@@ -283,6 +283,11 @@ class PoolStore(PoolKeys):
         are kept for baselines (0: as many as are configured)."""
         _unfenced(await self._eval("set_stuck", epoch, count, kept))
 
+    async def set_waking(self, epoch: int, ms: int) -> None:
+        """In how long a pool without a ready replica is expected to serve, as one is woken for who waits; 0: none is,
+        and nobody is let in to wait."""
+        _unfenced(await self._eval("set_waking", epoch, ms))
+
     async def listening(self, gateways: Sequence[str]) -> set[str]:
         """Which of these gateways would hear of a grant now."""
         channels = {gateway_channel(name).encode(): name for name in gateways}

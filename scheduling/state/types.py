@@ -143,6 +143,7 @@ class Admission:
     position: int = 0  # requests waiting in the pool, this one included, where it was queued
     reason: Reason | None = None  # why it was refused, or how it ended
     retry_s: float | None = None  # when refused: expected time until it could pass; None: waiting will not help
+    wakes_s: float | None = None  # when queued: in how long a sleeping pool is expected to serve; None: it is awake
     inflight: int = 0  # running and waiting requests of the entitlement, after this call
     level_tokens: float | None = None  # its bucket after this call; None: no token budget is enforced
     attempt: int = 1  # the attempt that now holds or waits
@@ -475,6 +476,7 @@ class PoolSnapshot:
     rebuilt_ms: int = 0  # when last; 0: never
     born_ms: int = 0  # since when there is this data set; 0: no leader yet
     kept: int = 0  # free slots that are kept for baselines, where that is more than is configured
+    waking_ms: int = 0  # in how long a pool without ready replicas is expected to serve; 0: nobody wakes one
     lost_ms: int = 0  # when the first leader found the data of before lost; 0: there was none before
 
     def differences(self) -> list[str]:

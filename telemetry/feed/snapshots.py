@@ -71,6 +71,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         | ({"lost": round(sample.state_lost_s, 3)} if sample.state_lost_s else {}),
         **({} if sample.ledger_since_s is None else {"ledger_since": round(sample.ledger_since_s, 3)}),
         **({} if sample.turnaround_s is None else {"turnaround_ms": round(1000 * sample.turnaround_s, 1)}),
+        **({"wakes_in_s": round(sample.wakes_in_s, 1)} if sample.wakes_in_s else {}),
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),

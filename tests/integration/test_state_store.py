@@ -342,3 +342,26 @@ async def test_requests_for_an_adapter_are_placed_and_make_room_only_where_it_is
     await pool_store.finish("r2", 1, Reason.STOP, 10, True, ledger("r2"))
     loading = await admit(pool_store, "r4", owner, adapter="law")
     assert loading.status is AdmissionStatus.QUEUED, "b1 has room, and is to load it first"
+
+
+async def test_without_a_ready_replica_requests_wait_where_one_is_woken_for_them_and_are_told_how_long(
+    pool_store: PoolStore,
+):
+    election = await pool_store.elect("leader-1", 0, first_start=True)
+    await leads_on(pool_store)
+    await pool_store.set_waking(election.epoch, 12_000)
+    first = await admit(pool_store, "r1")
+    assert (first.status, first.position, first.wakes_s) == (AdmissionStatus.QUEUED, 1, 12.0)
+    assert (await pool_store.view()).waking_ms == 12_000
+    limited = replace(ACME, concurrency=1)
+    assert (await admit(pool_store, "r2", limited)).reason is Reason.CONCURRENCY, "all other rules hold"
+
+    await pool_store.set_ready(election.epoch, "b1", backend(slots=1))
+    second = await admit(pool_store, "r3")
+    assert (second.status, second.wakes_s) == (AdmissionStatus.QUEUED, None), "one serves: nobody waits for a wake"
+
+    await pool_store.set_ready(election.epoch, "b1", None)
+    await pool_store.set_waking(election.epoch, 0)
+    assert (await admit(pool_store, "r4")).reason is Reason.NO_BACKEND
+    with pytest.raises(Fenced):
+        await pool_store.set_waking(election.epoch - 1, 12_000)

@@ -267,6 +267,10 @@ class ReferenceLeader(PoolMemory):
         self._keep_meta("stuck", count)
         self._keep_meta("kept", kept)
 
+    def set_waking(self, epoch: int, ms: int) -> None:
+        self._fence(epoch)
+        self._keep_meta("waking", ms)
+
     def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         self._fence(epoch)
         if spec is None:

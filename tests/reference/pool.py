@@ -101,8 +101,9 @@ class ReferencePool(ReferenceLeader):
 
         over: Over | None = None
         loads = self.adapters.get(request.adapter, (False, frozenset()))[0]
-        served = loads or any(backend.serves(request.adapter) for backend in self._backends())
-        if not int(self.meta.get("rebuild_until", 0)) > now and self.ready and served:
+        served = loads or not request.adapter or any(b.serves(request.adapter) for b in self._backends())
+        there = self.ready or "waking" in self.meta
+        if not int(self.meta.get("rebuild_until", 0)) > now and there and served:
             limited = self._placed(limited)
             left = [self._limit(scope) for scope in limited.scopes]
             over = first_over(limited.scopes, left, limited.charge, self.service.get(spec.id, SERVICE_MS))
@@ -115,6 +116,7 @@ class ReferencePool(ReferenceLeader):
             due=self._total("due"),
             stuck=int(self.meta.get("stuck", 0)),
             kept=int(self.meta.get("kept", 0)),
+            waking_ms=int(self.meta.get("waking", 0)),
             waiting_bytes=self._total("bytes"),
             ent_running=self._total(f"e:{spec.id}:run"),
             ent_waiting=self._total(f"e:{spec.id}:wait"),
@@ -170,7 +172,8 @@ class ReferencePool(ReferenceLeader):
             return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend, prefill=held)
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
         self.meta["headroom"] = max(pool.headroom_slots, view.kept)
-        return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
+        wakes_s = view.waking_ms / 1000 if view.waking_ms and not self.ready else None
+        return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"), wakes_s=wakes_s)
 
     def requeue(
         self,

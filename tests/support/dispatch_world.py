@@ -155,6 +155,24 @@ class Engine:
     log: list[LoggedStep] = field(default_factory=list)  # of the scheduler inside
     log_began: str = "1"
     logs: bool = True
+    asleep: bool = False
+    can_sleep: bool = True  # it has the paths for it
+    wake_takes_s: float = 0.0
+    sleeps: int = 0
+    wakes: int = 0
+
+    async def sleep(self) -> None:
+        self.sleeps += 1
+        if not self.can_sleep:
+            raise EngineUnreachable("POST /sleep answered 404")
+        self.asleep = True
+
+    async def wake(self) -> None:
+        self.wakes += 1
+        if not self.can_sleep:
+            raise EngineUnreachable("POST /wake_up answered 404")
+        await asyncio.sleep(self.wake_takes_s)
+        self.asleep = False
 
     async def steps(self, after: int, began: str) -> StepPage:
         if not self.logs:
@@ -171,8 +189,9 @@ class Engine:
         if self.generates:
             self.tokens += self.tokens_per_scrape
         return EngineMetrics(
-            self.running, self.waiting, 0.5, self.tokens, 0.0, 0.0, 0.0, gpu_util=0.25, kv_tokens=self.kv_tokens
-        )
+            self.running, self.waiting, 0.5, self.tokens, 0.0, 0.0, 0.0, gpu_util=0.25, kv_tokens=self.kv_tokens,
+            asleep=self.asleep,
+        )  # fmt: skip
 
     async def facts(self, engines: int) -> EngineFacts:
         if not self.reachable:

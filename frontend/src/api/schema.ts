@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema d5085b8b63103869, body 6162f8049cc5908b
+// schema 6cbc91e24c55cde0, body 573fa05726ba688b
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1476,6 +1476,7 @@ export interface components {
          *     * `queue_full` - queue full
          *     * `queue_timeout` - queue timeout
          *     * `no_backend` - no backend
+         *     * `waking` - waking
          *     * `no_adapter` - no adapter
          *     * `rebuilding` - rebuilding
          *     * `state_unavailable` - state unavailable
@@ -1494,7 +1495,7 @@ export interface components {
          *     * `key_revoked` - key revoked
          * @enum {string}
          */
-        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "no_adapter" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
+        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "waking" | "no_adapter" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
         Recording: {
             at: string;
             author: string;

@@ -146,6 +146,7 @@ export interface Snapshot {
   epoch?: number;
   /** From a first token that is reported to the next prompt in its engine [ms]. */
   turnaround_ms?: number;
+  wakes_in_s?: number; // its replicas sleep: in how long one would serve
   /** Since when requests that ended are not stored, because the database takes no writes [epoch seconds]; missing: they are. */
   ledger_since?: number;
   /** Of the shared state: how often totals were written anew, entries that cannot be read, clock ahead of Redis', when data was lost. */

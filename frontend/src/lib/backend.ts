@@ -2,7 +2,7 @@
 
 import type { Tone } from "../components/Badge";
 
-export const backendTones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad" };
+export const backendTones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad", asleep: "plain" };
 
 /** Whether an operator took it out of service, be it still busy or not. */
 export const outOfService = (state: string | undefined): boolean => state === "draining" || state === "drained";

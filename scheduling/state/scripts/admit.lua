@@ -2,7 +2,7 @@
 -- but the time that the next one is told.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill
--- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt, what it
+-- -> {granted|queued|refused|ended, backend or reason (queued: in how many ms a replica is awake), position or retry_ms, inflight, level, seq, attempt, what it
 -- holds of a prefill credit}; with limits of a key or user in the record: their levels (`limits_said`), and by which of
 -- them it was refused
 local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
@@ -49,7 +49,7 @@ if waiting > 0 and hand_out(now) then  -- nobody leads: who waits goes first
   waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
   inflight = ent_run + ent_wait
 end
-local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept')
+local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept', 'waking')
 local headroom = math.max(tonumber(ARGV[27]), tonumber(m[4]) or 0)
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
@@ -79,7 +79,7 @@ end
 
 local rebuilding = m[1] and tonumber(m[1]) - now or 0
 if rebuilding > 0 then return wait('rebuilding', rebuilding) end
-if #ready == 0 then return wait('no_backend', NO_BACKEND_RETRY_MS) end
+if #ready == 0 and not m[5] then return wait('no_backend', NO_BACKEND_RETRY_MS) end
 local homes, loads, has = homes_of(ARGV[10]), false, false
 if homes then
   loads = may_load(homes)
@@ -191,4 +191,4 @@ end
 x.queued = now
 put_waiting(id, x, now)
 call('HSET', META, 'headroom', headroom)  -- for who hands out slots while nobody leads
-return answer('queued', '', waiting + 1, seq, x.attempt)
+return answer('queued', #ready == 0 and m[5] or '', waiting + 1, seq, x.attempt)

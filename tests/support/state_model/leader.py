@@ -70,6 +70,9 @@ class LeaderMoves(Sides):
     def set_stuck(self, holder: str, count: int, again: bool, kept: int = 0) -> None:
         self._both("set_stuck", again, self.epochs[holder], count, kept)
 
+    def set_waking(self, holder: str, ms: int, again: bool) -> None:
+        self._both("set_waking", again, self.epochs[holder], ms)
+
     def look(self, names: list[str]) -> None:
         """What decisions see is what everybody sees: ``look`` is a part of ``view``."""
         seen = self._both("look", True, names)

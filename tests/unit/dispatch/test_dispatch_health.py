@@ -23,6 +23,10 @@ class Store:
         self.told_ill: set[str] = set()
         self.looks: list[tuple[str, int]] = []  # (replica, waiting in it) that shared state was told
         self.down = False
+        self.waking_ms = 0
+
+    async def set_waking(self, epoch: int, ms: int) -> None:
+        self.waking_ms = ms
 
     async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = 0.95) -> int:
         self.looks.append((backend_id, waiting))
@@ -47,7 +51,7 @@ class Store:
             )
             for name in {*self.ready, *leases}
         }  # fmt: skip
-        return PoolSnapshot(0, 1, "a", 0, None, 0, 0, 0, 0, backends, {})
+        return PoolSnapshot(0, 1, "a", 0, None, 0, 0, 0, 0, backends, {}, waking_ms=self.waking_ms)
 
 
 class Ward:

@@ -1,0 +1,120 @@
+"""Sleeping replicas: noticed, woken when requests wait, put to sleep when nobody does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduling.dispatch.health import SLEEP_AGAIN_S, WAKE_AGAIN_S, WAKE_S
+from tests.unit.dispatch.test_dispatch_health import Ward, ward
+
+
+@ward
+async def test_a_replica_that_is_put_to_sleep_gets_nothing_and_is_not_asked_for_a_token(w: Ward):
+    engine = w.engines["b1"]
+    engine.asleep = True
+    before = engine.probes
+    await w.live(30)
+    assert w.state("b1") == "asleep"
+    assert "b1" not in w.store.ready
+    assert "b1" not in w.store.told_ill
+    assert engine.probes == before, "a generation would wait until it is woken"
+    assert engine.wakes == 0, "nobody waits"
+    assert w.store.waking_ms == 0, "the other one serves"
+
+
+@ward
+async def test_requests_wait_for_a_pool_whose_replicas_all_sleep_and_wake_one(w: Ward):
+    for name in ("b1", "b2"):
+        w.engines[name].asleep, w.engines[name].wake_takes_s = True, 6.0
+    await w.live(3)
+    assert w.store.ready == {}
+    assert w.store.waking_ms == 1000 * WAKE_S
+    w.monitor.wake(1)
+    w.monitor.wake(1)
+    await w.live(3)
+    assert [w.engines[name].wakes for name in ("b1", "b2")] == [1, 0], "one is enough for one request"
+    assert w.monitor.wakes_in_s < WAKE_S
+    await w.live(10)
+    assert (w.state("b1"), w.state("b2")) == ("ready", "asleep")
+    assert w.store.waking_ms == 0
+    w.monitor.wake(1)
+    await w.live(10)
+    assert w.engines["b2"].wakes == 0
+    w.monitor.wake(w.pool.backends[0].slots + 1)
+    await w.live(10)
+    assert w.state("b2") == "ready", "more wait than the first has slots"
+
+
+@ward
+async def test_how_long_a_wake_takes_is_learned(w: Ward):
+    for name in ("b1", "b2"):
+        w.engines[name].asleep, w.engines[name].wake_takes_s = True, 6.0
+    await w.live(3)
+    w.monitor.wake(1)
+    await w.live(15)
+    w.engines["b1"].asleep = True
+    await w.live(3)
+    assert 6.0 <= w.monitor.wakes_in_s <= 9.0
+
+
+@ward
+async def test_an_engine_that_cannot_be_woken_is_asked_again_after_a_while_and_says_why(w: Ward):
+    for name in ("b1", "b2"):
+        w.engines[name].asleep, w.engines[name].can_sleep = True, False
+    await w.live(3)
+    w.monitor.wake(1)
+    await w.live(2)
+    assert "could not be woken" in w.why("b1")
+    w.monitor.wake(1)
+    await w.live(2)
+    assert w.engines["b1"].wakes == 1
+    assert w.engines["b2"].wakes == 1, "another one may be able to"
+    await w.live(WAKE_AGAIN_S)
+    w.monitor.wake(1)
+    await w.live(2)
+    assert w.engines["b1"].wakes == 2
+
+
+@ward
+async def test_idle_replicas_sleep_after_the_pools_time_and_not_before(w: Ward):
+    w.pool = replace(w.pool, sleep_after_s=30.0)
+    w.monitor.update(w.pool)
+    for _ in range(25):
+        w.monitor.rest(True)
+        await w.live(1)
+    w.monitor.rest(False)
+    for _ in range(25):
+        w.monitor.rest(True)
+        await w.live(1)
+    assert w.engines["b1"].sleeps == 0
+    for _ in range(10):
+        w.monitor.rest(True)
+        await w.live(1)
+    assert (w.state("b1"), w.state("b2")) == ("asleep", "asleep")
+    assert (w.engines["b1"].sleeps, w.engines["b2"].sleeps) == (1, 1)
+    assert w.store.waking_ms > 0
+
+
+@ward
+async def test_an_engine_that_cannot_sleep_serves_on_and_is_left_alone(w: Ward):
+    w.pool = replace(w.pool, sleep_after_s=10.0)
+    w.monitor.update(w.pool)
+    w.engines["b1"].can_sleep = w.engines["b2"].can_sleep = False
+    for _ in range(60):
+        w.monitor.rest(True)
+        await w.live(1)
+    assert (w.state("b1"), w.state("b2")) == ("ready", "ready")
+    assert w.engines["b1"].sleeps == 1
+    assert SLEEP_AGAIN_S > 60
+    assert "b1" in w.store.ready
+
+
+@ward
+async def test_a_pool_without_any_replica_that_somebody_adds_to_lets_requests_wait(w: Ward):
+    w.pool = replace(w.pool, backends=(), wakes_in_s=60.0)
+    w.monitor.update(w.pool)
+    await w.live(2)
+    assert w.store.waking_ms == 60_000
+    w.monitor.update(replace(w.pool, wakes_in_s=0.0))
+    await w.live(2)
+    assert w.store.waking_ms == 0
