@@ -20,9 +20,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from controlplane.experiments import batch, canary, credit, policies, whole
+from controlplane.embedded.home import CannotStart
+from controlplane.embedded.vllm_cpu import serve as vllm_cpu
+from controlplane.experiments import batch, canary, credit, gpu, policies, whole
 from controlplane.experiments.clients import Drive
 from controlplane.experiments.drawings import drawings
+from controlplane.experiments.gpu_engine import Server
+from controlplane.experiments.gpu_load import WORKLOADS, Promises
 from controlplane.experiments.instance import ExperimentError
 from controlplane.experiments.plan import Experiment
 from controlplane.experiments.run import run
@@ -47,14 +51,18 @@ class Command(BaseCommand):
         "under several policies, with and without prefill credit, and keeps each run in --json. 'plot' draws what was "
         "kept before. 'credit' needs an engine that runs (--engine). 'whole-answers' compares 72 clients that do not "
         "stream, with and without prefill credit. 'batch' runs a large batch beside an interactive tier, kills "
-        "processes on the way and goes on in --home where it was stopped."
+        "processes on the way and goes on in --home where it was stopped. 'gpu' compares vLLM's orders, ours in front, "
+        "and ours in front with the plugin; it goes on where the last call with the same --json ended."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "name",
-            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT, whole.NAME, batch.NAME)), PLOT],
+            choices=[
+                *sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT, whole.NAME, batch.NAME, gpu.NAME)),
+                PLOT,
+            ],
             help="; ".join(e.title for e in (*EXPERIMENTS.values(), canary.CANARY)),
         )
         parser.add_argument("files", nargs="*", type=Path, help="with 'plot': files written by --json")
@@ -81,6 +89,7 @@ class Command(BaseCommand):
         group.add_argument(
             "--home", type=Path, metavar="DIR", help="keeps the instance and what was measured; needed to go on"
         )
+        self._add_gpu(parser.add_argument_group("gpu"))
 
     @staticmethod
     def _add_policies(group: Any) -> None:
@@ -108,6 +117,30 @@ class Command(BaseCommand):
             "--prompt-tokens", type=int, default=3000, metavar="N", help="tokens of a long prompt (default 3000)"
         )
 
+    @staticmethod
+    def _add_gpu(group: Any) -> None:
+        group.add_argument(
+            "--serve", default="", metavar="COMMAND", help="starts vLLM on {port}; empty: the CPU build, at toy size"
+        )
+        group.add_argument("--model", default=vllm_cpu.MODEL_NAME, help="its name there (default %(default)s)")
+        group.add_argument("--max-model-len", type=int, default=vllm_cpu.MAX_MODEL_LEN, metavar="TOKENS")
+        group.add_argument("--workloads", default=",".join(WORKLOADS), metavar="NAME,NAME")
+        group.add_argument("--rates", default="2,4,6", metavar="N,N", help="requests per second (default %(default)s)")
+        group.add_argument("--seconds", type=float, default=30.0, help="of load, of each part (default %(default)s)")
+        group.add_argument("--ttft", type=float, default=Promises().ttft_s, metavar="S", help="of the first tier")
+        group.add_argument("--tbt", type=float, default=Promises().tbt_s, metavar="S", help="of the first tier")
+        group.add_argument(
+            "--ttlt",
+            type=float,
+            default=Promises().ttlt_s,
+            metavar="S",
+            help="of the second tier; the third has 3 times",
+        )
+        group.add_argument(
+            "--call-minutes", type=float, default=9.5, metavar="M", help="a call ends before (default %(default)s)"
+        )
+        group.add_argument("--keep", type=Path, metavar="DIR", help="where the CPU build is installed, and logs go")
+
     def handle(self, *args: Any, **options: Any) -> None:
         if (options["name"] == PLOT) != bool(options["files"]):
             raise CommandError("'plot' needs files that --json wrote, and no other name takes any")
@@ -127,6 +160,9 @@ class Command(BaseCommand):
             return
         if options["name"] == batch.NAME:
             self._batch(options)
+            return
+        if options["name"] == gpu.NAME:
+            self._gpu(options)
             return
         if options["name"] == POLICIES:
             self._policies(options)
@@ -234,6 +270,43 @@ class Command(BaseCommand):
         if options["output"]:
             options["output"].write_text(text, encoding="utf-8")
         self.stdout.write(text)
+
+    def _gpu(self, options: dict[str, Any]) -> None:
+        if options["json"] is None or options["keep"] is None:
+            raise CommandError("'gpu' needs --json FILE, in which parts are kept, and --keep DIR")
+        workloads = tuple(options["workloads"].split(","))
+        if unknown := [name for name in workloads if name not in WORKLOADS]:
+            raise CommandError(f"--workloads: there is no {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
+        try:
+            rates = tuple(float(rate) for rate in options["rates"].split(","))
+        except ValueError:
+            raise CommandError(f"--rates: {options['rates']!r} is not N,N") from None
+        promises = Promises(options["ttft"], options["tbt"], options["ttlt"])
+        positive = [*rates, *(options[name] for name in ("seconds", "ttft", "tbt", "ttlt", "call_minutes", "slots"))]
+        if not all(0 < value < math.inf for value in positive) or options["max_model_len"] < 256:
+            raise CommandError(
+                "rates, seconds, promises, minutes and slots must be above 0, --max-model-len 256 or more"
+            )
+        setup = gpu.Setup(
+            options["serve"], options["model"], options["slots"], options["max_model_len"], workloads, rates,
+            options["seconds"], promises, options["seed"],
+        )  # fmt: skip
+        home = options["keep"].absolute()
+        server = Server(setup.serve, setup.model, setup.slots, setup.max_model_len, home)
+        say = Console(stderr=True).print
+        try:
+            left = gpu.run(home, server, setup, options["json"], options["call_minutes"], say)
+        except (ExperimentError, CannotStart) as problem:
+            raise CommandError(str(problem)) from problem
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; parts that ended are kept", returncode=130) from None
+        report = json.loads(options["json"].read_text(encoding="utf-8"))
+        if options["output"]:
+            command = shlex.join(["manage.py", *(Path(w).name if w.startswith("/") else w for w in sys.argv[1:])])
+            options["output"].write_text(gpu.page(report, command, date.today().isoformat()), encoding="utf-8")
+        for name, drawing in (gpu.drawings(report) if options["plot"] else {}).items():
+            (options["plot"] / f"{name}.svg").write_text(drawing, encoding="utf-8")
+        self.stdout.write(f"{len(report['parts'])} parts done, {left} left" + (": call it again" if left else ""))
 
     def _plot(self, folder: Path, reports: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
