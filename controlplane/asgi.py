@@ -35,6 +35,7 @@ from controlplane.web.request_heads import PlainHeads
 from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
+from scheduling.gateway.beside import Beside
 from scheduling.gateway.endpoints import AT_ROOT
 from scheduling.gateway.questions import QUESTIONS
 from telemetry.feed.routing import websocket_urlpatterns
@@ -77,6 +78,7 @@ class Application:
         )
         self._metrics = make_metrics()
         self._gateway: GatewayApp | None = None
+        self._beside: Beside | None = None
         self._readiness: Readiness | None = None
         self._drained: asyncio.Task[None] | None = None
 
@@ -89,6 +91,8 @@ class Application:
                     await _answer(send, NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
                 else:
                     await self._gateway(scope, receive, send)
+            elif self._beside is not None and self._beside.serves(path):
+                await self._beside(scope, receive, send)
             elif path == "/healthz":
                 await _answer(send, 200, b'{"alive": true}')
             elif path == "/readyz":
@@ -149,6 +153,8 @@ class Application:
         await gateway.start()
         await readiness.start()
         self._gateway, self._readiness = gateway, readiness
+        if settings.ENV.ext_authz_s > 0:
+            self._beside = Beside(gateway, settings.ENV.ext_authz_s)
         watch = make_source_watch(catalog)
         watch.start()
         people = make_recheck()

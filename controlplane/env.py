@@ -160,6 +160,12 @@ class Env:
         "Whether a trace of each request is sent by OTLP/HTTP (`docs/reference/traces.md`), to where the usual "
         "`OTEL_EXPORTER_OTLP_ENDPOINT` says.",
     )
+    ext_authz_s: float = setting(
+        0.0,
+        "Above 0, Envoy's `ext_authz` may ask for admission under `/ext-authz/` (`docs/guide/beside.md`), and a lease "
+        "whose completion nobody tells ends after so long [s].",
+        low=0,
+    )
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
 
     file_storage: str = setting(

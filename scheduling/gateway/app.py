@@ -21,6 +21,7 @@ from scheduling.core.tracing import trace_line
 from scheduling.core.types import Catalog
 from scheduling.gateway.asgi import PEER
 from scheduling.gateway.auth import Access, Keyring, OpensNothing, split_key
+from scheduling.gateway.beside import Hold
 from scheduling.gateway.conclusion import Conclusion, refused, send_answer
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.endpoints import ENDPOINTS
@@ -190,6 +191,23 @@ class GatewayApp:
         # only while draining: an event would cost something on every request
         while self._watch.calls and loop.time() < end:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_STEP_S)
+
+    # --- for requests that another gateway sends (beside.py)
+
+    @property
+    def gateway_id(self) -> str:
+        return self.config.gateway_id
+
+    async def held(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._http(scope, receive, send)
+
+    def hold_of(self, request_id: str) -> Hold | None:
+        submitted = self._in_flight.calls.get(request_id)
+        hold: Hold | None = submitted.call.hold if submitted is not None else None
+        return hold
+
+    async def tell(self, gateway_id: str, request_id: str, secret: str, completion: bytes) -> None:
+        await self._store("").completed(gateway_id, request_id, secret, completion)
 
     # --- events
 

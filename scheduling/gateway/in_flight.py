@@ -20,6 +20,7 @@ from scheduling.state.types import (
     SERVICE_MS,
     AnnounceStatus,
     CancelNotice,
+    CompletionNotice,
     EvictionNotice,
     GrantNotice,
     RefusalNotice,
@@ -78,6 +79,10 @@ class InFlight:
             return
         if isinstance(notice, CancelNotice):
             submitted.call.interrupt(Reason.OPERATOR)
+            return
+        if isinstance(notice, CompletionNotice):
+            if (hold := submitted.call.hold) is not None:
+                hold.heard(notice.secret, notice.completion)
             return
         if isinstance(notice, EvictionNotice):
             if (

@@ -334,7 +334,11 @@ class Lifecycle:
         call = submitted.call
         while True:
             try:
-                return await self._relay.run(submitted, await self._spec(submitted), body)
+                spec, hold = await self._spec(submitted), call.hold
+                if hold is not None:
+                    reason: Reason = await hold.run(submitted, spec)
+                    return reason
+                return await self._relay.run(submitted, spec, body)
             except EngineTrouble as exc:
                 trouble = exc
             except asyncio.CancelledError:

@@ -23,6 +23,7 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine_connection import TOO_LARGE, Connection, UpstreamError
 from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.first_tokens import FirstTokens
+from scheduling.gateway.flow import flow_lines
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.prepare import renamed
@@ -95,7 +96,10 @@ class Relay:
         except ValueError as exc:
             raise EngineTrouble(Reason.BACKEND_LOST, str(exc), suspect=False) from None
         submitted.ran = True
-        more = b"" if not trace else b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
+        entitlement = submitted.access.entitlement
+        more = flow_lines(entitlement.tenant, entitlement.tier.name)
+        if trace:
+            more += b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
         # an engine takes an id once only, and names its answer by it
         name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
         if prepared.named and submitted.attempt > 1:

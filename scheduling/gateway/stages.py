@@ -31,6 +31,7 @@ from scheduling.gateway.sse import Frames
 from scheduling.state.types import Admission, GrantNotice, RequestFacts
 
 NEVER = float("inf")
+HOLD = "quartermaster.hold"  # extension of a scope: what runs in an engine's place (beside.py)
 
 
 class Call:
@@ -88,6 +89,12 @@ class Call:
         self.responding = False  # the response has begun
         self.streaming = False
         self.status = 0
+
+    @property
+    def hold(self) -> Any:
+        """What runs in an engine's place; None where an engine does."""
+        extensions = self.scope.get("extensions")
+        return extensions.get(HOLD) if extensions else None
 
     def now_s(self) -> float:
         """The time as this request's times are told [epoch s]: when it came, and since then by a clock nobody sets."""

@@ -33,6 +33,7 @@ from scheduling.state.types import (
     ENTRY_FORMAT,
     Attempts,
     CancelNotice,
+    CompletionNotice,
     EvictionNotice,
     GrantNotice,
     RefusalNotice,
@@ -56,6 +57,7 @@ _EMPTY: dict[str, Any] = {"str": "", "int": 0, "float": 0.0, "bool": False}
 _NOTHING = {f.name: _EMPTY.get(str(f.type)) for f in fields(LedgerRecord) if f.default is MISSING}
 
 _OPERATOR = "operator"
+_COMPLETED = "completed"
 DIRECT = "direct"  # policy of a request that found a free slot
 LEADERLESS = (
     "leaderless",
@@ -118,6 +120,11 @@ def encode_cancel(request_id: str) -> str:
     return f"{request_id} 0 - {_OPERATOR}"
 
 
+def encode_completion(request_id: str, secret: str, completion: bytes) -> str:
+    """What a gateway publishes that was told of the end of a request which another one holds."""
+    return f"{request_id} 0 - {_COMPLETED} {secret} {completion.decode()}"
+
+
 def encode_refusal(request_id: str, attempt: int, reason: Reason) -> str:
     """What a leader publishes on the channel of the gateway that has a request which waits in vain."""
     return f"{request_id} {attempt} - {reason.value}"
@@ -128,12 +135,15 @@ def encode_homes(loads: bool, replicas: Iterable[str]) -> str:
     return f"{int(loads)} " + "".join(f"{name} " for name in sorted(replicas))
 
 
-def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice | RefusalNotice:
+def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice | RefusalNotice | CompletionNotice:
     """What ``grant``, an eviction or an operator published on a gateway's channel. Raises ValueError for anything
     else."""
     request_id, attempt, backend, note, *more = payload.decode().split(" ", 4)
     if backend == "-" and note == _OPERATOR:
         return CancelNotice(request_id)
+    if backend == "-" and note == _COMPLETED:
+        secret, completion = more[0].split(" ", 1)
+        return CompletionNotice(request_id, secret, completion.encode())
     if backend == "-" and note == Reason.NO_ADAPTER:
         return RefusalNotice(request_id, int(attempt), Reason.NO_ADAPTER)
     if backend == "-":

@@ -317,6 +317,11 @@ class PoolStore(PoolKeys):
         told = codec.encode_refusal(request.id, request.attempt, reason)
         await self._resp.call(b"PUBLISH", gateway_channel(request.gateway).encode(), told.encode())
 
+    async def completed(self, gateway: str, request_id: str, secret: str, completion: bytes) -> None:
+        """Tells the gateway that holds a request of its end."""
+        told = codec.encode_completion(request_id, secret, completion)
+        await self._resp.call(b"PUBLISH", gateway_channel(gateway).encode(), told.encode())
+
     async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = FASTER) -> int:
         """``waiting`` requests stood in the engine's own queue ``age_s`` ago: whole answers granted there before those
         give their prefill credit back, but for the last of them, which may be in the middle of its prompt. ``hurry``:

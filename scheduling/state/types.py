@@ -257,6 +257,15 @@ class CancelNotice:
 
 
 @dataclass(frozen=True, slots=True)
+class CompletionNotice:
+    """Heard on the same channel: somebody told another gateway of the end of a request that is held here."""
+
+    request_id: str
+    secret: str  # of its lease
+    completion: bytes  # as it was told
+
+
+@dataclass(frozen=True, slots=True)
 class RefusalNotice:
     """What tells a gateway that a request of its waits for what will not come."""
 

@@ -1,0 +1,254 @@
+"""Admission for a gateway that is there already: Envoy's ``ext_authz`` (HTTP service) asks, and sends the request.
+
+A check is a request of ours up to the engine: the same key, limits, estimate, queue and grant. What runs in the place
+of an engine is a :class:`Hold`: it answers the check, its lease is kept alive like any other, and it ends when the
+completion is told, or after ``held_s``. A lease whose end nobody tells is charged to its bound: silence saves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import BackendSpec
+from scheduling.gateway.flow import flow_headers
+from scheduling.gateway.guard import ClientGone, Message, Receive, Scope, Send
+from scheduling.gateway.headers import JSON, Header
+from scheduling.gateway.stages import HOLD, Submitted
+
+log = logging.getLogger(__name__)
+
+CHECK = "/ext-authz"  # Envoy's path_prefix: the path of the request follows
+DONE = "/ext-authz-done"
+LEASE = b"x-quartermaster-lease"
+PARTIAL = b"x-envoy-auth-partial-body"
+MAX_DONE_BYTES = 4096
+MAX_TOKENS = 100_000_000
+
+
+class Completion(msgspec.Struct, forbid_unknown_fields=True):
+    """What whoever sent the request says of its end. Figures that are missing count as the request's bound."""
+
+    lease: str = ""  # or in the header
+    status: int = 200  # of the engine's answer; 499: the client left
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str = "stop"
+
+
+_completion = msgspec.json.Decoder(Completion)
+_encode = msgspec.json.encode
+
+
+class Hold:
+    """A granted request that somebody else sends."""
+
+    def __init__(self, held_s: float) -> None:
+        self._held_s = held_s
+        loop = asyncio.get_running_loop()
+        self.granted: asyncio.Future[tuple[Submitted, BackendSpec]] = loop.create_future()
+        self._done: asyncio.Future[Completion] = loop.create_future()
+        self.secret = secrets.token_hex(16)
+
+    async def run(self, submitted: Submitted, spec: BackendSpec) -> Reason:
+        """In an attempt's place: from the grant to the told end, or the end of patience."""
+        call, estimate = submitted.call, submitted.estimated.estimate
+        if self.granted.done():  # it was moved: whom it was told of has another replica
+            raise ClientGone
+        submitted.ran = True
+        # Until it is told, and for good if it is not: what it may use at most.
+        submitted.input_tokens = estimate.input_tokens
+        submitted.output_tokens = max(0, estimate.cost_tokens - estimate.input_tokens)
+        call.responding, call.status = True, 200
+        self.granted.set_result((submitted, spec))
+        call.limit(Reason.GATEWAY_LOST, min(call.last_deadline, call.loop.time() + self._held_s))
+        told = await self._done
+        failed = told.status >= 400 and told.status != 499
+        read, made = told.prompt_tokens, told.completion_tokens
+        if failed and (read is None or made is None):
+            submitted.ran = False  # an error answers nothing, unless it says what it used
+            submitted.input_tokens = submitted.output_tokens = 0
+        elif read is not None and made is not None:
+            if read <= submitted.access.pool.max_model_len and made <= submitted.output_tokens:
+                submitted.input_tokens, submitted.output_tokens = read, made
+            else:
+                log.warning("request %s: a completion told more tokens than can be true", submitted.id)
+        if told.status == 499:
+            raise ClientGone
+        if failed:
+            return Reason.BACKEND_ERROR
+        return Reason.LENGTH if told.finish_reason == "length" else Reason.STOP
+
+    def told(self, secret: str, completion: Completion) -> bool:
+        """Whether it is this one's, and the first."""
+        if not secrets.compare_digest(secret, self.secret) or self._done.done():
+            return False
+        self._done.set_result(completion)
+        return True
+
+    def heard(self, secret: str, completion: bytes) -> None:
+        """Another gateway was told."""
+        self.told(secret, _completion.decode(completion))
+
+
+class Gateway(Protocol):
+    """What is needed of the gateway."""
+
+    async def held(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request as ``/v1`` does."""
+
+    def hold_of(self, request_id: str) -> Hold | None: ...
+
+    async def tell(self, gateway_id: str, request_id: str, secret: str, completion: bytes) -> None:
+        """Hands a completion to the gateway that holds it."""
+
+    @property
+    def gateway_id(self) -> str: ...
+
+
+class Beside:
+    """The ASGI handler of both paths."""
+
+    def __init__(self, gateway: Gateway, held_s: float) -> None:
+        self._gateway = gateway
+        self._held_s = held_s
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @staticmethod
+    def serves(path: str) -> bool:
+        return path == DONE or path.startswith(f"{CHECK}/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == DONE:
+            await self._completed(scope, receive, send)
+        else:
+            await self._check(scope, receive, send)
+
+    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if any(name == PARTIAL and value == b"true" for name, value in scope["headers"]):
+            said = "Only a part of the body was sent: raise max_request_bytes of with_request_body, and set "
+            await _say(send, 413, said + "allow_partial_message: false.")
+            return
+        hold = Hold(self._held_s)
+        inner = dict(scope, path=scope["path"][len(CHECK) :], extensions={HOLD: hold})
+        read = asyncio.get_running_loop().create_future()
+        left = asyncio.get_running_loop().create_future()
+        answer: list[Message] = []
+
+        async def take() -> Message:
+            """The body; after it, the departure of who asks, as long as nothing is granted."""
+            if read.done():
+                await left
+                return {"type": "http.disconnect"}
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                read.set_result(None)
+            return message
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        task = asyncio.create_task(self._gateway.held(inner, take, keep))
+        self._tasks.add(task)  # it goes on after the check is answered
+        task.add_done_callback(self._tasks.discard)
+        watching = asyncio.create_task(_gone(receive, read))
+        try:
+            waited: set[asyncio.Future[Any]] = {task, hold.granted, watching}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+        if hold.granted.done():
+            submitted, spec = hold.granted.result()
+            await _answer(send, 200, [JSON, *self._granted(hold, submitted, spec)], b"{}")
+        elif task.done():
+            await self._pass_on(answer, send)
+        else:
+            left.set_result(None)
+
+    def _granted(self, hold: Hold, submitted: Submitted, spec: BackendSpec) -> list[Header]:
+        access = submitted.access
+        lease = f"{self._gateway.gateway_id}/{submitted.id}/{hold.secret}"
+        return [
+            (LEASE, lease.encode("ascii")),
+            (b"x-request-id", submitted.id.encode("ascii")),
+            (b"x-quartermaster-backend", spec.id.encode("ascii")),
+            # where Envoy's original_dst cluster sends it, if it is to go where its slot is
+            (b"x-gateway-destination-endpoint", urlsplit(spec.url).netloc.encode("ascii")),
+            *flow_headers(access.entitlement.tenant, access.entitlement.tier.name),
+        ]
+
+    async def _pass_on(self, answer: list[Message], send: Send) -> None:
+        """What the gateway said. A small path that it serves itself is allowed, and asks nothing more."""
+        if not answer:
+            await _say(send, 503, "The request was ended before it was admitted.")
+        elif answer[0]["status"] < 300:
+            await _answer(send, 200, [JSON], b"{}")
+        else:
+            for message in answer:
+                await send(message)
+
+    async def _completed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await _say(send, 405, f"{DONE} takes POST.")
+            return
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            if len(body) > MAX_DONE_BYTES:
+                await _say(send, 413, f"A completion has {MAX_DONE_BYTES} bytes at most.")
+                return
+            if not message.get("more_body"):
+                break
+        try:
+            completion = _completion.decode(body or b"{}")
+        except msgspec.DecodeError as error:
+            await _say(send, 400, f"This is no completion: {error}.")
+            return
+        if any(not 0 <= n <= MAX_TOKENS for n in (completion.prompt_tokens or 0, completion.completion_tokens or 0)):
+            await _say(send, 400, f"Tokens are 0 to {MAX_TOKENS}.")
+            return
+        header = next((value for name, value in scope["headers"] if name == LEASE), b"")
+        parts = (header.decode("ascii", "replace") or completion.lease).split("/")
+        if len(parts) != 3 or not all(
+            part.isascii() and part.replace("_", "").replace("-", "").isalnum() for part in parts
+        ):
+            await _say(send, 400, "Name the lease: the header x-quartermaster-lease, or lease in the body.")
+            return
+        gateway_id, request_id, secret = parts
+        if gateway_id != self._gateway.gateway_id:
+            await self._gateway.tell(gateway_id, request_id, secret, _encode(completion))
+            await _answer(send, 202, [JSON], b"{}")
+            return
+        hold = self._gateway.hold_of(request_id)
+        if hold is None or not hold.told(secret, completion):
+            await _say(send, 410, "There is no such lease: it has ended, or never was.")
+            return
+        await _answer(send, 200, [JSON], b"{}")
+
+
+async def _gone(receive: Callable[[], Awaitable[Message]], read: asyncio.Future[None]) -> None:
+    """Returns when who asks has left, after the body was read."""
+    await read
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _say(send: Send, status: int, message: str) -> None:
+    error = {"message": message, "type": "invalid_request_error" if status < 500 else "api_error"}
+    await _answer(send, status, [JSON], _encode({"error": error}))
+
+
+async def _answer(send: Send, status: int, headers: list[Header], body: bytes) -> None:
+    sized: list[Any] = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": sized})
+    await send({"type": "http.response.body", "body": body})

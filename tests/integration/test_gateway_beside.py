@@ -1,0 +1,184 @@
+"""Admission for another gateway: what Envoy's ext_authz asks, what it is told, and how its leases end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from scheduling.catalog import CatalogCache
+from scheduling.core.outcomes import Outcome
+from scheduling.gateway.app import GatewayApp
+from scheduling.gateway.beside import DONE, MAX_DONE_BYTES, Beside
+from scheduling.gateway.config import GatewayConfig
+from tests.support.gateway_world import World, gateway_world, until
+
+ASK = {"model": "demo", "prompt": "hello", "max_tokens": 50}
+CHECK = "/ext-authz/v1/completions"
+
+
+@pytest.fixture
+async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    async with gateway_world(redis_url, pool_id, config=GatewayConfig(renew_every_s=0.2)) as made:
+        yield made
+
+
+@asynccontextmanager
+async def envoy(world: World, app: GatewayApp | None = None, held_s: float = 600.0) -> AsyncIterator[httpx.AsyncClient]:
+    """What Envoy would send, with the client's own key."""
+    transport = httpx.ASGITransport(app=Beside(app or world.app, held_s))
+    headers = {"authorization": f"Bearer {world.key}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://qm", headers=headers, timeout=60) as client:
+        yield client
+
+
+async def end(client: httpx.AsyncClient, check: httpx.Response, **said: Any) -> httpx.Response:
+    return await client.post(DONE, json=said, headers={"x-quartermaster-lease": check.headers["x-quartermaster-lease"]})
+
+
+async def test_a_check_holds_a_slot_until_its_completion_is_told(world: World) -> None:
+    async with envoy(world) as client:
+        check = await client.post(CHECK, json=ASK)
+        assert check.status_code == 200
+        assert check.headers["x-gateway-destination-endpoint"] == world.engines[0].url.removeprefix("http://")
+        for prefix in ("x-gateway-inference", "x-llm-d-inference"):
+            assert check.headers[f"{prefix}-fairness-id"] == "acme"
+            assert check.headers[f"{prefix}-objective"] == world.entitlement.tier.name
+        assert await world.running() == (1, 0)
+        assert world.engines[0].heads == []  # somebody else sends it
+        done = await end(client, check, prompt_tokens=7, completion_tokens=11)
+        assert done.status_code == 200
+        [record] = await world.ledger_of(1)
+        assert (record.outcome, record.input_tokens, record.output_tokens) == (Outcome.COMPLETED, 7, 11)
+        await world.settled()
+        assert (await end(client, check)).status_code == 410  # once
+
+
+async def test_a_refusal_is_the_one_that_v1_gives(world: World) -> None:
+    await world.configure(concurrency=1)
+    async with envoy(world) as client, world.http() as direct:
+        check = await client.post(CHECK, json=ASK)
+        beside = await client.post(CHECK, json=ASK)
+        plain = await direct.post("/v1/completions", json=ASK)
+        assert beside.status_code == plain.status_code == 429
+        assert beside.headers["x-quartermaster-reason"] == plain.headers["x-quartermaster-reason"] == "concurrency"
+        assert int(beside.headers["retry-after"]) >= 1
+        stranger = await client.post(CHECK, json=ASK, headers={"authorization": "Bearer sk-none"})
+        assert stranger.status_code == 401
+        assert (await client.post(CHECK, json=ASK | {"model": "other"})).status_code == 404
+        assert (await client.post(CHECK, content=b"{")).status_code == 400
+        await end(client, check)
+        await world.settled()
+
+
+async def test_a_lease_whose_end_nobody_tells_ends_by_itself_and_is_charged_to_its_bound(world: World) -> None:
+    async with envoy(world, held_s=0.5) as client:
+        check = await client.post(CHECK, json=ASK)
+        assert check.status_code == 200
+        [record] = await world.ledger_of(1)
+        assert record.reason == "gateway_lost"
+        assert record.output_tokens == 50
+        await world.settled()
+        assert (await end(client, check, completion_tokens=1, prompt_tokens=1)).status_code == 410
+
+
+async def test_a_check_waits_for_its_turn_and_who_leaves_leaves_nothing_behind(world: World) -> None:
+    one = replace(world.pool.backends[0], slots=1)
+    await world.configure(pool={"backends": (one,)})
+    await world.store.set_ready(world.epoch, one.id, one)
+    async with envoy(world) as client:
+        first = await client.post(CHECK, json=ASK)
+        second = asyncio.create_task(client.post(CHECK, json=ASK))
+        await until(lambda: world.app._in_flight.waiting == 1)
+        await end(client, first, prompt_tokens=1, completion_tokens=1)
+        granted = await second
+        assert granted.status_code == 200
+        await end(client, granted)
+        await world.settled()
+
+
+async def test_what_was_not_told_counts_as_the_bound_and_what_cannot_be_true_too(world: World) -> None:
+    async with envoy(world) as client:
+        for said in ({}, {"prompt_tokens": 1, "completion_tokens": 90_000_000}):
+            await end(client, await client.post(CHECK, json=ASK), **said)
+        for record in await world.ledger_of(2):
+            assert record.output_tokens == 50
+        await end(client, await client.post(CHECK, json=ASK), status=499, prompt_tokens=2, completion_tokens=3)
+        left = (await world.ledger_of(3))[-1]
+        assert (left.reason, left.output_tokens) == ("client_left", 3)
+        await end(client, await client.post(CHECK, json=ASK), status=503)
+        failed = (await world.ledger_of(4))[-1]
+        assert (failed.reason, failed.output_tokens) == ("backend_error", 0)
+
+
+async def test_a_completion_that_reaches_another_gateway_is_handed_on(world: World, redis_url: str) -> None:
+    other = GatewayApp(
+        replace(world.config, gateway_id="gw-other"), CatalogCache(world.load, world.version), redis_url, world.metrics
+    )
+    await other.start()
+    try:
+        async with envoy(world) as client, envoy(world, other) as elsewhere:
+            check = await client.post(CHECK, json=ASK)
+            done = await end(elsewhere, check, prompt_tokens=4, completion_tokens=5, finish_reason="length")
+            assert done.status_code == 202
+            [record] = await world.ledger_of(1)
+            assert (record.reason, record.input_tokens, record.output_tokens) == ("length", 4, 5)
+            await world.settled()
+    finally:
+        await other.drain(0)
+        await other.stop()
+
+
+async def test_nobody_ends_a_lease_without_its_secret(world: World) -> None:
+    async with envoy(world) as client:
+        check = await client.post(CHECK, json=ASK)
+        lease = check.headers["x-quartermaster-lease"]
+        gateway, request, secret = lease.split("/")
+        for wrong in (f"{gateway}/{request}/{'0' * len(secret)}", f"{gateway}/req_0/{secret}"):
+            assert (await client.post(DONE, json={"lease": wrong})).status_code == 410
+        for wrong in ("", "x", "a/b", "a b/c/d", "é/a/b", f"{lease}/more"):
+            assert (await client.post(DONE, json={"lease": wrong})).status_code == 400
+        assert await world.running() == (1, 0)
+        assert (await client.post(DONE, json={"lease": lease})).status_code == 200
+        await world.settled()
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"statu": 1}', b'{"prompt_tokens": -1}', b'{"completion_tokens": 1e400}', b"\xff"]
+)
+async def test_a_completion_that_cannot_be_read_is_refused_and_ends_nothing(world: World, body: bytes) -> None:
+    async with envoy(world) as client:
+        assert (await client.post(DONE, content=body)).status_code == 400
+        assert (await client.post(DONE, content=b" " * (MAX_DONE_BYTES + 1))).status_code == 413
+        assert (await client.get(DONE)).status_code == 405
+
+
+async def test_a_part_of_a_body_is_refused_with_what_to_change(world: World) -> None:
+    async with envoy(world) as client:
+        part = await client.post(CHECK, json=ASK, headers={"x-envoy-auth-partial-body": "true"})
+        assert part.status_code == 413
+        assert "max_request_bytes" in part.text
+
+
+async def test_paths_that_take_no_slot_are_only_checked_for_their_key(world: World) -> None:
+    async with envoy(world) as client:
+        models = await client.get("/ext-authz/v1/models")
+        assert (models.status_code, models.content) == (200, b"{}")
+        assert "x-quartermaster-lease" not in models.headers
+        stranger = await client.get("/ext-authz/v1/models", headers={"authorization": "Bearer sk-none"})
+        assert stranger.status_code == 401
+        assert (await client.get("/ext-authz/metrics")).status_code == 404
+
+
+async def test_engines_are_told_whose_a_request_is_and_how_important(world: World) -> None:
+    async with world.http() as client:
+        assert (await client.post("/v1/completions", json=ASK)).status_code == 200
+    head = world.engines[0].heads[-1]
+    for prefix in ("x-gateway-inference", "x-llm-d-inference"):
+        assert head[f"{prefix}-fairness-id"] == "acme"
+        assert head[f"{prefix}-objective"] == world.entitlement.tier.name
