@@ -13,6 +13,7 @@ from dataclasses import dataclass
 CHAT, COMPLETION = "chat", "text_completion"  # OpenTelemetry's names of operations (gen_ai.operation.name)
 EMBEDDINGS = "embeddings"
 RERANK, SCORE, CLASSIFY = "rerank", "score", "classify"  # it has no names for these
+TRANSCRIPTION = "transcription"
 DISPATCH = "dispatch"
 _LONGEST = 128  # a later version may say more than 55 characters
 _FORM = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)

@@ -407,7 +407,7 @@ class GatewayApp:
         call.limit(Reason.DEADLINE, call.last_deadline)
         call.body_read = True
         size = len(data)
-        body = parse_as(data, identified.endpoint.form)
+        body = identified.endpoint.form.parse(data)
         access = identified.access = self._choose(body.model, identified.access)
         identified.user = take_user(body) or access.key.user
         if self._storms and not access.one_model:  # only now it is known which entitlement it is for

@@ -7,13 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scheduling.core.tracing import CHAT, CLASSIFY, COMPLETION, EMBEDDINGS, RERANK, SCORE
+from scheduling.core.tracing import CHAT, CLASSIFY, COMPLETION, EMBEDDINGS, RERANK, SCORE, TRANSCRIPTION
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.answers import Asked, WholeAnswer, read_answer
 from scheduling.gateway.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
 from scheduling.gateway.named_events import MessageFrames, ResponseFrames, read_message, read_response
 from scheduling.gateway.pooled_answers import read_labels, read_ranking, read_scores, read_vectors
 from scheduling.gateway.prepare import CHAT_FORM, COMPLETION_FORM, Form, Prepared, fit
+from scheduling.gateway.prepare_audio import (
+    CONTENT_TYPE,
+    TRANSCRIPTION_FORM,
+    fit_recording,
+    read_transcription,
+)
 from scheduling.gateway.prepare_messages import MESSAGES_FORM, fit_messages
 from scheduling.gateway.prepare_pooling import (
     CLASSIFY_FORM,
@@ -39,6 +45,7 @@ class Endpoint:
     read: Callable[[bytes, Asked, str | None], WholeAnswer] = read_answer  # a whole answer
     frames: Callable[[bool, Asked], Frames] = Frames  # a stream
     dialect: Dialect = OPENAI
+    content_type: str = "application/json"  # of what the engine gets
     optional: bool = True  # an engine that answers 404 may be healthy: its model, kind or version has no such path
 
 
@@ -52,6 +59,14 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/v1/messages": Endpoint("/v1/messages", CHAT, MESSAGES_FORM, fit_messages, read_message, MessageFrames, MESSAGES),
     "/v1/responses": Endpoint(
         "/v1/responses", CHAT, RESPONSES_FORM, fit_response, read_response, ResponseFrames, RESPONSES
+    ),
+    "/v1/audio/transcriptions": Endpoint(
+        "/v1/audio/transcriptions",
+        TRANSCRIPTION,
+        TRANSCRIPTION_FORM,
+        fit_recording,
+        read_transcription,
+        content_type=CONTENT_TYPE,
     ),
     "/v1/embeddings": _EMBEDDING,
     "/v1/rerank": _RERANK,

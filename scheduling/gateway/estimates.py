@@ -36,7 +36,7 @@ def make_estimate(
     bound = prepared.output_bound
     limit = pool.max_model_len
     prompt, shortest = tokens, least  # of the longest one
-    if prepared.prompts > 1:
+    if prepared.prompts > 1 or (prepared.media and prepared.longest):
         share = prepared.longest / prepared.raw_input
         prompt, shortest = round(tokens * share), round(least * share)
     if not prepared.bound_given:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from scheduling.gateway import messages_types, openai_types, pooling_types, responses_types
+from scheduling.gateway import audio_types, messages_types, openai_types, pooling_types, responses_types
 from scheduling.gateway.openai_types import Consumed, Refused, Said
 
 # (heading, type, what it adds to); a type's fields are listed where they are declared first
@@ -37,6 +37,7 @@ SECTIONS: list[tuple[str, type]] = [
     ("rerank and score", pooling_types.Compared),
     ("/v1/rerank, /v2/rerank, /rerank", pooling_types.RerankRequest),
     ("/v1/score, /score", pooling_types.ScoreRequest),
+    ("/v1/audio/transcriptions (a form)", audio_types.TranscriptionRequest),
     ("/v1/messages and count_tokens", messages_types.Conversation),
     ("/v1/messages", messages_types.MessagesRequest),
     ("a message of /v1/messages", messages_types.Turn),

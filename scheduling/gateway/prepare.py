@@ -136,6 +136,10 @@ class Form(Generic[T]):
         self.decode: Callable[[bytes], T] = msgspec.json.Decoder(kind, dec_hook=consume).decode
         self.names = _names(kind)
 
+    def parse(self, data: bytes) -> T:
+        """A body of this form; raises :class:`Refusal` (400) for anything else."""
+        return parse_as(data, self)
+
 
 def parse(data: bytes, chat: bool) -> ChatRequest | CompletionRequest:
     """The typed request; raises :class:`Refusal` (400) for anything else, however it is malformed."""
@@ -157,7 +161,7 @@ def parse_as(data: bytes, form: Form[T]) -> T:
                 raise
             return decode(_without_unknown_nulls(data, form.names))
     except msgspec.ValidationError as exc:
-        raise invalid(*_explained(str(exc))) from None
+        raise invalid(*explained(str(exc))) from None
     except RecursionError:
         raise invalid("The body is nested too deeply.") from None
     except (msgspec.DecodeError, ValueError) as exc:
@@ -174,7 +178,7 @@ def _parts(data: bytes) -> int:
     return strings + outside.count(b"{") + outside.count(b"[")
 
 
-def _explained(error: str) -> tuple[str, str | None]:
+def explained(error: str) -> tuple[str, str | None]:
     """What a parser said, as a sentence and the path of the field it is about."""
     message, _, path = error.partition(" - at `$")
     path = path.rstrip("`").lstrip(".")

@@ -90,7 +90,8 @@ class Relay:
         """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where the
         engine refuses the input."""
         call, prepared, trace = submitted.call, submitted.estimated.prepared, submitted.estimated.facts.trace
-        path = submitted.estimated.endpoint.upstream
+        endpoint = submitted.estimated.endpoint
+        path, content_type = endpoint.upstream, endpoint.content_type
         try:
             backend = self._upstream.backend(spec)
         except ValueError as exc:
@@ -109,11 +110,15 @@ class Relay:
         try:
             if not whole:
                 call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
-            connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit)
+            connection = await backend.exchange(
+                path, body, name, more, whole=whole, limit=limit, content_type=content_type
+            )
             if connection.status in INPUT_REFUSED and connection.reused:
                 # it names no request, so it may be late and another's: on a new connection it cannot be
                 connection.abort()
-                connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit, fresh=True)
+                connection = await backend.exchange(
+                    path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
+                )
             submitted.connection = connection
             if connection.status != 200:
                 answer = connection.whole_body() if whole else await _read_error(connection)

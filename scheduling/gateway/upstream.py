@@ -36,9 +36,7 @@ class Backend:
         self._port = url.port or (443 if self._tls else 80)
         self._connect_timeout_s = connect_timeout_s
         key = f"authorization: Bearer {spec.api_key}\r\n" if spec.api_key else ""
-        self._common = (
-            f" HTTP/1.1\r\nhost: {url.netloc}\r\ncontent-type: application/json\r\naccept: */*\r\n{key}"
-        ).encode("latin-1")
+        self._common = (f" HTTP/1.1\r\nhost: {url.netloc}\r\naccept: */*\r\n{key}").encode("latin-1")
         self._heads: dict[str, bytes] = {}
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
@@ -58,14 +56,17 @@ class Backend:
         whole: bool,
         limit: int = 0,
         fresh: bool = False,
+        content_type: str = "application/json",
     ) -> Connection:
         """Sends one POST and waits for the head of its answer (``whole``: for all of it). ``name`` is its
-        ``X-Request-Id``; ``more``: further lines of its head; ``fresh``: on a new connection. The caller ends the
-        exchange with ``release`` or ``abort``; on any exception, cancellation included, the socket is closed here.
-        Raises :class:`UpstreamError`."""
+        ``X-Request-Id``; ``more``: further lines of its head; ``fresh``: on a new connection; ``content_type``: of the
+        body, the same for all of a path. The caller ends the exchange with ``release`` or ``abort``; on any exception,
+        cancellation included, the socket is closed here. Raises :class:`UpstreamError`."""
         prefix = self._heads.get(path)
         if prefix is None:
-            prefix = self._heads[path] = b"POST " + path.encode("ascii") + self._common
+            prefix = self._heads[path] = (
+                b"POST " + path.encode("ascii") + self._common + f"content-type: {content_type}\r\n".encode("ascii")
+            )
         head = prefix + b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
             name.encode("ascii"),
             more,

@@ -99,7 +99,9 @@ class FakeEngine:
                 writer.write(await self.metrics())
             await writer.drain()
             return True
-        body = json.loads(await reader.readexactly(int(headers["content-length"])))
+        sent = await reader.readexactly(int(headers["content-length"]))
+        form = headers["content-type"].startswith("multipart/")
+        body: dict[str, Any] = {"form": sent} if form else json.loads(sent)
         self.heads.append({"": lines[0], **headers})
         self.bodies.append(body)
         script = self.script
@@ -149,6 +151,13 @@ class FakeEngine:
             counted = {}
         base = {"id": f"cmpl-{name}" if script.named and name else "cmpl-1", "created": 1, "model": self.model}
         await asyncio.sleep(script.first_pause_s)
+        if "form" in body:
+            await asyncio.sleep(script.pause_s)
+            if script.stall_after is not None:
+                await asyncio.sleep(3600)
+            _whole(writer, 200, json.dumps({"text": script.word * tokens, "usage": self.script.usage}).encode())
+            await writer.drain()
+            return True
         if not body.get("stream"):
             await asyncio.sleep(script.pause_s)
             if script.stall_after is not None:
