@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractBaseUser, User
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils import timezone
 
 from scheduling.core import capacity
 from scheduling.core.types import EntitlementState, ServiceClass
-from tenants import binding, keys, notify, ownership, promises, versions
+from tenants import binding, keys, notify, ownership, promises, rules, versions
 from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot
 from tenants.models import (
     AccessToken,
@@ -39,7 +39,6 @@ from tenants.models import (
     Tier,
 )
 from tenants.models.limits import ALL_OF_KEY
-from tenants.validators import check_webhook
 
 M = TypeVar("M", bound=models.Model)
 K = TypeVar("K", ApiKey, AccessToken)
@@ -49,9 +48,6 @@ CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey
 
 # What a key that takes another's place has of it.
 KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *ALL_OF_KEY, "expires_at")
-
-# A change of one of these is a new version of a pool's policy.
-DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params", "room")
 
 
 @dataclass(slots=True)
@@ -118,11 +114,11 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
         stored = type(instance)._default_manager.filter(pk=instance.pk).first() if instance.pk else None
         before = snapshot(stored) if stored is not None else None
         if stored is not None:
-            _refuse_fixed(stored, instance)
-            _number_policy(stored, instance)
-            _check_key(stored, instance)
+            rules.refuse_fixed(stored, instance)
+            rules.number_policy(stored, instance)
+            rules.check_key(stored, instance)
         instance.full_clean()
-        _check_scaling_webhook(stored, instance)
+        rules.check_scaling_webhook(stored, instance)
         after = snapshot(instance)
         if stored is not None:
             for name in secrets_of(instance):
@@ -132,7 +128,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
             return instance
         if before is not None:
             ownership.refuse_change(actor, instance, (name for name in after if before.get(name) != after[name]))
-        with _an_admin_remains(instance):
+        with rules.an_admin_remains(instance):
             instance.save()
         if isinstance(instance, Pool):
             versions.keep(instance, cast("Pool | None", stored), actor.name)
@@ -160,12 +156,12 @@ def delete(*, actor: Actor, instance: models.Model) -> None:
     """
     with change(actor=actor) as current:
         ownership.refuse_delete(actor, instance)
-        for belonging in _belongings(instance):
+        for belonging in rules.belongings(instance):
             delete(actor=actor, instance=belonging)
         _touch(current, instance)
         record(actor=actor, action="delete", instance=instance, before=snapshot(instance))
         user = instance.user if isinstance(instance, Membership) else None
-        with _an_admin_remains(instance):
+        with rules.an_admin_remains(instance):
             instance.delete()
         if user is not None:
             _open_admin_site(user)
@@ -212,7 +208,7 @@ def issue_key(
         created_by=actor.user,
         **options,
     )
-    _refuse_past(expires_at)
+    rules.refuse_past(expires_at)
     return Issued(save(actor=actor, instance=row, action="issue"), credential)
 
 
@@ -272,7 +268,7 @@ def issue_token(
         ValidationError: it would expire later than ``made_with``, or that one has ended meanwhile.
     """
     credential = keys.make(keys.TOKEN_PREFIX)
-    _refuse_past(expires_at)
+    rules.refuse_past(expires_at)
     with change(actor=actor):
         if made_with is not None:
             # Under the lock of the catalog: a revocation that comes now finds the new one, or is found here.
@@ -472,80 +468,6 @@ def _next_change(now: datetime) -> datetime | None:
         ends=models.Min("valid_until", filter=models.Q(valid_until__gt=now)),
     )
     return min((date for date in dates.values() if date is not None), default=None)
-
-
-def _belongings(instance: models.Model) -> Iterator[models.Model]:
-    """What goes with an object, one audit entry each, instead of vanishing in a cascade."""
-    match instance:
-        case Entitlement() | Project():
-            yield from instance.keys.all()
-        case Tenant():
-            yield from instance.memberships.all()
-            yield from instance.quotas.all()
-        case Pool():
-            yield from instance.prices.all()
-        case User():
-            yield from instance.memberships.all()
-            yield from instance.access_tokens.all()
-
-
-def _refuse_fixed(stored: models.Model, instance: models.Model) -> None:
-    for name in getattr(instance, "fixed", ()):
-        attname = cast("models.Field", instance._meta.get_field(name)).attname
-        if getattr(stored, attname) != getattr(instance, attname):
-            raise ValidationError({name: "This cannot change after creation. Create a new object and delete this one."})
-
-
-def _number_policy(stored: models.Model, instance: models.Model) -> None:
-    if isinstance(instance, Pool) and isinstance(stored, Pool):
-        same = all(getattr(stored, name) == getattr(instance, name) for name in DECIDES)
-        instance.policy_version = stored.policy_version + (0 if same else 1)
-
-
-def _check_key(stored: models.Model, instance: models.Model) -> None:
-    """A revoked key stays as it was, for the audit. An end that is written lies ahead: to end a key now, revoke it."""
-    if not isinstance(instance, ApiKey) or not isinstance(stored, ApiKey):
-        return
-    if stored.revoked_at is not None:
-        raise ValidationError("This key is revoked and cannot change any more. Make a new one.")
-    if instance.expires_at != stored.expires_at:
-        _refuse_past(instance.expires_at)
-
-
-def _check_scaling_webhook(stored: models.Model | None, instance: models.Model) -> None:
-    """When it is written, so that a list that was shortened later does not stand in the way of other changes. What is
-    sent is checked again each time."""
-    if not isinstance(instance, Pool) or instance.scaling_driver != "webhook":
-        return
-    if isinstance(stored, Pool) and (stored.scaling_driver, stored.scaling_params) == (
-        instance.scaling_driver,
-        instance.scaling_params,
-    ):
-        return
-    try:
-        check_webhook(instance.scaling_params["url"])
-    except ValidationError as error:
-        raise ValidationError({"scaling_params": error.messages}) from error
-
-
-@contextmanager
-def _an_admin_remains(instance: models.Model) -> Iterator[None]:
-    """Refuses to take the last admin away: nobody could give the role back through the product."""
-    concerned = isinstance(instance, Membership | AbstractBaseUser)
-    before = concerned and _has_admin()
-    yield
-    if before and not _has_admin():
-        raise ValidationError("This would leave no one with the admin role. Give it to someone else first.")
-
-
-def _has_admin() -> bool:
-    users = get_user_model()._default_manager.filter(is_active=True)
-    return users.filter(models.Q(is_superuser=True) | models.Q(memberships__role=Role.ADMIN)).exists()
-
-
-def _refuse_past(expires_at: datetime | None) -> None:
-    if expires_at is not None and expires_at <= timezone.now():
-        raise ValidationError({"expires_at": "This time has passed. Give a later one, or leave it empty."})
 
 
 def _open_admin_site(user: User) -> None:
