@@ -13,7 +13,7 @@ class Between(Func):
 
     arity = 2
     output_field = FloatField()
-    template = "EXTRACT(EPOCH FROM (%(expressions)s))"
+    template = "EXTRACT(EPOCH FROM (%(expressions)s))::float8"  # numeric otherwise: a Decimal for each row
     arg_joiner = " - "
 
     def __init__(self, begin: Any, end: Any) -> None:
@@ -25,6 +25,18 @@ class Between(Func):
         sql_end, of_end = compiler.compile(end)
         sql_begin, of_begin = compiler.compile(begin)
         return f"((julianday({sql_end}) - julianday({sql_begin})) * 86400.0)", [*of_end, *of_begin]
+
+
+class Epoch(Func):
+    """A moment as seconds since 1970."""
+
+    arity = 1
+    output_field = FloatField()
+    template = "EXTRACT(EPOCH FROM %(expressions)s)::float8"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        sql, parameters = compiler.compile(self.source_expressions[0])
+        return f"((julianday({sql}) - 2440587.5) * 86400.0)", parameters
 
 
 # by the names under which they are asked for

@@ -76,6 +76,9 @@ class Running:
     demo: dict[str, Any]
     home: Path | None = None
 
+    def at(self, address: str) -> str:
+        return self.url + address
+
     def log_in(self, page: Page, who: str = "admin") -> None:
         page.goto(self.url)
         page.get_by_label("User name").fill(who)
