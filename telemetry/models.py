@@ -95,6 +95,12 @@ class LedgerEntry(models.Model):
     admission = models.CharField(
         max_length=300, blank=True, default="", help_text="JSON: the figures that it was admitted by."
     )
+    cached_tokens = models.BigIntegerField(
+        "cached input [tokens]", default=0, db_default=0, help_text="Of the input, what the engine had in its cache."
+    )
+    project = models.CharField(
+        max_length=63, blank=True, default="", db_default="", help_text="Of the key, if it has one."
+    )
 
     class Meta:
         ordering = ["-received_at", "-id"]
@@ -168,6 +174,11 @@ class UsageHour(models.Model):
     slo_turned_away = models.BigIntegerField(
         "refused with an SLO", null=True, help_text="With 429 or 503; unknown in hours of older releases."
     )
+    cached_tokens = models.BigIntegerField("cached input [tokens]", default=0, db_default=0)
+    slot_us = models.BigIntegerField(
+        "slot time [us]", null=True, help_text="Exact, for bills; hours of older releases have milliseconds only."
+    )
+    project = models.CharField(max_length=63, blank=True, default="", db_default="")  # of the key
 
     class Meta:
         ordering = ["-hour", "tenant", "pool"]
@@ -190,12 +201,35 @@ class RollupMark(models.Model):
 
     last_id = models.BigIntegerField(default=0)  # the newest ledger row that was looked at
     at = models.DateTimeField(null=True)  # when: what was written before is in the hours
+    reserved_at = models.DateTimeField(null=True)  # until when reservations are recorded
 
     class Meta:
         constraints = [models.CheckConstraint(name="rollup_mark_is_one_row", condition=models.Q(id=1))]
 
     def __str__(self) -> str:
         return f"ledger row {self.last_id}"
+
+
+class ReservedHour(models.Model):
+    """What stood ready for an entitlement in one hour, as it was (``telemetry/ledger/reservations.py``): a statement's
+    past does not change with the entitlement."""
+
+    hour = models.DateTimeField(help_text="Its beginning, UTC.")
+    pool = models.CharField(max_length=63)
+    model = models.CharField(max_length=200)
+    tenant = models.CharField(max_length=63)
+    tier = models.CharField(max_length=63)
+    entitlement = models.CharField(max_length=63)
+    project = models.CharField(max_length=63, blank=True, default="")
+    slot_us = models.BigIntegerField("reserved slot time [us]")
+
+    class Meta:
+        ordering = ["-hour", "entitlement"]
+        constraints = [models.UniqueConstraint(name="reserved_hour_once", fields=["hour", "entitlement"])]
+        indexes = [models.Index(fields=["tenant", "hour"], name="reserved_tenant_hour")]
+
+    def __str__(self) -> str:
+        return f"{self.entitlement} {self.hour:%Y-%m-%dT%H}"
 
 
 class RuleKind(models.TextChoices):

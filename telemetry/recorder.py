@@ -237,7 +237,7 @@ def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> R
     return Recorder(
         publisher,
         configured,
-        usage=UsageFeed(RedisBoard(url), configured.quotas, configured.keys_with_a_day),
+        usage=UsageFeed(RedisBoard(url), configured.quotas, configured.keys_with_a_day, configured.catalog),
         watch=AlertWatch(looked=publisher.rules_looked_at, costs=costs_of_day),
         happenings=Happenings(),
         past=Past(),

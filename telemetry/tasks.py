@@ -13,7 +13,7 @@ from django.utils import timezone
 from telemetry import events
 from telemetry.alerts import lifecycle, notify
 from telemetry.estimates import learned
-from telemetry.ledger import rollup
+from telemetry.ledger import reservations, rollup
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,10 @@ def roll_up() -> None:
     """Adds the ledger up by the hour, keeps what predictions were corrected by, delivers what alerts are due, and does
     what else is due each minute."""
     failures: list[Exception] = []
-    for work in (rollup.roll_up, learned.keep, lifecycle.tidy, lifecycle.deliver, notify.deliver, *minutely):
+    due: list[Callable[[], object]] = [
+        rollup.roll_up, reservations.record, learned.keep, lifecycle.tidy, lifecycle.deliver, notify.deliver, *minutely,
+    ]  # fmt: skip
+    for work in due:
         try:
             work()
         except Exception as error:

@@ -24,6 +24,7 @@ from tenants.models import (
     ApiKey,
     AuditEntry,
     Backend,
+    Budget,
     Entitlement,
     GroupRule,
     Membership,
@@ -62,6 +63,7 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     Adapter: _entitled("adapter_id"),
     Price: lambda tenants: Q(pool_id__in=Entitlement.objects.filter(tenant_id__in=tenants).values("pool_id")),
     Quota: lambda tenants: Q(tenant_id__in=tenants),
+    Budget: lambda tenants: Q(tenant_id__in=tenants),
     Tier: _entitled("tier_id"),
     Slo: _entitled("tier__slo_id"),
     Owner: lambda tenants: Q(pk__in=[]),  # what is changed where is of use to those who may change it

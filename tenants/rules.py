@@ -28,6 +28,7 @@ def belongings(instance: models.Model) -> Iterator[models.Model]:
         case Tenant():
             yield from instance.memberships.all()
             yield from instance.quotas.all()
+            yield from instance.budgets.all()
         case Pool():
             yield from instance.prices.all()
         case User():

@@ -33,6 +33,7 @@ from tenants.models import (
     Lease,
     Membership,
     Pool,
+    Price,
     Project,
     Role,
     Tenant,
@@ -44,7 +45,10 @@ M = TypeVar("M", bound=models.Model)
 K = TypeVar("K", ApiKey, AccessToken)
 
 # What the catalog is made of: writing one of these bumps the version. Memberships and tokens are not in it.
-CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota", "project", "adapter")
+CATALOGUED = (
+    "slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota", "project", "adapter", "budget",
+    "price",
+)  # fmt: skip
 
 # What a key that takes another's place has of it.
 KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *ALL_OF_KEY, "expires_at")
@@ -148,16 +152,19 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
     return instance
 
 
-def delete(*, actor: Actor, instance: models.Model) -> None:
+def delete(*, actor: Actor, instance: models.Model, belonging: bool = False) -> None:
     """Removes one object, and what belongs to it alone.
 
     Raises:
         ProtectedError: while other objects need it.
+        ValidationError: it is a price that was charged, and more than what belongs to a pool.
     """
     with change(actor=actor) as current:
         ownership.refuse_delete(actor, instance)
-        for belonging in rules.belongings(instance):
-            delete(actor=actor, instance=belonging)
+        if isinstance(instance, Price) and not belonging:
+            instance.refuse_delete()
+        for one in rules.belongings(instance):
+            delete(actor=actor, instance=one, belonging=True)
         _touch(current, instance)
         record(actor=actor, action="delete", instance=instance, before=snapshot(instance))
         user = instance.user if isinstance(instance, Membership) else None

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from scheduling.core import types as core
 from scheduling.core.capacity import automatic_headroom, most_headroom
-from tenants import services
+from tenants import prices, services
 from tenants.connections import own_connection
 from tenants.keys import KEY_PREFIX
 from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Project, Quota, Tier
@@ -134,8 +134,16 @@ def load_catalog() -> core.Catalog:
     quotas: dict[str, tuple[core.QuotaSpec, ...]] = {}
     for tenant, period, soft, hard in Quota.objects.values_list("tenant__slug", "period", "soft_tokens", "hard_tokens"):
         quotas[tenant] = (*quotas.get(tenant, ()), core.QuotaSpec(period, soft, hard))
+    budgets = prices.budgets()
     return core.Catalog(
-        version=version, pools=pools, entitlements=entitlements, keys=keys, quotas=quotas, projects=projects
+        version=version,
+        pools=pools,
+        entitlements=entitlements,
+        keys=keys,
+        quotas=quotas,
+        projects=projects,
+        budgets=budgets,
+        rates=prices.rates() if budgets else {},  # without budgets nobody here asks what anything costs
     )
 
 

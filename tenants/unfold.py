@@ -23,6 +23,7 @@ UNFOLD: dict[str, Any] = {
                     _page("Entitlements", "handshake", "tenants_entitlement"),
                     _page("API keys", "key", "tenants_apikey"),
                     _page("Quotas", "data_usage", "tenants_quota"),
+                    _page("Budgets", "savings", "tenants_budget"),
                     _page("Prices", "payments", "tenants_price"),
                 ],
             },

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 
 from scheduling.core.entitlement import read_coefficients
+from scheduling.core.money import MAX_ALERTS
 
 slug_validator = RegexValidator(
     r"\A[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z",
@@ -200,3 +201,12 @@ def validate_scaling_params(driver: str, value: object) -> None:
             faults.append(f"'url': {error.messages[0]}")
     if faults:
         raise ValidationError({"scaling_params": f"Driver {driver or 'none'}: {'; '.join(faults)}."})
+
+
+def validate_shares(value: object) -> None:
+    """Thresholds of a budget: whole percents, each once."""
+    shares = value if isinstance(value, list) else [None]
+    if len(shares) > MAX_ALERTS or len(set(map(repr, shares))) != len(shares):
+        raise ValidationError(f"Give at most {MAX_ALERTS} shares, each once.")
+    if not all(type(share) is int and 1 <= share <= 1000 for share in shares):
+        raise ValidationError("Give a list of whole numbers from 1 to 1000 [%], such as [50, 80].")

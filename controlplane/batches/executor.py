@@ -48,6 +48,7 @@ FORGET_S = 5.0  # without one, then nothing is known any more of how many may
 PAUSE_S = 0.2  # after a refusal for want of room
 PAUSES: Pauses = {
     Reason.QUOTA_EXCEEDED: 30.0,
+    Reason.BUDGET_EXCEEDED: 30.0,
     Reason.TENANT_PAUSED: 5.0,
     Reason.NOT_ENTITLED: 5.0,
     Reason.STATE_UNAVAILABLE: 1.0,

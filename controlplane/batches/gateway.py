@@ -25,7 +25,7 @@ from scheduling.gateway.guard import Message
 # Refusals after which a line waits: it may run later, and has not been an attempt.
 WAITS = frozenset(
     reason for reason, ending in ENDINGS.items() if ending.outcome is Outcome.REFUSED and ending.retry
-) | {Reason.NOT_ENTITLED, Reason.TENANT_PAUSED, Reason.QUOTA_EXCEEDED}
+) | {Reason.NOT_ENTITLED, Reason.TENANT_PAUSED, Reason.QUOTA_EXCEEDED, Reason.BUDGET_EXCEEDED}
 AGAIN = frozenset(
     {Reason.EVICTED, Reason.LEASE_LOST, Reason.GATEWAY_LOST, Reason.CLIENT_LEFT}
 )  # it ran, and runs again

@@ -54,6 +54,8 @@ class LedgerRecord:
     instead_of: str = ""  # the entitlement that refused it, where a fallback took it over
     instead_why: str = ""  # and with which reason
     admission: str = ""  # JSON: the figures that it was admitted or refused by; empty: it did not come to that
+    cached_tokens: int = 0  # of the input, what the engine's prefix cache held; 0: none, or it does not say
+    project: str = ""  # of the key; empty: it opens one entitlement
 
 
 def sane(record: LedgerRecord) -> LedgerRecord:
@@ -62,12 +64,15 @@ def sane(record: LedgerRecord) -> LedgerRecord:
     Gateways bound what engines report; this is for what got in elsewhere, or before they did.
     """
     input_tokens, output_tokens = record.input_tokens, record.output_tokens
-    if 0 <= input_tokens <= MAX_TOKENS and 0 <= output_tokens <= MAX_TOKENS:
+    possible = 0 <= input_tokens <= MAX_TOKENS and 0 <= output_tokens <= MAX_TOKENS
+    if possible and 0 <= record.cached_tokens <= input_tokens:
         return record
+    input_tokens = _possible(input_tokens, record.input_tokens_est)
     return replace(
         record,
-        input_tokens=_possible(input_tokens, record.input_tokens_est),
+        input_tokens=input_tokens,
         output_tokens=_possible(output_tokens, record.output_bound),
+        cached_tokens=record.cached_tokens if 0 <= record.cached_tokens <= input_tokens else 0,
     )
 
 

@@ -160,6 +160,13 @@ class Reason(StrEnum):
         "The quota of this {of}, {limit} tokens a {period}, is spent ({used} were used). "
         "The next {period} begins in {left}.",
     )
+    # What the tenant, or the project, user or key, may spend in the month is spent.
+    BUDGET_EXCEEDED = _refused(
+        "budget_exceeded",
+        429,
+        "insufficient_quota",
+        "The budget of {limit} {currency} a month of this {of} is spent. The next month begins in {left}.",
+    )
     # An earlier request with this Idempotency-Key still runs.
     DUPLICATE = _refused(
         "duplicate",

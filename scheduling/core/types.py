@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduling.core.money import BudgetSpec, RateSpec
+
 MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
 
 
@@ -288,6 +290,8 @@ class Catalog:
     keys: dict[str, KeySpec]  # active keys by id
     quotas: dict[str, tuple[QuotaSpec, ...]] = field(default_factory=dict)  # by tenant
     projects: dict[str, ProjectSpec] = field(default_factory=dict)
+    budgets: dict[str, tuple[BudgetSpec, ...]] = field(default_factory=dict)  # by tenant
+    rates: dict[str, tuple[RateSpec, ...]] = field(default_factory=dict)  # by pool; empty where there is no budget
 
 
 @dataclass(frozen=True, slots=True)

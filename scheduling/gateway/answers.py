@@ -145,6 +145,11 @@ class Usage(Struct, omit_defaults=True):
     prompt_tokens_details: dict[str, int] | None = None
     completion_tokens_details: dict[str, int] | None = None
 
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt, what the engine says its prefix cache held; ``_details`` has bounded it."""
+        return (self.prompt_tokens_details or {}).get("cached_tokens", 0)
+
 
 class _Told(Struct):
     """As an engine says it."""

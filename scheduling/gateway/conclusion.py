@@ -139,6 +139,7 @@ def count_tokens(submitted: Submitted) -> None:
         return
     if frames is not None and frames.usage is not None:
         submitted.input_tokens, submitted.output_tokens = frames.usage.prompt_tokens, frames.usage.completion_tokens
+        submitted.cached_tokens = frames.usage.cached_tokens
         return
     if frames is not None:
         submitted.output_tokens = frames.tokens

@@ -89,7 +89,7 @@ def render(refusal: Refusal, extra: Sequence[Header] = (), body: bytes | None = 
     if body is None:
         body = error_bytes(reason, refusal.param, **refusal.fields)
     headers: list[Header] = [JSON, (b"content-length", b"%d" % len(body)), _REASON_HEADER[reason], *extra]
-    if reason is Reason.QUOTA_EXCEEDED and refusal.retry_s:
+    if reason in (Reason.QUOTA_EXCEEDED, Reason.BUDGET_EXCEEDED) and refusal.retry_s:
         headers += after_period(refusal.retry_s)
     elif not ENDINGS[reason].retry or refusal.retry_s is None:
         headers.append(NO_RETRY)
@@ -146,8 +146,8 @@ def table() -> str:
         "  ([v1.md](v1.md#other-apis-clients)); status and headers are those of the table everywhere.",
         "- A head over its limit is `too_large` with status 431; an unknown path is `invalid_request` with 404, and a",
         "  method that a path does not support is `invalid_request` with 405.",
-        "- `quota_exceeded` carries the time to the end of the day or month (UTC) in `retry-after`, and",
-        "  `x-should-retry: false`, so that the SDK does not wait for it.",
+        "- `quota_exceeded` and `budget_exceeded` carry the time to the end of the day or month (UTC) in",
+        "  `retry-after`, and `x-should-retry: false`, so that the SDK does not wait for it.",
         "- `replayed` is a completed request that did not run: it got the kept answer of an earlier one",
         "  ([Idempotency-Key](v1.md#idempotency-key)).",
         "",

@@ -23,6 +23,7 @@ from scheduling.core.types import BackendSpec, EntitlementSpec
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.auth import Access, Keyring
+from scheduling.gateway.budgets import Asked
 from scheduling.gateway.cache_salt import salt_for
 from scheduling.gateway.conclusion import Conclusion, count_tokens
 from scheduling.gateway.config import GatewayConfig
@@ -160,6 +161,14 @@ class Lifecycle:
                 prepared.raw_input = counted + prepared.media
         estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
         expected = estimated.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
+        self._quotas.budgets.begin(
+            Asked(
+                access.entitlement.tenant, access.key.project, identified.user, access.key.id, pool.id, pool.model,
+                estimated.estimate.input_tokens, estimated.estimate.output_bound,
+            ),
+            call.id,
+            call.received_s,
+        )  # fmt: skip
         self._quotas.begin(access.entitlement.tenant, access.key.id, call.id, expected, call.received_s)
         return await self._admit(estimated)
 
@@ -208,7 +217,7 @@ class Lifecycle:
         request = make_queued(call.id, call.received_s, access, prepared, estimate, hints, self._config.gateway_id)
         facts = RequestFacts(
             pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace, identified.user,
-            limits_text(access, identified.user, estimate.cost_tokens),
+            limits_text(access, identified.user, estimate.cost_tokens), access.key.project,
         )  # fmt: skip
         estimated = call.estimated = Estimated(
             call,

@@ -39,6 +39,7 @@ class _Figures(Struct):
     output_tokens: int
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    input_tokens_details: Raw = ABSENT  # of the Responses API
 
     @property
     def read(self) -> int:
@@ -56,7 +57,11 @@ def _settle(raw: Raw, asked: Asked, pieces: int, characters: int) -> tuple[Usage
         return settle_usage(ABSENT, asked, pieces, characters)
     if min(figures.input_tokens, figures.cache_read_input_tokens or 0, figures.cache_creation_input_tokens or 0) < 0:
         return settle_usage(ABSENT, asked, pieces, characters)
-    told = {"prompt_tokens": figures.read, "completion_tokens": figures.output_tokens}
+    told: dict[str, Any] = {"prompt_tokens": figures.read, "completion_tokens": figures.output_tokens}
+    if figures.cache_read_input_tokens is not None:
+        told["prompt_tokens_details"] = {"cached_tokens": figures.cache_read_input_tokens}
+    elif figures.input_tokens_details is not ABSENT:
+        told["prompt_tokens_details"] = figures.input_tokens_details
     return settle_usage(Raw(encode(told)), asked, pieces, characters)
 
 

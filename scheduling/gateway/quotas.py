@@ -18,6 +18,7 @@ import time
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason
 from scheduling.core.types import Catalog, QuotaSpec
+from scheduling.gateway.budgets import Budgets
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.headers import duration
 from scheduling.state.resp import RespConnection
@@ -42,6 +43,7 @@ class Quotas:
     An *account* is a tenant's name, or a key's (:func:`key_account`)."""
 
     def __init__(self, resp: RespConnection) -> None:
+        self.budgets = Budgets()  # read from the same figures
         self._resp = resp
         self._limits: dict[str, tuple[QuotaSpec, ...]] = {}
         self._usage: dict[str, PoolUsage] = {}
@@ -58,6 +60,7 @@ class Quotas:
         for key in catalog.keys.values():
             if key.tokens_per_day:
                 self._limits[key_account(key.id)] = (QuotaSpec("day", None, key.tokens_per_day),)
+        self.budgets.configure(catalog)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._follow(), name="quotas")
@@ -98,6 +101,7 @@ class Quotas:
 
     def end(self, record: LedgerRecord) -> None:
         """A request ended, whether ``begin`` saw it or not."""
+        self.budgets.end(record)
         opened = self._open.pop(record.request_id, None)
         if opened is not None:
             accounts, expected = opened
@@ -129,6 +133,7 @@ class Quotas:
     def take(self, usage: dict[str, PoolUsage], now_s: float) -> None:
         """New figures of the leaders: what they contain is no longer counted here."""
         self._usage = usage
+        self.budgets.take(usage, now_s)
         begins = {period: period_bounds_s(now_s, period)[0] for period in PERIODS}
         self._pending = {}
         for (account, pool, cell), (tokens, newest_s) in list(self._ended.items()):
@@ -146,7 +151,7 @@ class Quotas:
 
     async def _follow(self) -> None:
         while True:
-            if self._limits:
+            if self._limits or self.budgets:
                 try:
                     self.take(await read_usage(self._resp), time.time())
                 except StateUnavailable:

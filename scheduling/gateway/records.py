@@ -72,6 +72,8 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         instead_of="" if identified.instead_of is None else identified.instead_of.entitlement.id,
         instead_why=identified.instead_why or "",
         admission="" if run.admission is None else _admission(run.admission, identified, estimate),
+        cached_tokens=run.cached_tokens,
+        project=access.key.project,
     )  # fmt: skip
 
 

@@ -151,6 +151,7 @@ class Relay:
     def _count(self, submitted: Submitted, usage: Usage, believed: bool) -> None:
         """What the request is charged: the engine's figures where they can be true, else our own."""
         submitted.input_tokens, submitted.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        submitted.cached_tokens = usage.cached_tokens
         if believed:
             if self._disbelieved and submitted.backend in self._disbelieved:
                 self._disbelieved.discard(submitted.backend)

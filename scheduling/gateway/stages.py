@@ -208,6 +208,7 @@ class Progress:
     reported: tuple[Frames | None, int] = (None, 0)  # the frames of an attempt, and how many of them were reported
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0  # of the input, as the engine says
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

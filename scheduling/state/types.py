@@ -101,6 +101,7 @@ class RequestFacts:
     trace: str = ""  # as in the ledger
     user: str = ""  # as in the ledger
     limits: str = ""  # of its key and user (``scheduling.core.limits``), which scripts read; empty: none
+    project: str = ""  # as in the ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How many tokens each tenant with a quota used today and this month, and each key with a limit a day: told by the
+"""What each tenant with a quota or a budget used today and this month, and each key with a limit a day: told by the
 leaders, read by the gateways.
 
 One hash, one field per pool, written by that pool's leader with **absolute** sums of the ledger: a write that is lost,
@@ -8,11 +8,15 @@ request in the sums; a gateway adds what it saw end later.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 import msgspec
 
+from scheduling.core.ledger import LedgerRecord, sane
+from scheduling.core.money import MAX_PICOS, BudgetSpec, RateSpec, accounts_of, rate_at
 from scheduling.state.resp import RespConnection
 
 USAGE_KEY = "qm:usage"
@@ -22,13 +26,15 @@ MAX_TOKENS_OF_PERIOD = 2**60  # a larger sum is none of requests, and would not 
 
 @dataclass(frozen=True, slots=True)
 class PoolUsage:
-    """What one pool's ledger says. ``tenants`` has [tokens of the day, tokens of the month] (UTC)."""
+    """What one pool's ledger says. ``tenants`` has [tokens of the day, tokens of the month] (UTC), ``spent`` what was
+    spent in the month by account, in its budget's currency [picos as text: more digits than JSON's numbers have]."""
 
     as_of_s: float
     day: str  # 2026-11-21
     month: str  # 2026-11
     tenants: dict[str, tuple[int, int]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)  # tokens of the day, of keys that have a limit of them
+    spent: dict[str, str] = field(default_factory=dict)
 
     def tokens(self, tenant: str, period: str, now_s: float) -> int:
         """Tokens of the period that is now; 0 where the figures are of an earlier one."""
@@ -41,9 +47,31 @@ class PoolUsage:
         """Tokens of this day, likewise."""
         return _believed(self.keys.get(key, 0)) if self.day == period_names(now_s)[0] else 0
 
+    def picos(self, account: str, now_s: float) -> float:
+        """Spent in the month that is now; 0 where the figures are of an earlier one."""
+        text = self.spent.get(account, "0")
+        if self.month != period_names(now_s)[1] or not text.isdecimal() or len(text) > len(str(MAX_PICOS)):
+            return 0.0
+        return float(min(int(text), MAX_PICOS))
+
 
 def _believed(tokens: int) -> int:
     return tokens if 0 <= tokens <= MAX_TOKENS_OF_PERIOD else 0
+
+
+def spent_of_record(
+    record: LedgerRecord, rates: Mapping[str, tuple[RateSpec, ...]], budgets: Mapping[str, BudgetSpec]
+) -> list[tuple[str, Fraction]]:
+    """What a request that ran adds to the accounts of ``budgets`` [picos]."""
+    rate = rate_at(rates.get(record.pool, ()), record.model, record.received_s)
+    if rate is None:
+        return []
+    record = sane(record)
+    granted_s = record.done_s if record.granted_s is None else record.granted_s
+    slot_us = max(0, round((record.done_s - granted_s) * 1e6))
+    cost = rate.cost(record.input_tokens, record.cached_tokens, record.output_tokens, slot_us)
+    accounts = accounts_of(record.tenant, record.project, record.user, record.key_id)
+    return [(name, cost) for name in accounts if name in budgets and budgets[name].currency == rate.currency]
 
 
 def period_names(at_s: float) -> tuple[str, str]:

@@ -130,6 +130,8 @@ def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
         add("entitlements", "Compare the entitlement's share with what it asks for.", alert.tenant)
     if alert.kind in (RuleKind.QUOTA, RuleKind.COST) or alert.kind.startswith("quota_"):
         add("quotas", "Raise the tenant's quota, or tell its owner.", alert.tenant)
+    if alert.kind.startswith("budget_"):
+        add("budgets", "Raise the budget, or tell its owner.", alert.tenant)
     if alert.kind == RuleKind.FAILURES:
         add("failed", "See which requests failed and on which replica.", alert.pool)
     if alert.kind == RuleKind.NO_LEADER:

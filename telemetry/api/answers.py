@@ -11,6 +11,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
+from telemetry.ledger.statement import KINDS
 from telemetry.ledger.usage import COUNTS
 
 IN_FLIGHT = ("waiting", "running")
@@ -88,6 +89,64 @@ class UsageSerializer(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         # "from" is a word of the language and cannot be a class attribute
         return {"from": serializers.CharField()} | super().get_fields()
+
+
+class StatementLineSerializer(serializers.Serializer[Any]):
+    kind = serializers.ChoiceField(choices=KINDS, help_text="Requests, or reserved capacity: used, or idle.")
+    tenant = serializers.CharField()
+    pool = serializers.CharField()
+    model = serializers.CharField()
+    project = serializers.CharField()
+    key = serializers.CharField()
+    user = serializers.CharField()
+    entitlement = serializers.CharField(help_text="Of reserved capacity.")
+    priced_from = serializers.CharField(help_text="Since when the price held that it was charged by; empty: no price.")
+    requests = serializers.IntegerField(help_text="Counted once, on the first of a group's lines.")
+    input_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="Of the input.")
+    output_tokens = serializers.IntegerField()
+    slot_seconds = serializers.CharField(help_text="Exact, as a decimal number.")
+    amount = serializers.CharField(help_text="Exact, as a decimal number.")
+    currency = serializers.CharField()
+
+
+class AmountSerializer(serializers.Serializer[Any]):
+    amount = serializers.CharField(help_text="Exact, as a decimal number.")
+    currency = serializers.CharField()
+
+
+class StatementSerializer(serializers.Serializer[Any]):
+    month = serializers.CharField()
+    to = serializers.CharField()
+    final = serializers.BooleanField(help_text="Whether the month has ended and all of it is added up.")
+    lines = StatementLineSerializer(many=True)
+    totals = AmountSerializer(many=True, help_text="One for each currency; they are never added.")
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"from": serializers.CharField()} | super().get_fields()
+
+
+class BudgetSpentSerializer(serializers.Serializer[Any]):
+    id = serializers.IntegerField()
+    tenant = serializers.CharField()
+    scope = serializers.CharField()
+    name = serializers.CharField()
+    currency = serializers.CharField()
+    spent = serializers.CharField(help_text="In this month (UTC), exact.")
+    forecast = serializers.CharField(
+        allow_null=True,
+        help_text="At the month's end, at its mean pace so far. Null in the first day: no pace is known.",
+    )
+    soft_amount = serializers.CharField(allow_null=True)
+    hard_amount = serializers.CharField(allow_null=True)
+    complete = serializers.BooleanField(
+        help_text="False where the budget is a user's and the ledger no longer has all of the month."
+    )
+
+
+class SpendingSerializer(serializers.Serializer[Any]):
+    month = serializers.CharField()
+    budgets = BudgetSpentSerializer(many=True)
 
 
 # --- alerts

@@ -25,6 +25,7 @@ from telemetry.api.moment import MomentView
 from telemetry.api.neighbours import NeighboursView
 from telemetry.api.queue import CancelView, QueueView
 from telemetry.api.requests import ExploreView, ExportView, RequestsView, RequestView
+from telemetry.api.statements import SpendingView, StatementView
 from telemetry.api.usage import UsageView
 from telemetry.api.views import SavedViewsView, SavedViewView
 
@@ -61,5 +62,7 @@ urlpatterns = [
     path("alert-rules", RulesView.as_view(), name="alert-rules"),
     path("alert-rules/<int:pk>", RuleView.as_view(), name="alert-rule"),
     path("tenants/<slug:tenant>/neighbours", NeighboursView.as_view(), name="tenant-neighbours"),
+    path("spending", SpendingView.as_view(), name="spending"),
+    path("statements", StatementView.as_view(), name="statements"),
     path("usage", UsageView.as_view(), name="usage"),
 ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -20,13 +18,12 @@ from rest_framework.views import APIView
 
 from telemetry.api.answers import UsageSerializer
 from telemetry.api.common import Telemetry, viewer_of
-from telemetry.api.csv_files import CSVRenderer, Line, safe_row
+from telemetry.api.csv_files import CSVRenderer, stream
 from telemetry.ledger import usage
 from tenants.api.inputs import Moment
 
 MAX_ROWS = 20_000
 FILTERS = ("tenant", "pool", "model", "entitlement", "key", "user", "tier")
-_LINES = 500  # of CSV per piece sent
 
 
 class UsageQuery(serializers.Serializer[Any]):
@@ -94,7 +91,7 @@ class UsageView(Telemetry, APIView):
         rows = usage.usage(viewer_of(request).tenants, since, until, groups, **only)
         columns = [*groups, *usage.FIGURES]
         if getattr(request.accepted_renderer, "format", "") == "csv":
-            return _stream(columns, rows, since, until)
+            return stream(columns, rows, f"usage-{since:%Y%m%d}-{until:%Y%m%d}.csv")
         lines = list(islice(rows, MAX_ROWS + 1))
         if len(lines) > MAX_ROWS:
             raise serializers.ValidationError(
@@ -102,18 +99,3 @@ class UsageView(Telemetry, APIView):
             )
         lines.sort(key=lambda row: tuple(row[name] for name in groups))
         return Response({"from": since.isoformat(), "to": until.isoformat(), "columns": columns, "rows": lines})
-
-
-def _stream(
-    columns: list[str], rows: Iterable[dict[str, Any]], since: datetime, until: datetime
-) -> StreamingHttpResponse:
-    def pieces() -> Iterator[str]:
-        writer = csv.DictWriter(Line(), fieldnames=columns)
-        lines = iter(rows)
-        yield str(writer.writeheader())
-        while piece := "".join(str(writer.writerow(safe_row(row))) for row in islice(lines, _LINES)):
-            yield piece
-
-    answer = StreamingHttpResponse(pieces(), content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = f'attachment; filename="usage-{since:%Y%m%d}-{until:%Y%m%d}.csv"'
-    return answer

@@ -1,5 +1,5 @@
-"""The leader's side of quotas: publishes what tenants and keys with limits used to gateways, and raises an alert when
-a tenant's limit is passed.
+"""The leader's side of quotas, budgets and daily limits of keys: tells gateways what was used, and raises alerts when
+limits are passed.
 
 The figures are sums of the ledger: read from the database when a term or a day begins and every few minutes, and moved
 on with every batch of records in between. Called from the dispatch service's telemetry thread.
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Protocol
 
 import redis
@@ -18,8 +19,9 @@ from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Sum
 
 from scheduling.core.ledger import LedgerRecord, sane
+from scheduling.core.money import BudgetSpec, RateSpec, account, amount, forecast
 from scheduling.core.outcomes import Outcome
-from scheduling.core.types import QuotaSpec
+from scheduling.core.types import Catalog, QuotaSpec
 from scheduling.state.blocking import blocking_client
 from scheduling.state.usage import (
     PERIODS,
@@ -29,9 +31,11 @@ from scheduling.state.usage import (
     encode_usage,
     period_bounds_s,
     period_names,
+    spent_of_record,
 )
 from telemetry.alerts.lifecycle import raise_alert
 from telemetry.ledger import rollup
+from telemetry.ledger.usage import cells
 from telemetry.models import LedgerEntry, UsageHour
 from tenants.connections import own_connection
 
@@ -71,6 +75,14 @@ class RedisBoard:
         return {name: one for name, one in decoded.items() if one is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class Money:
+    """Budgets by account, and the rates that spending is counted with."""
+
+    budgets: Mapping[str, BudgetSpec] = field(default_factory=dict)
+    rates: Mapping[str, tuple[RateSpec, ...]] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class _Pool:
     epoch: int
@@ -82,15 +94,21 @@ class _Pool:
     as_of_s: float = 0.0
     tokens: dict[str, list[int]] = field(default_factory=dict)  # tenant -> [day, month]
     of_keys: dict[str, int] = field(default_factory=dict)  # key -> day
+    money: Money = field(default_factory=lambda: Money())
+    spent: dict[str, Fraction] = field(default_factory=dict)  # account -> [picos] of the month
 
 
 class UsageFeed:
     """What tenants with quotas, and keys with a limit a day, used, per pool that this process leads."""
 
-    def __init__(self, board: Board, quotas: Quotas, keys: Keys = _none) -> None:
+    def __init__(
+        self, board: Board, quotas: Quotas, keys: Keys = _none, catalog: Callable[[], Catalog] | None = None
+    ) -> None:
         self._board = board
         self._quotas = quotas
         self._keys = keys
+        self._catalog = catalog
+        self._money: tuple[Catalog | None, Money] = (None, Money())  # of that catalog
         self._pools: dict[str, _Pool] = {}
         self._stored_alerts: set[str] = set()  # alerts that are stored already
         self.shares: dict[tuple[str, str], tuple[int, int]] = {}  # (tenant, period): tokens used, and the limit
@@ -109,6 +127,9 @@ class UsageFeed:
             if record.key_id in usage.keys and period_names(record.received_s)[0] == usage.day:
                 tokens = record.input_tokens + record.output_tokens
                 usage.of_keys[record.key_id] = usage.of_keys.get(record.key_id, 0) + tokens
+            if usage.money.budgets and period_names(record.received_s)[1] == usage.month:
+                for name, picos in spent_of_record(record, usage.money.rates, usage.money.budgets):
+                    usage.spent[name] = usage.spent.get(name, Fraction(0)) + picos
             if record.tenant not in usage.tenants:
                 continue
             cell = usage.tokens.setdefault(record.tenant, [0, 0])
@@ -119,16 +140,18 @@ class UsageFeed:
     def publish(self, pool: str, epoch: int, now_s: float) -> None:
         """Publishes the pool's figures and checks the limits. Once a second; never raises."""
         try:
-            quotas, keys = self._quotas(), self._keys()
-            if not quotas and not keys:
+            quotas, keys, money = self._quotas(), self._keys(), self._accounts()
+            if not quotas and not keys and not money.budgets:
                 self._pools.pop(pool, None)
                 self.shares = {}
                 return
-            usage = self._current(pool, epoch, frozenset(quotas), keys, now_s)
+            usage = self._current(pool, epoch, frozenset(quotas), keys, money, now_s)
             tokens = {tenant: (day, month) for tenant, (day, month) in usage.tokens.items()}
-            told = PoolUsage(usage.as_of_s, usage.day, usage.month, tokens, usage.of_keys)
+            spent = {name: str(-(-picos.numerator // picos.denominator)) for name, picos in usage.spent.items()}
+            told = PoolUsage(usage.as_of_s, usage.day, usage.month, tokens, usage.of_keys, spent)
             everywhere = self._board.put(pool, told)
             self._check(quotas, everywhere, now_s)
+            self._check_budgets(money, everywhere, now_s)
             self._available = True
         except redis.RedisError as error:
             if self._available:
@@ -137,20 +160,30 @@ class UsageFeed:
         except Exception:
             log.exception("usage figures of pool %s could not be told; the last ones stay in force", pool)
 
-    def _current(self, pool: str, epoch: int, tenants: frozenset[str], keys: frozenset[str], now_s: float) -> _Pool:
+    def _accounts(self) -> Money:
+        catalog = None if self._catalog is None else self._catalog()
+        if catalog is not None and self._money[0] is not catalog:
+            budgets = {budget.account: budget for of_tenant in catalog.budgets.values() for budget in of_tenant}
+            self._money = (catalog, Money(budgets, catalog.rates))
+        return self._money[1]
+
+    def _current(
+        self, pool: str, epoch: int, tenants: frozenset[str], keys: frozenset[str], money: Money, now_s: float
+    ) -> _Pool:
         day, month = period_names(now_s)
         usage = self._pools.get(pool)
         if (
             usage is None
             or (usage.epoch, usage.tenants, usage.day) != (epoch, tenants, day)
             or usage.keys != keys
+            or usage.money != money
             or now_s - usage.read_s >= READ_AGAIN_S
         ):
             as_of_s = usage.as_of_s if usage is not None else 0.0
-            usage = _Pool(
-                epoch, tenants, keys, day, month, now_s, as_of_s, read_ledger(pool, tenants, now_s),
-                read_keys(pool, keys, now_s),
-            )  # fmt: skip
+            tokens = read_ledger(pool, tenants, now_s) if tenants else {}
+            of_keys = read_keys(pool, keys, now_s) if keys else {}
+            spent = read_spent(pool, money.budgets, now_s) if money.budgets else {}
+            usage = _Pool(epoch, tenants, keys, day, month, now_s, as_of_s, tokens, of_keys, money, spent)
             self._pools[pool] = usage
         return usage
 
@@ -176,6 +209,26 @@ class UsageFeed:
             for kind, limit in (("quota_soft", quota.soft_tokens), ("quota_hard", quota.hard_tokens)):
                 if limit is not None and used >= limit:
                     self._tell(kind, tenant, quota.period, used, limit, now_s)
+
+    def _check_budgets(self, money: Money, everywhere: Mapping[str, PoolUsage], now_s: float) -> None:
+        for name, budget in money.budgets.items():
+            spent = sum(usage.picos(name, now_s) for usage in everywhere.values())
+            for kind, share, limit in alerts_of(budget, spent, now_s):
+                self._tell_spent(kind, share, budget, spent, limit, now_s)
+
+    @own_connection
+    def _tell_spent(self, kind: str, share: int, budget: BudgetSpec, spent: float, limit: int, now_s: float) -> None:
+        name = f"{kind}:{budget.account}:{period_names(now_s)[1]}:{share}:{limit}"[:200]
+        if name in self._stored_alerts:
+            return
+        of = " ".join(filter(None, (budget.tenant, "" if budget.scope == "tenant" else budget.scope, budget.name)))
+        said = {
+            "budget_hard": "Its requests are refused until the month ends.",
+            "budget_forecast": "At this pace it will be passed before the month ends.",
+        }.get(kind, "Nothing is refused yet.")
+        money = f"{amount(round(spent)):.2f} of {amount(limit):.2f} {budget.currency} of the month"
+        raise_alert(kind, name, f"{of} spent {money}. {said}"[:300], tenant=budget.tenant, subject=of[:200])
+        self._stored_alerts.add(name)
 
     @own_connection
     def _tell(self, kind: str, tenant: str, period: str, used: int, limit: int, now_s: float) -> None:
@@ -228,3 +281,37 @@ def read_keys(pool: str, keys: frozenset[str], now_s: float) -> dict[str, int]:
             for row in sums:
                 used[row["key_id"]] = used.get(row["key_id"], 0) + row["given"] + row["out"]
     return used
+
+
+def alerts_of(budget: BudgetSpec, spent: float, now_s: float) -> list[tuple[str, int, int]]:
+    """What operators have to be told of a budget: the kind of alert, the share that was passed [%] and of how much."""
+    told = []
+    if budget.limit is not None:
+        passed = (share for share in budget.alert_at if 100 * spent >= share * budget.limit)
+        told += [("budget_share", share, budget.limit) for share in passed]
+        begin_s, end_s = period_bounds_s(now_s, "month")
+        expected = forecast(Fraction(spent), begin_s, now_s, end_s)
+        if expected is not None and spent < budget.limit <= expected:
+            told.append(("budget_forecast", 100, budget.limit))
+    for kind, limit in (("budget_soft", budget.soft), ("budget_hard", budget.hard)):
+        if limit is not None and spent >= limit:
+            told.append((kind, 100, limit))
+    return told
+
+
+@own_connection
+def read_spent(pool: str | None, budgets: Mapping[str, BudgetSpec], now_s: float) -> dict[str, Fraction]:
+    """What was spent in the running month by account [picos], of a pool or of all: as a bill says it."""
+    month = datetime.fromtimestamp(period_bounds_s(now_s, "month")[0], tz=UTC)
+    until = datetime.fromtimestamp(period_bounds_s(now_s, "month")[1], tz=UTC)
+    only = {} if pool is None else {"pool": pool}
+    found: dict[str, Fraction] = {}
+    for scope in sorted({budget.scope for budget in budgets.values()}):
+        tenants = frozenset(budget.tenant for budget in budgets.values() if budget.scope == scope)
+        groups = ["tenant"] if scope == "tenant" else ["tenant", scope]
+        for key, cell in cells(tenants, month, until, groups, **only):
+            name = account(key[0], scope, "" if scope == "tenant" else key[1])
+            if name in budgets:
+                picos = cell.costs.get(budgets[name].currency, Fraction(0))
+                found[name] = found.get(name, Fraction(0)) + picos
+    return found

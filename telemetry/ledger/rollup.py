@@ -41,11 +41,13 @@ OVERLAP = 10_000  # ledger rows that are looked at again
 KEY = ("pool", "model", "tenant", "tier", "entitlement", "key_id")
 FIGURES = (
     "requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "slot_ms", "slo_met",
-    "slo_total", "slo_turned_away",
+    "slo_total", "slo_turned_away", "cached_tokens", "slot_us",
 )  # fmt: skip
 _RAN = ~Q(outcome="refused")
 SLOT_TIME = ExpressionWrapper(F("done_at") - F("granted_at"), output_field=DurationField())
+HELD_A_SLOT = Q(granted_at__isnull=False, done_at__gte=F("granted_at"))  # a clock that was set back holds nothing
 MAX_SHARE_OF_HOUR = 10**13  # of anything that an hour's row counts; a larger figure is no sum of requests
+MOST = dict.fromkeys(FIGURES, MAX_SHARE_OF_HOUR) | {"slot_us": 1000 * MAX_SHARE_OF_HOUR}
 
 
 def _within(name: str, most: int, instead: Case | Value) -> Case:
@@ -58,12 +60,19 @@ _NOTHING = Value(0, output_field=BigIntegerField())
 # of a ledger row: what was expected of a prompt and asked of an answer stand in for what cannot be true
 INPUT = _within("input_tokens", MAX_TOKENS, _within("input_tokens_est", MAX_TOKENS, _NOTHING))
 OUTPUT = _within("output_tokens", MAX_TOKENS, _within("output_bound", MAX_TOKENS, _NOTHING))
+CACHED = _within("cached_tokens", MAX_TOKENS, _NOTHING)
 # of an hour's row: nothing is known that could stand in; ``roll_up`` adds such an hour up anew where it can
-OF_HOUR = {name: _within(name, MAX_SHARE_OF_HOUR, _NOTHING) for name in FIGURES}
+OF_HOUR = {name: _within(name, MOST[name], _NOTHING) for name in FIGURES}
 # Hours of releases that did not count them: every refusal counts. Too good a figure would be worse than a bad one.
 OF_HOUR["slo_turned_away"] = Case(
     When(slo_turned_away=None, slo_total__gt=0, then=OF_HOUR["refused"]),
     default=OF_HOUR["slo_turned_away"],
+    output_field=BigIntegerField(),
+)
+# Hours of releases that did not have it: milliseconds
+OF_HOUR["slot_us"] = Case(
+    When(slot_us=None, then=OF_HOUR["slot_ms"] * Value(1000)),
+    default=OF_HOUR["slot_us"],
     output_field=BigIntegerField(),
 )
 # a refusal that counts in attainment (scheduling/core/slo.py: turned_away)
@@ -71,9 +80,7 @@ TURNED_AWAY = Q(outcome="refused", reason__in=sorted(TURNED_AWAY_REASONS)) & (
     Q(ttft_slo_s=None, ttlt_slo_s__isnull=False)
     | Q(ttft_slo_s__isnull=False) & (Q(streamed=True) | Q(tbt_slo_s__isnull=False))
 )
-_ABSURD = Q(
-    *[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MAX_SHARE_OF_HOUR}) for name in FIGURES[5:]], _connector=Q.OR
-)
+_ABSURD = Q(*[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MOST[name]}) for name in FIGURES[5:]], _connector=Q.OR)
 _mended = False  # absurd hours have been looked for since this process began
 
 
@@ -146,7 +153,9 @@ def _write(hour: datetime) -> None:
             cancelled=Count("id", filter=Q(outcome="cancelled")),
             sum_input=Sum(INPUT, filter=_RAN, default=0),
             sum_output=Sum(OUTPUT, filter=_RAN, default=0),
-            slot_time=Sum(SLOT_TIME, filter=Q(granted_at__isnull=False)),
+            sum_cached=Sum(CACHED, filter=_RAN, default=0),
+            of_project=Max("project"),  # a key is of one project
+            slot_time=Sum(SLOT_TIME, filter=HELD_A_SLOT),
             met=Count("id", filter=Q(slo_met=True)),
             slo_total=Count("id", filter=Q(slo_met__isnull=False)),
             slo_turned_away=Count("id", filter=TURNED_AWAY),
@@ -155,7 +164,9 @@ def _write(hour: datetime) -> None:
     rows = []
     for group in sums:
         slot_time = group.pop("slot_time")
-        group["slot_ms"] = max(0, round(slot_time.total_seconds() * 1000)) if slot_time else 0
+        group["slot_us"] = slot_time // timedelta(microseconds=1) if slot_time else 0
+        group["slot_ms"] = round(group["slot_us"] / 1000)
+        group["cached_tokens"], group["project"] = group.pop("sum_cached"), group.pop("of_project")
         group["input_tokens"], group["output_tokens"] = group.pop("sum_input"), group.pop("sum_output")
         group["slo_met"] = group.pop("met")
         rows.append(UsageHour(hour=hour, **group))
@@ -163,5 +174,5 @@ def _write(hour: datetime) -> None:
     if stored > sum(row.requests for row in rows):
         return  # the ledger has forgotten part of this hour: a straggler must not replace what was added up
     UsageHour.objects.bulk_create(
-        rows, batch_size=500, update_conflicts=True, unique_fields=["hour", *KEY], update_fields=list(FIGURES)
+        rows, batch_size=500, update_conflicts=True, unique_fields=["hour", *KEY], update_fields=[*FIGURES, "project"]
     )

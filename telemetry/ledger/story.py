@@ -29,7 +29,7 @@ Json = dict[str, Any]
 # The rules of admission in their order (docs/reference/admission.md), with the reasons by which each refuses.
 RULES: tuple[tuple[str, tuple[Reason, ...]], ...] = (
     ("right", (Reason.NOT_ENTITLED, Reason.TENANT_PAUSED)),
-    ("quota", (Reason.QUOTA_EXCEEDED,)),
+    ("quota", (Reason.QUOTA_EXCEEDED, Reason.BUDGET_EXCEEDED)),
     ("pool", (Reason.STATE_UNAVAILABLE, Reason.REBUILDING, Reason.NO_BACKEND, Reason.NO_ADAPTER)),
     ("limits", (Reason.KEY_LIMIT, Reason.USER_LIMIT)),
     ("concurrency", (Reason.CONCURRENCY,)),

@@ -83,6 +83,7 @@ def row_of(record: LedgerRecord) -> Row:
         "output_bound": _whole(record.output_bound),
         "input_tokens": _whole(record.input_tokens),
         "output_tokens": _whole(record.output_tokens),
+        "cached_tokens": _whole(record.cached_tokens),
         "ttft_slo_s": record.ttft_slo_s,
         "tbt_slo_s": record.tbt_slo_s,
         "ttlt_slo_s": record.ttlt_slo_s,

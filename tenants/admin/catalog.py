@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, U
 from scheduling.core.registry import orderings, routings
 from tenants import promises, services
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
-from tenants.models import Adapter, Backend, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier
+from tenants.models import Adapter, Backend, Budget, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier
 from tenants.models.limits import OF_USER
 
 STATE_COLOURS = {"bound": "success", "pending": "warning", "degraded": "danger", "expired": "info"}
@@ -308,18 +308,30 @@ class QuotaAdmin(CatalogAdmin):
     fields = ("tenant", "period", ("soft_tokens", "hard_tokens"))
 
 
+@admin.register(Budget)
+class BudgetAdmin(CatalogAdmin):
+    list_display = ("tenant", "scope", "name", "currency", "soft_amount", "hard_amount")
+    list_filter: ClassVar = ("scope", "tenant")
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug", "name")
+    autocomplete_fields = ("tenant",)
+    fields = ("tenant", ("scope", "name"), "currency", ("soft_amount", "hard_amount"), "alert_at")
+
+
 @admin.register(Price)
 class PriceAdmin(CatalogAdmin):
     list_display = (
-        "pool", "valid_from", "currency", "per_million_input", "per_million_output", "per_gpu_second", "slots_per_gpu",
+        "pool", "model", "valid_from", "currency", "per_million_input", "per_million_output", "per_gpu_second",
+        "slots_per_gpu",
     )  # fmt: skip
     list_filter: ClassVar = ("pool",)
     list_select_related = ("pool",)
     search_fields = ("pool__slug",)
     autocomplete_fields = ("pool",)
     fields = (
-        "pool",
+        ("pool", "model"),
         ("valid_from", "currency"),
-        ("per_million_input", "per_million_output"),
+        ("per_million_input", "per_million_cached", "per_million_output"),
         ("per_gpu_second", "slots_per_gpu"),
+        ("per_reserved_used_second", "per_reserved_idle_second"),
     )

@@ -21,6 +21,7 @@ from tenants.models import (
     ApiKey,
     AuditEntry,
     Backend,
+    Budget,
     Entitlement,
     GroupRule,
     Membership,
@@ -302,9 +303,19 @@ class PriceSerializer(CatalogSerializer):
     class Meta:
         model = Price
         fields = [
-            "id", "pool", "valid_from", "currency", "per_million_input", "per_million_output", "per_gpu_second",
-            "slots_per_gpu",
+            "id", "pool", "model", "valid_from", "currency", "per_million_input", "per_million_cached",
+            "per_million_output", "per_gpu_second", "slots_per_gpu", "per_reserved_used_second",
+            "per_reserved_idle_second",
         ]  # fmt: skip
+        validators: ClassVar[list[Any]] = []
+
+
+class BudgetSerializer(CatalogSerializer):
+    tenant = Named(Tenant, help_text="Name of the tenant.")
+
+    class Meta:
+        model = Budget
+        fields = ["id", "tenant", "scope", "name", "currency", "soft_amount", "hard_amount", "alert_at"]
         validators: ClassVar[list[Any]] = []
 
 

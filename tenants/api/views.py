@@ -29,6 +29,7 @@ from tenants.models import (
     ApiKey,
     AuditEntry,
     Backend,
+    Budget,
     Entitlement,
     GroupRule,
     Membership,
@@ -263,9 +264,26 @@ class QuotaViewSet(WritableViewSet):
     }
 
 
+@_described("budget", "budgets", *_WRITES)
+class BudgetViewSet(WritableViewSet):
+    """What may be spent in a month (UTC), over all pools, by a tenant or one project, user or key of it."""
+
+    model = Budget
+    related = ("tenant",)
+    serializer_class = serializers.BudgetSerializer
+    lookup_field = "pk"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9]{1,18}"
+    search_fields: ClassVar = ("tenant__slug", "name")
+    filters: ClassVar = {
+        "tenant": Filter("tenant__slug", "Only this tenant's."),
+        "scope": Filter("scope", "Only those of a tenant, project, user or key."),
+    }
+
+
 @_described("price", "prices", *_WRITES)
 class PriceViewSet(WritableViewSet):
-    """What use of a pool costs, from an hour on until the pool's next price."""
+    """What use of a pool or adapter costs, from an hour on until its next price. Those of the past stay as they are."""
 
     model = Price
     related = ("pool",)

@@ -21,6 +21,7 @@ from tenants.models import (
     Adapter,
     ApiKey,
     Backend,
+    Budget,
     Entitlement,
     GroupRule,
     Membership,
@@ -216,7 +217,12 @@ def membership_name(state: dict[str, Any]) -> str:
 def _price_name(state: dict[str, Any]) -> str:
     begins = _time(state["validFrom"])
     assert begins is not None
-    return f"{state['poolRef.name']}@{begins.astimezone(UTC):%Y-%m-%dT%HZ}"
+    of = f"{state['poolRef.name']}/{state['model']}" if state.get("model") else state["poolRef.name"]
+    return f"{of}@{begins.astimezone(UTC):%Y-%m-%dT%HZ}"
+
+
+def _budget_name(state: dict[str, Any]) -> str:
+    return "/".join(filter(None, (state["tenantRef.name"], state["scope"], state.get("subject"))))
 
 
 API_KEY = Kind(
@@ -324,17 +330,38 @@ KINDS: tuple[Kind, ...] = (
         Price,
         (
             ("poolRef.name", "pool"),
+            "model",
             "valid_from",
             "currency",
             "per_million_input",
+            "per_million_cached",
             "per_million_output",
             "per_gpu_second",
             "slots_per_gpu",
+            "per_reserved_used_second",
+            "per_reserved_idle_second",
         ),
         key="str",
         named_by=("poolRef.name", "validFrom"),
         naming=_price_name,
-        naming_hint="pool, @, hour",
+        naming_hint="pool, for an adapter / and its name, @, hour",
+    ),
+    Kind(
+        "Budget",
+        Budget,
+        (
+            ("tenantRef.name", "tenant"),
+            "scope",
+            ("subject", "name"),
+            "currency",
+            "soft_amount",
+            "hard_amount",
+            "alert_at",
+        ),
+        key="str",
+        named_by=("tenantRef.name", "scope"),
+        naming=_budget_name,
+        naming_hint="tenant, /, scope, and for all but the tenant's / and the name",
     ),
     MEMBERSHIP,
     Kind(

@@ -5,7 +5,7 @@ from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier
 from tenants.models.credentials import AccessToken, ApiKey
 from tenants.models.entitlements import Entitlement, EntitlementState, Lease
 from tenants.models.identities import GroupRule, Identity
-from tenants.models.metering import Price, Quota, QuotaPeriod
+from tenants.models.metering import Budget, BudgetScope, Price, Quota, QuotaPeriod
 from tenants.models.ownership import Owner
 from tenants.models.people import Membership, Role, Tenant
 from tenants.models.projects import Project
@@ -19,6 +19,8 @@ __all__ = [
     "AuditEntry",
     "Author",
     "Backend",
+    "Budget",
+    "BudgetScope",
     "CatalogVersion",
     "Entitlement",
     "EntitlementState",

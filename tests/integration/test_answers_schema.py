@@ -20,7 +20,7 @@ from telemetry.ledger import writer
 from telemetry.ledger.queue import LiveRequest, QueueUnavailable
 from tenants import services
 from tenants.audit import SYSTEM
-from tenants.models import Price, Quota
+from tenants.models import Budget, Price, Quota
 from tests.support import worlds
 from tests.support.answer_schemas import faults, schemas_of_answers
 from tests.support.state_world import entitlement, estimate, request
@@ -32,11 +32,14 @@ API = "/api/v1/"
 LISTS = {
     "tenants": "Tenant", "slos": "Slo", "tiers": "Tier", "pools": "Pool", "backends": "Backend",
     "entitlements": "Entitlement", "keys": "Key", "memberships": "Membership", "quotas": "Quota", "prices": "Price",
+    "budgets": "Budget",
     "audit": "Audit", "requests": "Request", "pools/llama/versions": "Version",
 }  # fmt: skip
 
 ANSWERS = {
     "usage?group_by=tenant,pool": "Usage",
+    "statements": "Statement",
+    "spending": "Spending",
     "tenants/acme/neighbours": "Neighbours",
     "pools/llama/lengths": "Lengths",
     "pools/llama/tuning": "Tuning",
@@ -62,6 +65,7 @@ def adam() -> APIClient:
     world = worlds.build()
     with services.change(actor=SYSTEM):
         services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=10**9))
+        services.save(actor=SYSTEM, instance=Budget(tenant=world.tenants["acme"], hard_amount=100))
         services.save(actor=SYSTEM, instance=Price(pool=world.pool, valid_from=timezone.now() - timedelta(days=1)))
     now_s = time.time()
     waited = {"received_s": now_s - 60, "queued_s": now_s - 60, "granted_s": now_s - 50, "done_s": now_s - 48}

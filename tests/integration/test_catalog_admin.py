@@ -19,6 +19,7 @@ from tenants.models import (
     ApiKey,
     AuditEntry,
     Backend,
+    Budget,
     CatalogVersion,
     Entitlement,
     Membership,
@@ -75,6 +76,7 @@ def _one(page: str, world: worlds.World) -> Any:
         "tenants_adapter": Adapter(slug="sql", pool=world.pool, model="llama-sql"),
         "tenants_project": Project(slug="chat", tenant=world.tenants["acme"]),
         "tenants_quota": Quota(tenant=world.tenants["acme"], hard_tokens=1000),
+        "tenants_budget": Budget(tenant=world.tenants["acme"], hard_amount=1000),
         "tenants_price": Price(pool=world.pool, per_million_output=2),
     }[page]
     return services.save(actor=SYSTEM, instance=row)

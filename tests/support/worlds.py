@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 
 from tenants import services
 from tenants.audit import SYSTEM
-from tenants.models import Backend, Entitlement, Membership, Pool, Role, Slo, Tenant, Tier
+from tenants.models import Backend, Entitlement, Membership, Pool, Price, Role, Slo, Tenant, Tier
 
 PEOPLE = {
     "alice": (Role.MEMBER, "acme"),
@@ -84,3 +84,10 @@ def tier(slug: str) -> Tier:
 
 def _save(instance: Any) -> Any:
     return services.save(actor=SYSTEM, instance=instance)
+
+
+def charged(price: Price) -> Price:
+    """A price of the past, as if it had been made in its time: through the services it would be refused."""
+    price.clean_fields()
+    price.save()
+    return price

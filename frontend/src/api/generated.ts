@@ -3,7 +3,7 @@
 /** Reasons that are in the ledger, by outcome. */
 export const REASONS: Record<string, readonly string[]> = {
   completed: ["stop", "length", "replayed"],
-  refused: ["not_entitled", "tenant_paused", "unknown_model", "invalid_request", "too_large", "too_long", "slow_request", "concurrency", "key_limit", "user_limit", "token_budget", "kv_budget", "low_priority", "quota_exceeded", "duplicate", "already_done", "key_reused", "tenant_connections", "queue_full", "queue_timeout", "no_backend", "waking", "no_adapter", "rebuilding", "state_unavailable", "shutting_down"],
+  refused: ["not_entitled", "tenant_paused", "unknown_model", "invalid_request", "too_large", "too_long", "slow_request", "concurrency", "key_limit", "user_limit", "token_budget", "kv_budget", "low_priority", "quota_exceeded", "budget_exceeded", "duplicate", "already_done", "key_reused", "tenant_connections", "queue_full", "queue_timeout", "no_backend", "waking", "no_adapter", "rebuilding", "state_unavailable", "shutting_down"],
   failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "evicted", "lease_lost", "deadline", "slow_reader", "internal"],
   cancelled: ["client_left", "operator", "key_revoked"],
 };
@@ -43,6 +43,15 @@ export const FIELDS = {
     dcgm_url: {"kind": "text", "initial": "", "maxLength": 200, "help": "DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried."},
     tokens_per_s: {"kind": "number", "required": true, "initial": "0", "unit": "tokens/s", "min": 0, "help": "Prompt and answer together, as `manage.py calibrate` measures it. 0: not measured, so no bound."},
     managed: {"kind": "flag", "help": "A scaling driver may drain and remove it. Others are never removed automatically."},
+  },
+  "budgets": {
+    tenant: {"kind": "choice", "required": true, "fixed": true},
+    scope: {"kind": "choice", "required": true, "initial": "tenant", "options": [{"value": "tenant", "label": "the tenant"}, {"value": "project", "label": "one project"}, {"value": "user", "label": "one user"}, {"value": "key", "label": "one key"}], "help": "Whose requests it pays for.", "fixed": true},
+    name: {"kind": "text", "initial": "", "maxLength": 64, "help": "Of the project, of the user as requests or keys name it, or the id of the key. Empty: the tenant.", "fixed": true},
+    currency: {"kind": "text", "required": true, "initial": "USD", "maxLength": 3, "help": "Three letters, such as EUR. What is priced in another currency does not count.", "fixed": true},
+    soft_amount: {"kind": "number", "min": 0, "help": "Amount a month. Passing it raises an alert. Empty: none."},
+    hard_amount: {"kind": "number", "min": 0, "help": "Amount a month. From here on requests are refused until the month ends. Empty: none."},
+    alert_at: {"kind": "words", "help": "Shares of the hard limit, else of the soft one, that raise an alert [%]. At most 8."},
   },
   "entitlements": {
     slug: {"kind": "slug", "required": true, "maxLength": 63, "help": "Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.", "fixed": true},
@@ -130,12 +139,16 @@ export const FIELDS = {
   },
   "prices": {
     pool: {"kind": "choice", "required": true, "fixed": true},
+    model: {"kind": "text", "initial": "", "maxLength": 200, "help": "The adapter that it is for, by the name that clients send. Empty: all that has no price of its own.", "fixed": true},
     valid_from: {"kind": "moment", "required": true, "help": "Rounded down to the hour."},
     currency: {"kind": "text", "required": true, "initial": "USD", "maxLength": 3, "help": "Three letters, such as EUR."},
     per_million_input: {"kind": "number", "required": true, "initial": "0", "min": 0, "help": "0: prompts cost nothing."},
+    per_million_cached: {"kind": "number", "min": 0, "help": "Of the input, what the engine's prefix cache held. Empty: as other input."},
     per_million_output: {"kind": "number", "required": true, "initial": "0", "min": 0, "help": "0: answers cost nothing."},
     per_gpu_second: {"kind": "number", "required": true, "initial": "0", "min": 0, "help": "A request pays for its slot's share of a GPU while it runs."},
     slots_per_gpu: {"kind": "integer", "required": true, "initial": "1", "min": 1, "help": "Requests that share one GPU: 64 slots on one GPU are 64."},
+    per_reserved_used_second: {"kind": "number", "required": true, "initial": "0", "min": 0, "help": "A dedicated or guaranteed entitlement pays for its slots' share of a GPU while its requests run, beside what these cost."},
+    per_reserved_idle_second: {"kind": "number", "required": true, "initial": "0", "min": 0, "help": "And while they stand ready for it."},
   },
   "projects": {
     slug: {"kind": "slug", "required": true, "maxLength": 63, "help": "Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.", "fixed": true},

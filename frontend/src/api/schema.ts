@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 6cbc91e24c55cde0, body 573fa05726ba688b
+// schema 7798565cb14de504, body a04d8ba545b04c96
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -140,6 +140,11 @@ export interface components {
             alive: components["schemas"]["Alive"];
             request_id: string;
         };
+        Amount: {
+            /** @description Exact, as a decimal number. */
+            amount: string;
+            currency: string;
+        };
         /** @description What a run is about. */
         Asked: {
             policies: string[];
@@ -216,6 +221,46 @@ export interface components {
         };
         /** @enum {unknown} */
         BlankEnum: "";
+        /** @description A row of the catalog. */
+        Budget: {
+            /** @description Shares of the hard limit, else of the soft one, that raise an alert [%], such as [50, 80]. At most 8. */
+            alert_at: string[];
+            /** @description Three letters, such as EUR. What is priced in another currency does not count. */
+            currency: string;
+            /** @description Amount a month. From here on requests are refused until the month ends. Empty: none. */
+            hard_amount: string | null;
+            id: number;
+            /** @description Of the project, of the user as requests or keys name it, or the id of the key. Empty: the tenant. */
+            name: string;
+            /**
+             * @description Whose requests it pays for.
+             *
+             *     * `tenant` - the tenant
+             *     * `project` - one project
+             *     * `user` - one user
+             *     * `key` - one key
+             */
+            scope: components["schemas"]["ScopeEnum"];
+            /** @description Amount a month. Passing it raises an alert. Empty: none. */
+            soft_amount: string | null;
+            /** @description Name of the tenant. */
+            tenant: string;
+        };
+        BudgetSpent: {
+            /** @description False where the budget is a user's and the ledger no longer has all of the month. */
+            complete: boolean;
+            currency: string;
+            /** @description At the month's end, at its mean pace so far. Null in the first day: no pace is known. */
+            forecast: string | null;
+            hard_amount: string | null;
+            id: number;
+            name: string;
+            scope: string;
+            soft_amount: string | null;
+            /** @description In this month (UTC), exact. */
+            spent: string;
+            tenant: string;
+        };
         Calibration: {
             at: string;
             /** @description Mean relative error of the time per token. */
@@ -991,6 +1036,15 @@ export interface components {
             previous: string | null;
             results: components["schemas"]["Backend"][];
         };
+        PaginatedBudgetList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Budget"][];
+        };
         PaginatedEntitlementList: {
             /** @example 123 */
             count: number;
@@ -1360,12 +1414,20 @@ export interface components {
             /** @description Three letters, such as EUR. */
             currency: string;
             id: number;
+            /** @description The adapter that it is for, by the name that clients send. Empty: all that has no price of its own. */
+            model: string;
             /** @description A request pays for its slot's share of a GPU while it runs. */
             per_gpu_second: string;
+            /** @description Of the input, what the engine's prefix cache held. Empty: as other input. */
+            per_million_cached: string | null;
             /** @description 0: prompts cost nothing. */
             per_million_input: string;
             /** @description 0: answers cost nothing. */
             per_million_output: string;
+            /** @description And while they stand ready for it. */
+            per_reserved_idle_second: string;
+            /** @description A dedicated or guaranteed entitlement pays for its slots' share of a GPU while its requests run, beside what these cost. */
+            per_reserved_used_second: string;
             /** @description Name of the pool. */
             pool: string;
             /** @description Requests that share one GPU: 64 slots on one GPU are 64. */
@@ -1466,6 +1528,7 @@ export interface components {
          *     * `kv_budget` - kv budget
          *     * `low_priority` - low priority
          *     * `quota_exceeded` - quota exceeded
+         *     * `budget_exceeded` - budget exceeded
          *     * `duplicate` - duplicate
          *     * `already_done` - already done
          *     * `key_reused` - key reused
@@ -1495,7 +1558,7 @@ export interface components {
          *     * `key_revoked` - key revoked
          * @enum {string}
          */
-        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "waking" | "no_adapter" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
+        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "budget_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "waking" | "no_adapter" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
         Recording: {
             at: string;
             author: string;
@@ -1522,6 +1585,8 @@ export interface components {
             admission: string;
             attempts: number;
             backend?: string;
+            /** @description Of the input, what the engine had in its cache. */
+            cached_tokens: number;
             /** @description What the prompt is about. */
             category: string;
             done_at: string;
@@ -1552,6 +1617,8 @@ export interface components {
             /** @description Name@version, or direct where none waited. */
             policy: string;
             pool: string;
+            /** @description Of the key, if it has one. */
+            project: string;
             /** @description Wait for a slot, also of one who gave up waiting. */
             queue_ms: number | null;
             queued_at: string | null;
@@ -1599,6 +1666,8 @@ export interface components {
             admission: string;
             attempts: number;
             backend?: string;
+            /** @description Of the input, what the engine had in its cache. */
+            cached_tokens: number;
             /** @description What the prompt is about. */
             category: string;
             done_at: string;
@@ -1629,6 +1698,8 @@ export interface components {
             /** @description Name@version, or direct where none waited. */
             policy: string;
             pool: string;
+            /** @description Of the key, if it has one. */
+            project: string;
             /** @description Wait for a slot, also of one who gave up waiting. */
             queue_ms: number | null;
             queued_at: string | null;
@@ -1840,6 +1911,14 @@ export interface components {
          */
         ScalingMode: "off" | "advise" | "automatic";
         /**
+         * @description * `tenant` - the tenant
+         *     * `project` - one project
+         *     * `user` - one user
+         *     * `key` - one key
+         * @enum {string}
+         */
+        ScopeEnum: "tenant" | "project" | "user" | "key";
+        /**
          * @description * `dedicated` - dedicated: reserved, may burst
          *     * `guaranteed` - guaranteed: reserved, never bursts
          *     * `elastic` - elastic: baseline over time, owed debt
@@ -1867,6 +1946,10 @@ export interface components {
             /** @description Time to last token [s]. SLOs for whole answers have only this. */
             ttlt_s: number | null;
         };
+        Spending: {
+            budgets: components["schemas"]["BudgetSpent"][];
+            month: string;
+        };
         State: {
             at: string;
             /** @description Replicas, without draining ones. */
@@ -1888,6 +1971,54 @@ export interface components {
             /** @description Replicas that the planner proposes now. */
             wanted: number;
         };
+        Statement: {
+            /** @description Whether the month has ended and all of it is added up. */
+            final: boolean;
+            from: string;
+            lines: components["schemas"]["StatementLine"][];
+            month: string;
+            to: string;
+            /** @description One for each currency; they are never added. */
+            totals: components["schemas"]["Amount"][];
+        };
+        StatementLine: {
+            /** @description Exact, as a decimal number. */
+            amount: string;
+            /** @description Of the input. */
+            cached_tokens: number;
+            currency: string;
+            /** @description Of reserved capacity. */
+            entitlement: string;
+            input_tokens: number;
+            key: string;
+            /**
+             * @description Requests, or reserved capacity: used, or idle.
+             *
+             *     * `requests` - requests
+             *     * `reserved_used` - reserved_used
+             *     * `reserved_idle` - reserved_idle
+             */
+            kind: components["schemas"]["StatementLineKindEnum"];
+            model: string;
+            output_tokens: number;
+            pool: string;
+            /** @description Since when the price held that it was charged by; empty: no price. */
+            priced_from: string;
+            project: string;
+            /** @description Counted once, on the first of a group's lines. */
+            requests: number;
+            /** @description Exact, as a decimal number. */
+            slot_seconds: string;
+            tenant: string;
+            user: string;
+        };
+        /**
+         * @description * `requests` - requests
+         *     * `reserved_used` - reserved_used
+         *     * `reserved_idle` - reserved_idle
+         * @enum {string}
+         */
+        StatementLineKindEnum: "requests" | "reserved_used" | "reserved_idle";
         /** @enum {string} */
         StatusEnum: "active" | "expired" | "revoked";
         /**
@@ -2212,6 +2343,7 @@ export interface components {
             attainment: number | null;
             /** @description slo_met / slo_total, without refusals. */
             attainment_served: number | null;
+            cached_tokens: number;
             cancelled: number;
             completed: number;
             /** @description Null where currencies are mixed. */

@@ -29,6 +29,7 @@ def test_where_nothing_was_asked_attainment_is_not_known() -> None:
     [
         (Reason.CONCURRENCY, True),
         (Reason.QUOTA_EXCEEDED, True),
+        (Reason.BUDGET_EXCEEDED, True),
         (Reason.QUEUE_TIMEOUT, True),
         (Reason.NO_BACKEND, True),
         (Reason.INVALID_REQUEST, False),

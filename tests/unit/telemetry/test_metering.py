@@ -21,8 +21,6 @@ from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
 from telemetry.recorder import Recorder
-from tenants import services
-from tenants.audit import SYSTEM
 from tenants.models import Price
 from tests.support import worlds
 from tests.support.telemetry_world import record, refused
@@ -125,7 +123,7 @@ def test_each_hour_costs_what_its_price_says_by_tokens_and_by_the_slots_share_of
         Price(pool=world.pool, valid_from=hour, per_million_input=1, per_million_output=10, currency="EUR"),
         Price(pool=world.pool, valid_from=hour + timedelta(hours=1), per_gpu_second=8, slots_per_gpu=4, currency="EUR"),
     ):
-        services.save(actor=SYSTEM, instance=price)
+        worlds.charged(price)
     _fill(10, start, 60)  # tokens 0..9 in, twice that out
     _fill(10, start + HOUR_S, 60)  # 2 s in a slot each: done - granted
     for rolled in (False, True):
@@ -143,7 +141,7 @@ def test_an_adapter_is_billed_under_its_own_name_by_its_pools_price() -> None:
     world = worlds.build()
     start = _noon()
     hour = datetime.fromtimestamp(start, tz=UTC)
-    services.save(actor=SYSTEM, instance=Price(pool=world.pool, valid_from=hour, per_million_input=1))
+    worlds.charged(Price(pool=world.pool, valid_from=hour, per_million_input=1))
     for number, (model, tokens) in enumerate((("llama", 10), ("llama-sql", 30), ("llama-sql", 40))):
         writer.write([record(number, received_s=start + number, model=model, input_tokens=tokens, output_tokens=0)])
     for rolled in (False, True):
@@ -161,7 +159,7 @@ def test_amounts_of_two_currencies_are_never_added() -> None:
     for offset, currency in ((0, "EUR"), (1, "USD")):
         begins = hour + timedelta(hours=offset)
         price = Price(pool=world.pool, valid_from=begins, per_million_input=1, currency=currency)
-        services.save(actor=SYSTEM, instance=price)
+        worlds.charged(price)
     _fill(4, start, 1)
     _fill(4, start + HOUR_S, 1)
     (whole,) = usage.usage(None, hour, hour + timedelta(hours=2), ["pool"])

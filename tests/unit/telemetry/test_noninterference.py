@@ -123,7 +123,7 @@ def _read(world: worlds.World) -> dict[str, Any]:
         "adapters": "sql", "alert-rules": "1", "audit": "1", "backends": "gpu-1", "entitlements": "globex-llama",
         "runs": "1", "slos": "batch", "alerts": "1", "notification-channels": "1", "saved-views": "1",
         "keys": world.keys["globex"].row.public_id, "memberships": str(world.users["carol"].memberships.get().pk),
-        "group-rules": "1", "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1",
+        "group-rules": "1", "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1", "budgets": "1",
         "requests": globex_record(2).request_id, "tenants": "globex",
         "tiers": "standard", "tokens": world.tokens["carol"].row.public_id, "trials": "1",
     }  # fmt: skip

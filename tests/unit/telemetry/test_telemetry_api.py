@@ -45,6 +45,8 @@ MATRIX = {
     "requests/explore": EVERY_ROLE,
     "requests/export": EVERY_ROLE,
     f"requests/{ALICES}": ACMES,
+    "spending": EVERY_ROLE,
+    "statements": EVERY_ROLE,
     "usage": EVERY_ROLE,
     "estimates/history": EVERY_ROLE,
     "alerts": EVERY_ROLE,

@@ -33,7 +33,7 @@ from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, Save
 from tenants import services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
-from tenants.models import Adapter, AuditEntry, GroupRule, Pool, Price, Project, Quota, Trial
+from tenants.models import Adapter, AuditEntry, Budget, GroupRule, Pool, Price, Project, Quota, Trial
 from tests.support import worlds
 from tests.support.telemetry_world import record
 from tests.unit.tenants.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
@@ -89,6 +89,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "window": {"since": "2026-11-22T10:00:00Z", "until": "2026-11-22T11:00:00Z"},
     },
     "pools_tuning_set": {"mode": "advise"},
+    "budgets_create": {"tenant": "acme", "scope": "user", "name": "ada", "hard_amount": "10"},
+    "budgets_partial_update": {"hard_amount": "99"},
     "prices_create": {"pool": "llama", "valid_from": "2026-01-01T00:00:00Z"},
     "prices_partial_update": {"currency": "EUR"},
     "projects_create": {"slug": "new", "tenant": "acme", "aliases": {"gpt-4o": "llama"}},
@@ -235,6 +237,7 @@ def places(world: worlds.World) -> dict[str, str]:
         "slos": "interactive", "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk),
         "requests": record(1).request_id,
         "projects": services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["acme"])).slug,
+        "budgets": str(services.save(actor=SYSTEM, instance=Budget(tenant=world.tenants["acme"], hard_amount=5)).pk),
         "quotas": str(services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=5)).pk),
         "tenants": "acme", "tiers": "premium", "tokens": world.tokens["adam"].row.public_id, "trials": str(trial.pk),
     }  # fmt: skip

@@ -24,7 +24,7 @@ PAGES = Path(__file__).parents[3] / "frontend" / "src" / "pages"
 FORMS = {
     "tenants": ("tenantSpecs",), "slos": ("sloSpecs",), "tiers": ("tierSpecs",), "pools": ("poolSpecs",),
     "backends": ("backendSpecs",), "adapters": ("adapterSpecs",), "entitlements": ("entitlementSpecs",),
-    "projects": ("projectSpecs",), "quotas": ("quotaSpecs",),
+    "projects": ("projectSpecs",), "quotas": ("quotaSpecs",), "budgets": ("budgetSpecs",),
     "prices": ("priceSpecs",), "keys": ("keySpecs",), "memberships": ("memberSpecs", "roleSpecs"),
     "group-rules": ("groupSpecs",),
     "alert-rules": ("ruleSpecs",), "notification-channels": ("channelSpecs",),
@@ -43,6 +43,7 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("entitlements", "tenant"): f"the tenant's: {PAGE}",
         ("projects", "tenant"): f"the tenant's: {PAGE}",
         ("quotas", "tenant"): f"the tenant's: {PAGE}",
+        ("budgets", "tenant"): f"the tenant's: {PAGE}",
         ("memberships", "tenant"): f"the tenant's: {PAGE}; admins and operators have none",
     },
     "yaml": {

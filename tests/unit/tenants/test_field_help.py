@@ -13,14 +13,14 @@ from tenants.api import serializers as rows
 # Rows of the catalog that people write.
 CATALOG = [
     rows.TenantSerializer, rows.SloSerializer, rows.TierSerializer, rows.PoolSerializer, rows.BackendSerializer,
-    rows.EntitlementSerializer, rows.QuotaSerializer, rows.PriceSerializer, rows.KeySerializer,
+    rows.EntitlementSerializer, rows.QuotaSerializer, rows.BudgetSerializer, rows.PriceSerializer, rows.KeySerializer,
     rows.MembershipSerializer,
     rows.GroupRuleSerializer,
 ]  # fmt: skip
 AMOUNTS = (models.IntegerField, models.FloatField, models.DecimalField)
 UNITS = (
     "[tokens]", "[s]", "[bytes]", "[slots]", "tokens", "seconds", "requests", "sequences", "bytes", "slots", "replicas",
-    "weight", "0 goes first", "0.2 is 20 %", "layers", "per million", "gpu",
+    "weight", "0 goes first", "0.2 is 20 %", "layers", "per million", "gpu", "amount a month",
 )  # fmt: skip
 
 

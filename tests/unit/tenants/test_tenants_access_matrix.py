@@ -20,7 +20,19 @@ from rest_framework.test import APIClient
 from tenants import services
 from tenants.access import Scope
 from tenants.audit import SYSTEM
-from tenants.models import Adapter, AuditEntry, Entitlement, GroupRule, Membership, Price, Project, Quota, Role, Tenant
+from tenants.models import (
+    Adapter,
+    AuditEntry,
+    Budget,
+    Entitlement,
+    GroupRule,
+    Membership,
+    Price,
+    Project,
+    Quota,
+    Role,
+    Tenant,
+)
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -108,6 +120,11 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("quotas/{quota}", "get"): (ACMES, None),
     ("quotas/{quota}", "patch"): (_admin_changes(ACMES), {"hard_tokens": 99}),
     ("quotas/{quota}", "delete"): (_admin_changes(ACMES, 204), None),
+    ("budgets", "get"): (EVERY_ROLE, None),
+    ("budgets", "post"): (ADMIN_MAKES, {"tenant": "acme", "scope": "user", "name": "ada", "hard_amount": "10"}),
+    ("budgets/{budget}", "get"): (ACMES, None),
+    ("budgets/{budget}", "patch"): (_admin_changes(ACMES), {"hard_amount": "99"}),
+    ("budgets/{budget}", "delete"): (_admin_changes(ACMES, 204), None),
     ("prices", "get"): (EVERY_ROLE, None),
     ("prices", "post"): (ADMIN_MAKES, {"pool": "llama", "valid_from": "2026-01-01T00:00:00Z"}),
     ("prices/{price}", "get"): (SHARED, None),
@@ -144,7 +161,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
 PARAMETERS = {
     "tenants": "tenant", "slos": "slo", "tiers": "tier", "pools": "pool", "backends": "backend",
     "entitlements": "entitlement", "keys": "key", "tokens": "token", "memberships": "membership", "audit": "audit",
-    "quotas": "quota", "prices": "price", "projects": "project", "adapters": "adapter",
+    "quotas": "quota", "budgets": "budget", "prices": "price", "projects": "project", "adapters": "adapter",
     "group-rules": "group_rule",
 }  # fmt: skip
 
@@ -169,6 +186,7 @@ def _ids(world: worlds.World) -> dict[str, str]:
         "entitlement": "acme-llama",
         "key": world.keys["acme"].row.public_id,
         "token": world.tokens["alice"].row.public_id,
+        "budget": str(services.save(actor=SYSTEM, instance=Budget(tenant=world.tenants["acme"], hard_amount=5)).pk),
         "quota": str(services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=5)).pk),
         "project": services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["acme"])).slug,
         "price": str(services.save(actor=SYSTEM, instance=Price(pool=world.pool)).pk),

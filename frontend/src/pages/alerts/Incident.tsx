@@ -40,6 +40,8 @@ export function whereOf(act: Pick<Act, "do" | "of">, span: { pool: string; from:
       return { to: `/tenants/${of}`, label: "Open the tenant" };
     case "quotas":
       return { to: `/tenants/${of}/quotas`, label: "Open its quotas" };
+    case "budgets":
+      return { to: `/tenants/${of}/budgets`, label: "Open its budgets" };
     case "failed":
       return { to: of_moment({ outcome: "failed" }), label: "Show the requests" };
     case "refused":

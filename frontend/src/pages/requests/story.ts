@@ -5,7 +5,7 @@ import { compact, seconds, text, words } from "../../lib/format";
 
 const names: Record<string, string> = {
   right: "Entitlement usable, tenant not paused",
-  quota: "Quota of the day or month",
+  quota: "Quota of the day or month, and budget",
   pool: "Scheduler and a ready backend",
   limits: "Limits of its key and user",
   concurrency: "Concurrency",

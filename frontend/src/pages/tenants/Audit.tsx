@@ -63,7 +63,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
         <input type="search" aria-label="Who or what" placeholder="Who or what" className="field w-44" value={search} onChange={(event) => setSearch(event.target.value)} />
         <select aria-label="Kind" className="field" value={kind} onChange={(event) => setKind(event.target.value)}>
           <option value="">every kind</option>
-          {["tenant", "entitlement", "apikey", "pool", "backend", "tier", "slo", "quota", "price", "membership", "accesstoken", "user"].map((name) => (
+          {["tenant", "entitlement", "apikey", "pool", "backend", "tier", "slo", "quota", "budget", "price", "membership", "accesstoken", "user"].map((name) => (
             <option key={name} value={name}>
               {kindName(name)}
             </option>

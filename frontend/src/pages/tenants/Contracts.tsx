@@ -57,11 +57,15 @@ export function Prices() {
   const pools = useCatalog<Pool>("pools").data ?? [];
   const columns: Column<Price>[] = [
     { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
+    { label: "Adapter", by: (row) => row.model, cell: (row) => row.model || <span className="text-faint">{NONE}</span> },
     { label: "From", by: (row) => row.valid_from, cell: (row) => <When at={row.valid_from} /> },
     { label: "Million input tokens", right: true, by: (row) => Number(row.per_million_input), cell: (row) => charged(row.per_million_input, row.currency) },
+    { label: "Of them cached", right: true, by: (row) => Number(row.per_million_cached ?? row.per_million_input), cell: (row) => charged(row.per_million_cached ?? row.per_million_input, row.currency) },
     { label: "Million output tokens", right: true, by: (row) => Number(row.per_million_output), cell: (row) => charged(row.per_million_output, row.currency) },
     { label: "GPU second", right: true, by: (row) => Number(row.per_gpu_second), cell: (row) => charged(row.per_gpu_second, row.currency) },
+    { label: "Reserved, used", unit: "GPU second", right: true, by: (row) => Number(row.per_reserved_used_second), cell: (row) => charged(row.per_reserved_used_second ?? "0", row.currency) },
+    { label: "Reserved, idle", unit: "GPU second", right: true, by: (row) => Number(row.per_reserved_idle_second), cell: (row) => charged(row.per_reserved_idle_second ?? "0", row.currency) },
     { label: "Requests per GPU", right: true, by: (row) => row.slots_per_gpu, cell: (row) => row.slots_per_gpu },
   ];
-  return <Resource<Price> what="price" title="Prices" intro="What use of a pool costs, from a given hour until its next price." path="prices" columns={columns} specs={() => priceSpecs(options(pools.map((p) => p.slug)))} id={(row) => String(row.id)} name={(row) => `${row.pool}'s price`} empty="No price: use is metered but not billed." />;
+  return <Resource<Price> what="price" title="Prices" intro="What use of a pool or adapter costs, from a given hour until its next price. What has been charged does not change: make a new price instead." path="prices" columns={columns} specs={() => priceSpecs(options(pools.map((p) => p.slug)))} id={(row) => String(row.id)} name={(row) => `${row.pool}'s price`} empty="No price: use is metered but not billed." />;
 }

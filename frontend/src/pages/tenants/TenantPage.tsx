@@ -19,6 +19,7 @@ import { attainment, useByTenant } from "./live";
 import { Members } from "./Members";
 import { Ago, Confirm, Delete, Failed, Waiting } from "./parts";
 import { Projects } from "./Projects";
+import { Budgets } from "./Budgets";
 import { Quotas } from "./Quotas";
 import { NeighboursPanel } from "./Neighbours";
 import { mayWrite, useSheet } from "./Resource";
@@ -31,6 +32,7 @@ const tabs = [
   { id: "keys", label: "Keys", panel: Keys },
   { id: "members", label: "Members", panel: Members },
   { id: "quotas", label: "Quotas", panel: Quotas },
+  { id: "budgets", label: "Budgets", panel: Budgets },
   ...(user.role === "member" ? [] : [{ id: "neighbours", label: "Neighbours", panel: NeighboursPanel }]),
   { id: "usage", label: "Usage", panel: ({ tenant }: { tenant: string }) => <UsagePanel tenant={tenant} /> },
   { id: "past", label: "Past", panel: ({ tenant }: { tenant: string }) => <Past filters={{ tenant }} events={{ pool: "", subject: tenant }} /> },

@@ -11,6 +11,7 @@ export const CAUSES: Record<string, string> = {
   token_budget: "its own token budget",
   kv_budget: "its own share of the KV cache",
   quota_exceeded: "its own quota",
+  budget_exceeded: "its own budget",
   too_long: "longer than the model's context",
   tenant_paused: "the tenant was paused",
   low_priority: "the pool was contended and other entitlements had more weight",

@@ -25,6 +25,7 @@ const adapter = fieldsOf("adapters");
 const entitlement = fieldsOf("entitlements");
 const project = fieldsOf("projects");
 const quota = fieldsOf("quotas");
+const budget = fieldsOf("budgets");
 const price = fieldsOf("prices");
 const key = fieldsOf("keys");
 const member = fieldsOf("memberships");
@@ -194,12 +195,25 @@ export const adapterSpecs = (pools: readonly Option[]): FieldSpec[] => [
 
 export const priceSpecs = (pools: readonly Option[]): FieldSpec[] => [
   price("pool", "Pool", { options: pools }),
+  price("model", "Adapter", { placeholder: "llama-3-8b-sql" }),
   price("valid_from", "From"),
   price("currency", "Currency"),
   price("per_million_input", "Million input tokens"),
+  price("per_million_cached", "Million cached input tokens"),
   price("per_million_output", "Million output tokens"),
   price("per_gpu_second", "GPU second"),
   price("slots_per_gpu", "Requests that share a GPU"),
+  price("per_reserved_used_second", "Reserved GPU second, used"),
+  price("per_reserved_idle_second", "Reserved GPU second, idle"),
+];
+
+export const budgetSpecs: FieldSpec[] = [
+  budget("scope", "Of"),
+  budget("name", "Name", { placeholder: "chat" }),
+  budget("currency", "Currency"),
+  budget("soft_amount", "Soft limit a month"),
+  budget("hard_amount", "Hard limit a month"),
+  budget("alert_at", "Alerts at", { wide: true, placeholder: "[50, 80]" }),
 ];
 
 export const projectSpecs: FieldSpec[] = [

@@ -1,8 +1,8 @@
 import { expect, it } from "vitest";
 import type { UsageRow } from "../../api/catalog";
-import { groupsOf, shown, span, toggled, totalOf } from "./usage";
+import { barsOf, groupsOf, monthOf, shown, span, toggled, totalOf } from "./usage";
 
-const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
+const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, cached_tokens: 0, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
 
 it("asks for whole minutes, up to now", () => {
   const now = Date.parse("2026-11-21T08:00:30Z");
@@ -27,4 +27,31 @@ it("adds up, and never adds dollars to euros", () => {
 
 it("times are read without what does not matter", () => {
   expect([shown("hour", "2026-11-21T08:00:00+00:00"), shown("day", "2026-11-21T00:00:00+00:00"), shown("key", "")]).toEqual(["2026-11-21 08:00", "2026-11-21", "–"]);
+});
+
+it("months and days are of UTC, as bills are", () => {
+  const now = Date.parse("2026-01-01T00:30:00+01:00"); // still December there
+  expect(span("month", now)).toEqual({ from: "2025-12-01T00:00:00.000Z", to: "2026-01-01T00:00:00.000Z" });
+  expect(span("last", now)).toEqual({ from: "2025-11-01T00:00:00.000Z", to: "2025-12-01T00:00:00.000Z" });
+  expect([monthOf("month", now), monthOf("last", now), monthOf("24h", now)]).toEqual(["2025-12", "2025-11", undefined]);
+  expect(span("dates", now, "2026-10-25", "2026-10-25")).toEqual({ from: "2026-10-25T00:00:00.000Z", to: "2026-10-26T00:00:00.000Z" });
+  for (const [first, last] of [["2026-10-26", "2026-10-25"], ["yesterday", null], [null, null]] as const) expect(span("dates", now, first, last)).toEqual(span("24h", now));
+});
+
+it("stacks costs by day, the dearest below, and never two currencies", () => {
+  const cost = (day: string, model: string, amount: number) => row({ day: `${day}T00:00:00+00:00`, model, cost: amount });
+  const rows = [cost("2026-11-02", "a", 1), cost("2026-11-01", "b", 5), cost("2026-11-01", "a", 2), cost("2026-11-02", "c", 0.5)];
+  expect(barsOf(rows, "model", 8)).toEqual({
+    names: ["b", "a", "c"],
+    bars: [
+      { day: "2026-11-01", parts: [5, 2, 0] },
+      { day: "2026-11-02", parts: [0, 1, 0.5] },
+    ],
+    most: 7,
+    currency: "USD",
+  });
+  expect(barsOf(rows, "model", 2)!.names).toEqual(["b", "others"]);
+  expect(barsOf(rows, "model", 2)!.bars[0]!.parts).toEqual([5, 2]);
+  expect(barsOf([...rows, row({ currency: "EUR" })], "model", 8)).toBeUndefined();
+  expect(barsOf([row({ cost: 0, currency: "" })], "model", 8)).toBeUndefined();
 });

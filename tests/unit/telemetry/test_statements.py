@@ -1,0 +1,225 @@
+"""A month's bill: the same sum from the ledger's rows and from the hours, line by line, to the last decimal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from scheduling.core.money import PICOS, amount
+from telemetry.ledger import reservations, rollup, statement, usage, writer
+from telemetry.models import LedgerEntry, ReservedHour, UsageHour
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import Adapter, Price
+from tests.support import worlds
+from tests.support.telemetry_world import record
+
+pytestmark = pytest.mark.django_db
+OCTOBER = datetime(2026, 10, 1, tzinfo=UTC)  # with a clock change in Europe, on the 25th
+NOVEMBER = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def _month(world: worlds.World, requests: int) -> None:
+    """A ledger with everything that a bill meets: models, projects, keys, ends, prices and edges."""
+    services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=world.pool, model="llama-sql"))
+    terms: list[dict[str, Any]] = [
+        {"valid_from": OCTOBER - timedelta(days=9), "per_million_input": "0.15", "per_million_output": "0.6"},
+        {"valid_from": OCTOBER + timedelta(days=11, hours=7), "per_million_input": "0.123457",
+         "per_million_cached": "0.01", "per_million_output": "0.7", "per_gpu_second": "0.000777", "slots_per_gpu": 3},
+        {"valid_from": OCTOBER + timedelta(days=20), "model": "llama-sql", "per_million_input": 5},
+    ]  # fmt: skip
+    for term in terms:
+        worlds.charged(Price(pool=world.pool, **term))
+    dice = random.Random(20)
+    edges = [
+        OCTOBER - timedelta(microseconds=1), OCTOBER, NOVEMBER - timedelta(microseconds=1), NOVEMBER,
+        datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=0),
+        datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+    ]  # fmt: skip
+    rows = []
+    for number in range(requests):
+        inside = OCTOBER + timedelta(seconds=dice.uniform(-86_400, 32 * 86_400))
+        at = (edges[number] if number < len(edges) else inside).timestamp()
+        outcome = dice.choice(["completed", "completed", "completed", "cancelled", "failed", "refused"])
+        given = dice.randrange(5000)
+        rows.append(
+            replace(
+                record(number), request_id=f"req_{number}", outcome=outcome, tenant=dice.choice(["acme", "globex"]),
+                model=dice.choice(["llama", "llama-sql"]), key_id=(key := f"key{dice.randrange(4)}"),
+                project="chat" if key == "key1" else "", user=dice.choice(["", "ada"]), input_tokens=given,
+                cached_tokens=dice.randrange(given + 1), output_tokens=dice.randrange(900), received_s=at,
+                granted_s=None if outcome == "refused" else at + dice.random(), first_token_s=None,
+                done_s=at + 1 + 5 * dice.random(),
+            )
+        )  # fmt: skip
+    writer.write(rows)
+
+
+def _row_by_row() -> dict[str, Decimal]:
+    """The month's cost by tenant, from the rows alone and by hand: nothing here is of the code that is tested."""
+    sums: dict[str, Decimal] = defaultdict(Decimal)
+    for row in LedgerEntry.objects.filter(received_at__gte=OCTOBER, received_at__lt=NOVEMBER).exclude(
+        outcome="refused"
+    ):
+        held = row.done_at - row.granted_at
+        seconds = Decimal(held.days * 86_400 + held.seconds) + Decimal(held.microseconds) / 1_000_000
+        if row.model == "llama-sql" and row.received_at >= OCTOBER + timedelta(days=20):
+            cost = Decimal(5) * row.input_tokens / 1_000_000
+        elif row.received_at >= OCTOBER + timedelta(days=11, hours=7):
+            cost = (
+                Decimal("0.123457") * (row.input_tokens - row.cached_tokens)
+                + Decimal("0.01") * row.cached_tokens
+                + Decimal("0.7") * row.output_tokens
+            ) / 1_000_000 + Decimal("0.000777") * seconds / 3
+        else:
+            cost = (Decimal("0.15") * row.input_tokens + Decimal("0.6") * row.output_tokens) / 1_000_000
+        sums[row.tenant] += cost
+    return sums
+
+
+def test_a_month_priced_row_by_row_and_by_the_hour_is_the_same_sum() -> None:
+    _month(worlds.build(), 900)
+    by_hand = _row_by_row()
+    assert set(by_hand) == {"acme", "globex"}
+    for source in ("ledger", "hours", "hours alone"):
+        if source == "hours":
+            rollup.roll_up()
+        if source == "hours alone":
+            LedgerEntry.objects.all().delete()
+        for tenant, expected in by_hand.items():
+            found = list(statement.lines(frozenset({tenant}), OCTOBER, NOVEMBER))
+            (total,) = statement.totals(found).values()
+            # the sum by hand has 28 digits; a third of a GPU has no end
+            assert abs(amount(total) - expected) < Decimal("1e-17"), (source, tenant)
+            assert sum((line.picos for line in found), Fraction(0)) == total
+            coarse = dict(usage.cells(None, OCTOBER, NOVEMBER, ["tenant"]))[(tenant,)]
+            assert coarse.costs == {"USD": total}, "whatever it is grouped by"
+            assert coarse.counts[0] == sum(line.requests for line in found)
+    assert UsageHour.objects.filter(slot_us=None).count() == 0
+
+
+def test_what_was_refused_is_free_and_what_was_cancelled_costs_what_it_used() -> None:
+    world = worlds.build()
+    worlds.charged(Price(pool=world.pool, valid_from=OCTOBER, per_million_input=1, per_million_output=1))
+    at = (OCTOBER + timedelta(days=3)).timestamp()
+    for number, (outcome, tokens) in enumerate((("completed", 100), ("cancelled", 7), ("failed", 3), ("refused", 50))):
+        writer.write(
+            [record(number, outcome=outcome, input_tokens=tokens, output_tokens=0, received_s=at, done_s=at + 1)]
+        )
+    for _ in range(2):
+        (line,) = statement.lines(None, OCTOBER, NOVEMBER)
+        assert (line.requests, line.input_tokens, amount(line.picos)) == (4, 110, Decimal("0.00011"))
+        rollup.roll_up()
+
+
+def test_a_price_that_was_charged_does_not_change_and_nothing_is_priced_anew() -> None:
+    world = worlds.build()
+    now = timezone.now()
+    old = worlds.charged(
+        Price(pool=world.pool, valid_from=(now - timedelta(days=5)).replace(minute=0, second=0, microsecond=0))
+    )
+    old.per_million_input = 9
+    with pytest.raises(ValidationError, match="has been charged since"):
+        services.save(actor=SYSTEM, instance=old)
+    with pytest.raises(ValidationError, match="has been charged for that time"):
+        services.save(actor=SYSTEM, instance=Price(pool=world.pool, valid_from=now - timedelta(days=2)))
+    with pytest.raises(ValidationError, match="has been charged since"):
+        services.delete(actor=SYSTEM, instance=old)
+    old.refresh_from_db()
+    services.save(actor=SYSTEM, instance=old)  # nothing changed: as a manifest that is applied again
+    new = services.save(
+        actor=SYSTEM, instance=Price(pool=world.pool, valid_from=now + timedelta(days=2), currency="EUR")
+    )
+    new.per_million_input = 3
+    services.save(actor=SYSTEM, instance=new)  # it has not begun
+    services.delete(actor=SYSTEM, instance=new)
+    # time without any price may be given one
+    services.save(actor=SYSTEM, instance=Price(pool=world.pool, valid_from=now - timedelta(days=30)))
+
+
+def test_what_stood_ready_has_lines_of_its_own_used_and_idle() -> None:
+    world = worlds.build()
+    owner = world.entitlements["acme"]
+    owner.tier.service_class = "guaranteed"
+    services.save(actor=SYSTEM, instance=owner.tier)
+    owner.refresh_from_db()
+    owner.concurrency = 4
+    services.save(actor=SYSTEM, instance=owner)
+    worlds.charged(
+        Price(
+            pool=world.pool, valid_from=OCTOBER, per_reserved_used_second=2, per_reserved_idle_second=1, slots_per_gpu=2
+        )
+    )
+    begin = OCTOBER + timedelta(days=8, hours=9, minutes=58)
+    for minute in range(0, 5):
+        reservations.record(begin + timedelta(minutes=minute))
+        reservations.record(begin + timedelta(minutes=minute))  # twice is once
+    reservations.record(begin + timedelta(minutes=300))  # nobody knows what stood ready meanwhile
+    assert sorted(ReservedHour.objects.values_list("hour__hour", "slot_us")) == [
+        (9, 4 * 2 * 60 * 10**6), (10, 4 * 2 * 60 * 10**6),
+    ]  # fmt: skip
+    at = (begin + timedelta(minutes=1)).timestamp()
+    one = record(1, entitlement=owner.slug, input_tokens=0, output_tokens=0)
+    writer.write([replace(one, received_s=at, granted_s=at, done_s=at + 100)])
+    for _ in range(2):
+        lines = {line.kind: line for line in statement.lines(None, OCTOBER, NOVEMBER)}
+        assert (lines["reserved_used"].slot_us, lines["reserved_idle"].slot_us) == (100 * 10**6, 860 * 10**6)
+        assert [lines[kind].picos / PICOS for kind in ("reserved_used", "reserved_idle")] == [100, 430]
+        rollup.roll_up()
+    owner.concurrency = 1
+    services.save(actor=SYSTEM, instance=owner)
+    idle = [line for line in statement.lines(None, OCTOBER, NOVEMBER) if line.kind == "reserved_idle"]
+    assert [line.slot_us for line in idle] == [860 * 10**6], "what was recorded stays"
+
+
+def _get(world: worlds.World, query: str, status: int = 200) -> Any:
+    api = APIClient(HTTP_AUTHORIZATION=f"Bearer {world.tokens['carol'].credential.text}")
+    answer = api.get(f"/api/v1/statements?{query}")
+    assert answer.status_code == status, answer.content
+    return answer
+
+
+def test_files_have_the_sum_of_the_page_and_a_member_sees_only_its_own() -> None:
+    world = worlds.build()
+    _month(world, 200)
+    rollup.roll_up()
+    told = _get(world, "month=2026-10").json()
+    assert {line["tenant"] for line in told["lines"]} == {"globex"}
+    (total,) = told["totals"]
+    assert total["currency"] == "USD"
+    for kind, column in (("csv", "amount"), ("focus", "BilledCost")):
+        text = b"".join(_get(world, f"month=2026-10&format={kind}").streaming_content).decode()
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert abs(sum(Decimal(row[column]) for row in rows) - Decimal(total["amount"])) < Decimal("1e-15"), kind
+        if kind == "focus":
+            assert tuple(rows[0]) == statement.FOCUS
+            for row in rows:
+                cost = Decimal(row["PricingQuantity"]) * Decimal(row["ListUnitPrice"])
+                assert abs(cost - Decimal(row["BilledCost"])) < Decimal("1e-12")
+                assert (
+                    OCTOBER.isoformat()[:10]
+                    <= row["ChargePeriodStart"][:10]
+                    < row["ChargePeriodEnd"][:10]
+                    <= "2026-11-01"
+                )
+    _get(world, "month=2026-13", 400)
+    _get(world, "month=9999-12", 400)
+    assert _get(world, "month=2026-10&tenant=acme").json()["lines"] == []
+
+
+def test_users_are_told_only_while_the_ledger_knows_all_of_the_month() -> None:
+    world = worlds.build()
+    _get(world, "month=2020-01&by_user=1", 400)
