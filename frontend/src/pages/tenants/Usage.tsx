@@ -9,9 +9,10 @@ import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
 import { compact, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
+import { Costs } from "./Costs";
 import { useCatalog } from "./data";
 import { Failed, Waiting } from "./parts";
-import { groupsOf, GROUPS, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
+import { groupsOf, GROUPS, monthOf, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
 
 const REFRESH_MS = 30_000;
 
@@ -20,10 +21,12 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
   const [query, setQuery] = useSearchParams();
   const range = query.get("range") ?? "24h";
   const groups = groupsOf(query.get("by"), tenant ? "key" : "tenant");
-  const { from, to } = span(range, Date.now());
+  const now = Date.now();
+  const { from, to } = span(range, now, query.get("first"), query.get("last"));
+  const month = monthOf(range, now);
   const asked = { group_by: groups.join(","), from, to, tenant: tenant ?? "" };
   const { data, error, isPending, isPlaceholderData, refetch } = useQuery({
-    queryKey: ["usage", tenant, range, groups, to],
+    queryKey: ["usage", tenant, range, groups, from, to],
     queryFn: ({ signal }) => get<Usage>("usage", asked, signal),
     placeholderData: keepPreviousData,
     refetchInterval: REFRESH_MS,
@@ -42,6 +45,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
   const total = totalOf(rows);
   const share = (row: UsageRow): number => (total.input + total.output > 0 ? tokensOf(row) / (total.input + total.output) : 0);
   const csv = `/api/v1/usage?${new URLSearchParams({ ...Object.fromEntries(Object.entries(asked).filter(([, value]) => value)), format: "csv" })}`;
+  const bill = (format: string) => `/api/v1/statements?${new URLSearchParams({ month: month ?? "", ...(tenant ? { tenant } : {}), format })}`;
   const cell = (group: Group, row: UsageRow) => {
     const value = shown(group, row[group]);
     const name = group === "key" ? names.get(String(row[group])) : undefined;
@@ -99,10 +103,36 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
             ))}
           </div>
         </div>
-        <a className="button" href={csv} download>
-          Download CSV
-        </a>
+        <div className="flex flex-wrap gap-2 print:hidden">
+          <a className="button" href={csv} download>
+            Download CSV
+          </a>
+          {month && (
+            <>
+              <a className="button" href={bill("csv")} download>
+                Statement
+              </a>
+              <a className="button" href={bill("focus")} download>
+                FOCUS
+              </a>
+            </>
+          )}
+          <button type="button" className="button" onClick={() => window.print()}>
+            Print
+          </button>
+        </div>
       </div>
+      {range === "dates" && (
+        <div className="mb-3 flex flex-wrap gap-3 text-sm text-soft">
+          {(["first", "last"] as const).map((name) => (
+            <label key={name} className="flex items-center gap-2">
+              {name} day (UTC)
+              <input className="field" type="date" value={query.get(name) ?? ""} onChange={(event) => set({ [name]: event.target.value })} />
+            </label>
+          ))}
+        </div>
+      )}
+      <Costs {...(tenant ? { tenant } : {})} from={from} to={to} by={(query.get("stack") ?? "") as Group} onBy={(group) => set({ stack: group })} />
       {error ? (
         <Failed error={error} retry={() => void refetch()} />
       ) : isPending ? (

@@ -2,7 +2,7 @@
 
 import type { UsageRow } from "../../api/catalog";
 
-export const GROUPS = ["tenant", "key", "user", "model", "pool", "entitlement", "tier", "hour", "day", "month", "outcome", "reason"] as const;
+export const GROUPS = ["tenant", "project", "key", "user", "model", "pool", "entitlement", "tier", "hour", "day", "month", "outcome", "reason"] as const;
 export type Group = (typeof GROUPS)[number];
 
 export const RANGES = [
@@ -10,11 +10,33 @@ export const RANGES = [
   { id: "7d", label: "7 days", hours: 168 },
   { id: "30d", label: "30 days", hours: 720 },
   { id: "90d", label: "90 days", hours: 2160 },
+  { id: "month", label: "this month", hours: 0 },
+  { id: "last", label: "last month", hours: 0 },
+  { id: "dates", label: "dates", hours: 0 },
 ] as const;
 
-/** The time asked for; whole minutes, so that looking again within one asks the same question. */
-export function span(range: string, now: number): { from: string; to: string } {
-  const hours = RANGES.find((one) => one.id === range)?.hours ?? 24;
+/** A day's beginning in UTC, as bills count; undefined for what is no date. */
+function day(text: string | null): number | undefined {
+  const at = /^\d{4}-\d{2}-\d{2}$/.test(text ?? "") ? Date.parse(`${text}T00:00:00Z`) : Number.NaN;
+  return Number.isNaN(at) ? undefined : at;
+}
+
+/** The month's beginning in UTC, so many months away. */
+const month = (now: number, away: number): number => Date.UTC(new Date(now).getUTCFullYear(), new Date(now).getUTCMonth() + away, 1);
+
+/** "2026-11", of the month that a range lies in; undefined for ranges that are no month. */
+export function monthOf(range: string, now: number): string | undefined {
+  return range === "month" || range === "last" ? new Date(month(now, range === "last" ? -1 : 0)).toISOString().slice(0, 7) : undefined;
+}
+
+/** The time asked for; whole minutes, so that looking again within one asks the same question. Of dates both count. */
+export function span(range: string, now: number, first: string | null = null, last: string | null = null): { from: string; to: string } {
+  const told = (from: number, to: number) => ({ from: new Date(from).toISOString(), to: new Date(to).toISOString() });
+  const [since, until] = [day(first), day(last)];
+  if (range === "month") return told(month(now, 0), month(now, 1));
+  if (range === "last") return told(month(now, -1), month(now, 0));
+  if (range === "dates" && since !== undefined && until !== undefined && since <= until) return told(since, until + 86_400_000);
+  const hours = RANGES.find((one) => one.id === range)?.hours || 24;
   const to = Math.ceil(now / 60_000) * 60_000;
   return { from: new Date(to - hours * 3_600_000).toISOString(), to: new Date(to).toISOString() };
 }
@@ -65,4 +87,41 @@ export function shown(group: Group, value: string | number | null | undefined): 
   if (group === "day") return text.slice(0, 10);
   if (group === "month") return text.slice(0, 7);
   return text || "–";
+}
+
+export interface Bar {
+  day: string;
+  /** Costs by name, in the order of the chart's names. */
+  parts: number[];
+}
+
+export interface Bars {
+  names: string[];
+  bars: Bar[];
+  /** The highest bar; 0 where nothing costs anything. */
+  most: number;
+  currency: string;
+}
+
+const OTHERS = "others";
+
+/** Costs by day, stacked by a group: the dearest names, the rest as others. Undefined where currencies are mixed or nothing has a price. */
+export function barsOf(rows: readonly UsageRow[], group: Group, shownNames: number): Bars | undefined {
+  const currencies = new Set(rows.map((row) => row.currency).filter(Boolean));
+  const [currency] = currencies;
+  if (currencies.size !== 1 || currency === undefined || currency === "mixed") return undefined;
+  const sums = new Map<string, number>();
+  for (const row of rows) sums.set(shown(group, row[group]), (sums.get(shown(group, row[group])) ?? 0) + (row.cost ?? 0));
+  const all = [...sums].sort(([a, n], [b, m]) => m - n || a.localeCompare(b)).map(([name]) => name);
+  const names = all.length > shownNames ? [...all.slice(0, shownNames - 1), OTHERS] : all;
+  const days = new Map<string, number[]>();
+  for (const row of rows) {
+    const at = shown("day", row.day);
+    const parts = days.get(at) ?? names.map(() => 0);
+    const place = names.indexOf(shown(group, row[group]));
+    parts[place < 0 ? names.length - 1 : place]! += row.cost ?? 0;
+    days.set(at, parts);
+  }
+  const bars = [...days].sort(([a], [b]) => a.localeCompare(b)).map(([at, parts]) => ({ day: at, parts }));
+  return { names, bars, most: Math.max(0, ...bars.map(({ parts }) => parts.reduce((a, b) => a + b, 0))), currency };
 }

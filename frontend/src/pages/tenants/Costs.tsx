@@ -1,0 +1,109 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import type { Spending, Usage } from "../../api/catalog";
+import { get } from "../../api/client";
+import { category } from "../../charts/palette";
+import { Meter } from "../../components/Meter";
+import { Segmented } from "../../components/Segmented";
+import { money, percent, text } from "../../lib/format";
+import { useDark } from "../../lib/theme";
+import { barsOf, totalOf, type Group } from "./usage";
+
+const REFRESH_MS = 60_000;
+const NAMES = 8;
+const BY: readonly Group[] = ["tenant", "model", "project", "key"];
+const asNumber = (amount: string | null): number | undefined => (amount === null ? undefined : Number(amount));
+
+/** What each budget has left this month. */
+function BudgetsLeft({ tenant }: { tenant?: string }) {
+  const { data } = useQuery({ queryKey: ["spending", tenant], queryFn: ({ signal }) => get<Spending>("spending", { tenant: tenant ?? "" }, signal), refetchInterval: REFRESH_MS });
+  if (!data?.budgets.length) return null;
+  return (
+    <ul aria-label="Budgets of this month" className="grid gap-3 sm:grid-cols-2 lg:grid-cols-3">
+      {data.budgets.map((budget) => {
+        const limit = asNumber(budget.hard_amount ?? budget.soft_amount)!;
+        const spent = Number(budget.spent);
+        const ahead = asNumber(budget.forecast);
+        const ratio = limit ? spent / limit : undefined;
+        const who = budget.scope === "tenant" ? budget.tenant : `${budget.tenant} ${budget.scope} ${budget.name}`;
+        return (
+          <li key={budget.id} className="panel p-3 text-sm">
+            <p className="flex justify-between gap-2">
+              <span className="truncate font-medium text-ink">{who}</span>
+              <span className="text-soft">{text(percent(ratio))}</span>
+            </p>
+            <Meter className="my-2" label={`Budget of ${who}`} ratio={ratio} tone={spent >= limit ? "bad" : ahead !== undefined && ahead >= limit ? "warn" : "good"} />
+            <p className="text-soft">
+              {money(spent, budget.currency)} of {money(limit, budget.currency)} {budget.hard_amount === null ? "(soft)" : "(hard)"}
+            </p>
+            <p className={ahead !== undefined && ahead >= limit ? "text-warn" : "text-faint"}>
+              {ahead === undefined ? "No forecast in the month's first day." : `${money(ahead, budget.currency)} by its end, at this pace`}
+            </p>
+            {!budget.complete && <p className="text-warn">The ledger no longer has all of the month.</p>}
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+/** What was spent each day, stacked by whom or what, and what budgets have left. */
+export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: string; to: string; by: Group; onBy: (group: Group) => void }) {
+  const dark = useDark();
+  const choices = BY.filter((group) => !(tenant && group === "tenant"));
+  const group = choices.includes(by) ? by : choices[0]!;
+  const { data } = useQuery({
+    queryKey: ["usage", tenant, "costs", group, from, to],
+    queryFn: ({ signal }) => get<Usage>("usage", { group_by: `day,${group}`, from, to, tenant: tenant ?? "" }, signal),
+    placeholderData: keepPreviousData,
+    refetchInterval: REFRESH_MS,
+  });
+  const chart = data && barsOf(data.rows, group, NAMES);
+  const total = data && totalOf(data.rows).cost;
+  const wide = chart ? 100 / chart.bars.length : 0;
+  return (
+    <div className="mb-4 space-y-3">
+      <BudgetsLeft {...(tenant ? { tenant } : {})} />
+      <div className="panel p-3">
+        <div className="mb-2 flex flex-wrap items-center justify-between gap-2">
+          <h2 className="text-sm font-medium text-ink">
+            Cost by day (UTC){total?.currency ? `: ${money(total.sum, total.currency)}` : ""}
+          </h2>
+          <Segmented label="Stacked by" value={group} options={choices.map((value) => ({ value, label: value }))} onChange={(value) => onBy(value)} />
+        </div>
+        {chart && chart.most > 0 ? (
+          <>
+            <svg role="img" aria-label={`Cost by day, at most ${money(chart.most, chart.currency)}`} viewBox="0 0 100 40" preserveAspectRatio="none" className="h-40 w-full">
+              {chart.bars.map((bar, x) => {
+                let below = 0;
+                return bar.parts.map((part, place) => {
+                  const height = (part / chart.most) * 40;
+                  below += height;
+                  return (
+                    <rect key={`${bar.day} ${chart.names[place]}`} x={x * wide + wide * 0.1} width={wide * 0.8} y={40 - below} height={height} fill={category(place, dark)}>
+                      <title>{`${bar.day} ${chart.names[place]}: ${money(part, chart.currency)}`}</title>
+                    </rect>
+                  );
+                });
+              })}
+            </svg>
+            <p className="flex justify-between text-2xs text-faint">
+              <span>{chart.bars[0]!.day}</span>
+              <span>highest {money(chart.most, chart.currency)}</span>
+              <span>{chart.bars.at(-1)!.day}</span>
+            </p>
+            <ul aria-label="Names in the chart" className="mt-2 flex flex-wrap gap-x-4 gap-y-1 text-xs text-soft">
+              {chart.names.map((name, place) => (
+                <li key={name} className="flex items-center gap-1.5">
+                  <span aria-hidden="true" className="size-2.5 rounded-sm" style={{ background: category(place, dark) }} />
+                  {name}
+                </li>
+              ))}
+            </ul>
+          </>
+        ) : (
+          <p className="text-sm text-soft">{data === undefined ? "Loading…" : data.rows.some((row) => row.cost === null || row.currency === "mixed") || (chart === undefined && data.rows.some((row) => row.currency)) ? "Prices of several currencies are not added: choose one tenant or pool in the table below." : "Nothing in this time has a price."}</p>
+        )}
+      </div>
+    </div>
+  );
+}
