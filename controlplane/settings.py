@@ -276,6 +276,8 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Tenants, tiers, pools, backends, entitlements, keys, usage and audit.",
     "VERSION": "1",
     "ENUM_NAME_OVERRIDES": {  # choices of more than one answer, or of fields of one name
+        "BatchStatus": "controlplane.batches.models.Status.choices",
+        "CredentialStatus": ["active", "expired", "revoked"],
         "InFlightState": "telemetry.api.answers.IN_FLIGHT",
         "LabRunState": "telemetry.models.LabRun.STATES",
         "RequestOutcome": "telemetry.models.OUTCOMES_OF_REQUESTS",

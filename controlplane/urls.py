@@ -30,6 +30,7 @@ urlpatterns = [
     ),
     path("api/v1/", include("tenants.api.urls")),
     path("api/v1/", include("telemetry.api.urls")),
+    path("api/v1/", include("controlplane.batches.urls")),
     path("api/v1/", include("controlplane.lab.urls")),
     path("api/v1/", include("controlplane.scaling.urls")),
     path("api/v1/", include("controlplane.tuning.urls")),

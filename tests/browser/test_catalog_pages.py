@@ -24,6 +24,7 @@ PAGES = {
     "entitlements": "/tenants/acme",
     "entitlement form": "/tenants/acme?new=entitlement",
     "keys": "/tenants/acme/keys",
+    "batches": "/tenants/acme/batches",
     "members": "/tenants/acme/members",
     "quotas": "/tenants/acme/quotas",
     "usage of a tenant": "/tenants/acme/usage?by=key,hour",

@@ -41,7 +41,7 @@ ADDRESSES: dict[str, list[str]] = {
     "": ["/"],
     "requests": ["/requests"],
     "tenants": ["/tenants"],
-    "tenants/:tenant/:tab?": ["/tenants/acme", "/tenants/acme/neighbours"],
+    "tenants/:tenant/:tab?": ["/tenants/acme", "/tenants/acme/neighbours", "/tenants/acme/batches"],
     "usage": ["/usage"],
     "pools": ["/pools"],
     "pools/:pool": ["/pools/{pool}"],

@@ -19,6 +19,7 @@ export type Key = Schemas["Key"];
 export type IssuedKey = Schemas["IssuedKey"];
 export type Membership = Schemas["Membership"];
 export type GroupRule = Schemas["GroupRule"];
+export type Batch = Schemas["Batch"];
 export type Quota = Schemas["Quota"];
 export type Budget = Schemas["Budget"];
 export type Spending = Schemas["Spending"];

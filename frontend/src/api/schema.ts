@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 7798565cb14de504, body a04d8ba545b04c96
+// schema 05b38a94c3b9b075, body f5112dbdaded33b3
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -219,6 +219,47 @@ export interface components {
             /** @description Scheme, host and port of the engine, such as http://10.0.0.7:8000. */
             url: string;
         };
+        Batch: {
+            completed: number;
+            created_at: string;
+            ended_at: string | null;
+            endpoint: string;
+            entitlement: string;
+            /** @description When all lines are done, at the pace since it began. null: nothing is known yet, or it has ended. */
+            expected_end: string | null;
+            /** @description What is not done by then is not done. */
+            expires_at: string;
+            failed: number;
+            /** @description There are errors to download. */
+            has_errors: boolean;
+            /** @description There are answers to download. */
+            has_output: boolean;
+            id: string;
+            in_progress_at: string | null;
+            input_tokens: number;
+            key_id: string;
+            model: string;
+            output_tokens: number;
+            /** @description Why it failed or was cancelled. */
+            problems: components["schemas"]["Problem"][];
+            /** @description Whose keys alone see it. Empty: those keys of the tenant that are of no project. */
+            project: string;
+            status: components["schemas"]["BatchStatus"];
+            tenant: string;
+            total: number;
+        };
+        /**
+         * @description * `validating` - Validating
+         *     * `failed` - Failed
+         *     * `in_progress` - In Progress
+         *     * `finalizing` - Finalizing
+         *     * `completed` - Completed
+         *     * `expired` - Expired
+         *     * `cancelling` - Cancelling
+         *     * `cancelled` - Cancelled
+         * @enum {string}
+         */
+        BatchStatus: "validating" | "failed" | "in_progress" | "finalizing" | "completed" | "expired" | "cancelling" | "cancelled";
         /** @enum {unknown} */
         BlankEnum: "";
         /** @description A row of the catalog. */
@@ -325,6 +366,8 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /** @enum {string} */
+        CredentialStatus: "active" | "expired" | "revoked";
         Decision: {
             /** @description Whether the driver was called. */
             applied: boolean;
@@ -751,7 +794,7 @@ export interface components {
             requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
-            status: components["schemas"]["StatusEnum"];
+            status: components["schemas"]["CredentialStatus"];
             tenant: string;
             /** @description Tokens a day (UTC), prompt and answer together, in all pools together. Empty: no limit. */
             tokens_per_day: number | null;
@@ -779,7 +822,7 @@ export interface components {
             name: string;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
-            status: components["schemas"]["StatusEnum"];
+            status: components["schemas"]["CredentialStatus"];
             /** @description The whole token. Shown only in this answer: keep it now. */
             token: string;
             /** @description In whose name it acts. */
@@ -809,7 +852,7 @@ export interface components {
             requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
-            status: components["schemas"]["StatusEnum"];
+            status: components["schemas"]["CredentialStatus"];
             tenant: string;
             /** @description Tokens a day (UTC), prompt and answer together, in all pools together. Empty: no limit. */
             tokens_per_day: number | null;
@@ -1035,6 +1078,15 @@ export interface components {
             /** @example http://api.example.org/accounts/?offset=200&limit=100 */
             previous: string | null;
             results: components["schemas"]["Backend"][];
+        };
+        PaginatedBatchList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Batch"][];
         };
         PaginatedBudgetList: {
             /** @example 123 */
@@ -1434,6 +1486,13 @@ export interface components {
             slots_per_gpu: number;
             /** @description Rounded down to the hour. */
             valid_from: string;
+        };
+        Problem: {
+            code: string;
+            /** @description Of the input file, the first is 1. */
+            line: number | null;
+            message: string;
+            param: string | null;
         };
         /** @description A row of the catalog. */
         Project: {
@@ -2019,8 +2078,6 @@ export interface components {
          * @enum {string}
          */
         StatementLineKindEnum: "requests" | "reserved_used" | "reserved_idle";
-        /** @enum {string} */
-        StatusEnum: "active" | "expired" | "revoked";
         /**
          * @description * `minute` - minute
          *     * `hour` - hour
@@ -2220,7 +2277,7 @@ export interface components {
             name: string;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
-            status: components["schemas"]["StatusEnum"];
+            status: components["schemas"]["CredentialStatus"];
             /** @description In whose name it acts. */
             user: string;
         };

@@ -120,7 +120,8 @@ def _read(world: worlds.World) -> dict[str, Any]:
     if not Project.objects.exists():
         services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["globex"]))
     places = {
-        "adapters": "sql", "alert-rules": "1", "audit": "1", "backends": "gpu-1", "entitlements": "globex-llama",
+        "adapters": "sql", "alert-rules": "1", "audit": "1", "backends": "gpu-1", "batches": "batch_1",
+        "entitlements": "globex-llama",
         "runs": "1", "slos": "batch", "alerts": "1", "notification-channels": "1", "saved-views": "1",
         "keys": world.keys["globex"].row.public_id, "memberships": str(world.users["carol"].memberships.get().pk),
         "group-rules": "1", "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1", "budgets": "1",

@@ -28,6 +28,7 @@ from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
+from controlplane.batches.models import Batch
 from telemetry.ledger import writer
 from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, SavedView, ScalingState
 from tenants import services, tuning
@@ -226,7 +227,13 @@ def places(world: worlds.World) -> dict[str, str]:
         name="r", recording_id=kept.json()["id"], pool="llama", author="adam", total=1,
         asked={"policies": ["now"], "variants": 1, "replicas": 0, "slos": None},
     )  # fmt: skip
+    batch = Batch.objects.create(
+        public_id="batch_1", tenant="acme", entitlement="acme-llama", key_id="k", endpoint="/v1/chat/completions",
+        model="llama", completion_window="24h", input_file="file-1", input_name="x", status="in_progress", total=4,
+        completed=1, created_at=now, in_progress_at=now, expires_at=now,
+    )  # fmt: skip
     return {
+        "batches": batch.public_id,
         "alert-rules": str(rule.pk), "alerts": str(alert.pk), "audit": str(AuditEntry.objects.latest("pk").pk),
         "backends": "gpu-1", "entitlements": "acme-llama", "keys": world.keys["acme"].row.public_id,
         "adapters": services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=pool, model="llama-sql")).slug,
@@ -309,6 +316,7 @@ def tried(world: worlds.World, places: dict[str, str], redis_url: str) -> Iterat
     with (
         override_settings(QUARTERMASTER_REDIS_URL=redis_url),
         mock.patch("controlplane.lab.tasks.run_lab.apply_async"),
+        mock.patch("controlplane.batches.services.notify"),
     ):
         logging.disable(logging.CRITICAL)  # a traceback for each fault would be megabytes
         try:

@@ -13,6 +13,7 @@ import { useCurrentInView } from "../../lib/useCurrentInView";
 import { useCatalog, useRefresh, useSnapshots } from "./data";
 import { Past } from "../objects/ObjectPage";
 import { AuditPanel } from "./Audit";
+import { Batches } from "./Batches";
 import { Entitlements } from "./Entitlements";
 import { Keys } from "./Keys";
 import { attainment, useByTenant } from "./live";
@@ -30,6 +31,7 @@ const tabs = [
   { id: "entitlements", label: "Entitlements", panel: Entitlements },
   { id: "projects", label: "Projects", panel: Projects },
   { id: "keys", label: "Keys", panel: Keys },
+  { id: "batches", label: "Batches", panel: Batches },
   { id: "members", label: "Members", panel: Members },
   { id: "quotas", label: "Quotas", panel: Quotas },
   { id: "budgets", label: "Budgets", panel: Budgets },
