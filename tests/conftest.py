@@ -19,6 +19,7 @@ from controlplane.web import login_attempts
 from controlplane.web.hashing import PasswordHasher
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
+from tests.support.connected import connected
 from tests.support.redis_server import RedisServer
 
 _pools = itertools.count(1)
@@ -106,8 +107,7 @@ def pool_id() -> str:
 async def resp(redis_url: str) -> AsyncIterator[RespConnection]:
     """The lean client, connected to the session's server."""
     connection = RespConnection(redis_url, name="test")
-    assert await connection.start()
-    yield connection
+    yield await connected(connection)
     await connection.close()
 
 
@@ -115,8 +115,7 @@ async def resp(redis_url: str) -> AsyncIterator[RespConnection]:
 async def blocking_resp(redis_url: str) -> AsyncIterator[RespConnection]:
     """A connection for blocking reads (``PoolStore.events``)."""
     connection = RespConnection(redis_url, name="test-blocking", call_timeout=5.0)
-    assert await connection.start()
-    yield connection
+    yield await connected(connection)
     await connection.close()
 
 

@@ -15,6 +15,7 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script, load_scripts
 from scheduling.state.store import PoolStore
+from tests.support.connected import connected
 from tests.support.dispatch_world import catalog_of, dispatching, until_await
 from tests.support.gateway_world import TIER, gateway_world, until
 from tests.support.state_model import variant, variants
@@ -85,7 +86,7 @@ async def test_a_step_of_the_wall_clock_leaves_the_times_of_a_request_as_they_ar
 async def test_two_gateways_with_different_clocks_are_served_in_the_order_of_arrival(redis_url: str):
     """Deadlines and places follow from when shared state heard of a request, and how long its gateway had it before."""
     resp = RespConnection(redis_url, name="clocks")
-    assert await resp.start()
+    await connected(resp)
     store = PoolStore(resp, "clocks-two")
     pool = pool_spec("clocks-two", backends=(backend(slots=1, pool="clocks-two"),))
     patient = tier(over_limit=OverLimit.WAIT, queue_limit=100)

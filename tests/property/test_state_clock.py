@@ -13,6 +13,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import CLOCK_TICK_MS, Script, load_scripts
 from scheduling.state.store import PoolStore
 from scheduling.state.types import CLOCK_GAP_MS
+from tests.support.connected import connected
 from tests.support.redis_server import RedisServer
 from tests.support.state_model import variant
 
@@ -72,9 +73,7 @@ def make(redis_server: RedisServer) -> Iterator[Any]:
     with asyncio.Runner() as runner:
 
         async def connect() -> RespConnection:
-            resp = RespConnection(redis_server.url, name="clock-model", call_timeout=10.0)
-            assert await resp.start()
-            return resp
+            return await connected(RespConnection(redis_server.url, name="clock-model", call_timeout=10.0))
 
         resp = runner.run(connect())
         number = iter(range(10_000))

@@ -29,6 +29,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import AdmissionStatus, EvictionNotice, GrantNotice, RenewStatus, gateway_channel
+from tests.support.connected import connected
 from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TASKS = 24
@@ -104,7 +105,7 @@ class Process:
             live.granted.set_result(notice.backend)
 
     async def run(self) -> None:
-        assert await self.resp.start()
+        await connected(self.resp)
         await self.ear.start()
         renewing = asyncio.create_task(self.renew())
         await asyncio.gather(*(self.work() for _ in range(TASKS)))

@@ -34,8 +34,10 @@ class FaultMoves(Sides):
         of = (("ended", now.ended), ("limit", now.limits), ("users", now.users))
         return {f"{kind}:{name}" for kind, names in of for name in names}
 
-    def corrupt(self, holder: str, rng: random.Random) -> None:
-        """Totals and pairs go wrong, as by a script that failed half-way; the leader's next look heals them."""
+    def corrupt(self, holder: str, draws: random.Random | int) -> None:
+        """Totals and pairs go wrong, as by a script that failed half-way; the leader's next look heals them. Which, is
+        drawn anew from a seed when a stored move is made again."""
+        rng = draws if isinstance(draws, random.Random) else random.Random(draws)
         if self.epochs[holder] != self.reference.meta.get("epoch"):
             self._both("rebuild", False, self.epochs[holder])
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from scheduling.core.admission import RIGHTS
 from scheduling.core.types import (
@@ -41,8 +42,9 @@ class LeaderMoves(Sides):
         self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
         self._compare_told()
 
-    def set_adapters(self, holder: str, homes: dict[str, tuple[bool, set[str]]], again: bool) -> None:
-        self._both("set_adapters", again, self.epochs[holder], homes)
+    def set_adapters(self, holder: str, homes: dict[str, tuple[bool, Collection[str]]], again: bool) -> None:
+        told = {name: (may_load, set(at)) for name, (may_load, at) in homes.items()}
+        self._both("set_adapters", again, self.epochs[holder], told)
 
     def grant(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
         items = [

@@ -13,6 +13,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.types import (
     EJECTED_CHANNEL,
 )
+from tests.support.connected import connected
 
 
 class Ears:
@@ -61,9 +62,7 @@ def model_connection(url: str) -> Iterator[tuple[Run, RespConnection, Ears]]:
         run = runner.get_loop().run_until_complete  # Runner.run() would look after Ctrl-C at every call
 
         async def connect() -> RespConnection:
-            connection = RespConnection(url, name="model", call_timeout=20.0)
-            assert await connection.start()
-            return connection
+            return await connected(RespConnection(url, name="model", call_timeout=20.0))
 
         resp = runner.run(connect())
         ears = Ears(url)

@@ -29,7 +29,7 @@ class RequestMoves(Sides):
         self._compare_told()
 
     def finish(self, n: int, off: int, reason: Reason, used: int, ran: bool, again: bool) -> None:
-        r = self.request_of(n)
+        r, reason = self.request_of(n), Reason(reason)
         self._both("finish", again, r.id, max(1, r.attempt + off), reason, used, ran, ledger(r.id, reason))
         self._compare_told()
 

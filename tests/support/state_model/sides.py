@@ -141,7 +141,7 @@ class Sides(Laws):
         words = (DUMP, 1, self._prefix, self._pattern(""), read["events"], read["ledger"])
         return read_dump(self._run(self._resp.call("EVAL", *words)), read)
 
-    def listen(self, gateways: set[str], holders: Collection[str] = ()) -> None:
+    def listen(self, gateways: Collection[str], holders: Collection[str] = ()) -> None:
         """From now on these gateways, and no others, hear of their grants; ``holders`` are seen to live."""
         self._ears.listen({*map(gateway_channel, gateways), *map(leader_channel, holders)})
 

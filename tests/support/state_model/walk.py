@@ -107,13 +107,18 @@ def step(world: World, rng: random.Random) -> None:
         world.flush()
 
 
-def walk(world: World, seed: int, steps: int) -> None:
-    """A pool with a leader and two replicas, then ``steps`` random moves."""
-    rng = random.Random(seed)
+def begin(world: World, rng: random.Random) -> None:
+    """A pool with a leader and two replicas."""
     world.elect(HOLDERS[0], True, True)
     world.set_stuck(HOLDERS[0], 0, True)
     for at in BACKENDS[:2]:
-        world.set_ready(HOLDERS[0], at, 2, True, credit=rng.choice(CREDITS))
+        world.set_ready(HOLDERS[0], at, 2, True, False, rng.choice(CREDITS))
+
+
+def walk(world: World, seed: int, steps: int) -> None:
+    """``steps`` random moves after a beginning."""
+    rng = random.Random(seed)
+    begin(world, rng)
     for i in range(steps):
         try:
             step(world, rng)
