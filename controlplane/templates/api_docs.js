@@ -5,5 +5,6 @@
   const paint = () => document.documentElement.classList.toggle("dark-mode", chosen ? chosen[1] === "dark" : system.matches);
   system.addEventListener("change", paint);
   paint();
+  document.documentElement.lang = "en"; // its template names no language
 })();
 {% include "drf_spectacular/swagger_ui.js" %}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
+from tests.browser.axe import serious
 from tests.browser.conftest import Running
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -123,6 +125,19 @@ def test_a_request_that_an_operator_cancels_ends_so(page: Page, running: Running
             assert found[0]["outcome"] == "cancelled"
             return
     raise AssertionError("no request ended by an operator's word")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_of_the_api_keeps_nobody_out(theme: Literal["light", "dark"], page: Page, running: Running) -> None:
+    page.emulate_media(color_scheme=theme)
+    running.log_in(page, "admin")
+    expect(page.get_by_test_id("connection")).to_be_visible()
+    page.goto(f"{running.url}/api/v1/docs")
+    page.locator(".opblock-summary-control").first.click()
+    expect(page.locator(".opblock-body")).to_be_visible()
+    assert serious(page) == []
+    dark = page.evaluate("document.documentElement.classList.contains('dark-mode')")
+    assert dark == (theme == "dark")
 
 
 def test_logging_out_ends_the_session(page: Page, running: Running) -> None:
