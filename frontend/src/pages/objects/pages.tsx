@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useParams } from "react-router";
 import type { Adapter, Backend, Entitlement, Key, Pool } from "../../api/catalog";
-import { get } from "../../api/client";
+import { ApiError, get } from "../../api/client";
 import { Badge } from "../../components/Badge";
 import { Unknown } from "../../components/Outages";
 import { Empty } from "../../components/Shell";
@@ -172,7 +172,8 @@ export function KeyPage() {
   const found = useQuery({ queryKey: ["catalog", "keys", id], queryFn: ({ signal }) => get<Key>(`keys/${enc(id)}`, {}, signal) });
   const tenant = found.data?.tenant;
   const used = useQuery({ queryKey: ["keys-used", tenant], queryFn: ({ signal }) => get<Record<string, string>>("keys/last-used", { tenant: tenant ?? "" }, signal), enabled: tenant !== undefined });
-  if (found.error) return <NoSuch kind="key" name={`qm-${id}`} list={{ to: "/tenants", label: "Tenants" }} />;
+  if (found.error instanceof ApiError && found.error.status === 404) return <NoSuch kind="key" name={`qm-${id}`} list={{ to: "/tenants", label: "Tenants" }} />;
+  if (found.error) return <Failed error={found.error} retry={() => void found.refetch()} />;
   if (!found.data) return <Waiting />;
   const row = found.data;
   const limit = (value: number | null, unit: string) => (value === null ? "none" : `${compact(value)} ${unit}`);

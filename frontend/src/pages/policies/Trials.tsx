@@ -263,7 +263,7 @@ export function Trials({ pool, tuning, told, onTold: setTold, onNew }: { pool: s
     { label: "When", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
     { label: "State", cell: (row) => <Badge tone={tones[row.state]}>{words(row.state)}</Badge> },
     { label: "Reward", right: true, by: (row) => row.reward, cell: (row) => row.reward?.toFixed(3) ?? NONE },
-    { label: "Setting", cell: (row) => <span className="text-soft">{row.setting ? [...Object.keys(row.setting.modifiers), row.setting.policy].join(" + ") : NONE}</span>, className: "whitespace-nowrap" },
+    { label: "Setting", cell: (row) => <span className="text-soft">{row.setting ? [...Object.keys(row.setting.modifiers), row.setting.policy].join(" + ") : NONE}{row.setting?.objects?.map(({ kind, name }) => `, ${kind} ${name}`).join("")}</span>, className: "whitespace-nowrap" },
     { label: "Parts", cell: (row) => <Parts parts={row.parts} /> },
     { label: "Version", right: true, cell: (row) => (row.version === null ? `${row.base} +` : `${row.base} → ${row.version}`) },
     { label: "Why", cell: (row) => <span className="text-soft">{row.reason}</span>, className: "min-w-56" },
