@@ -289,7 +289,8 @@ def page(report: Mapping[str, Any], command: str, day: str) -> str:
     if toy:
         lines += [
             "**Not a GPU.** No GPU could be had. These are the CPU build's figures at toy size: they show that the run",
-            "works, and say nothing about a GPU.",
+            "works, and say nothing about a GPU. Clients, instance and engine share the machine with other work:",
+            "compare rows of like load only. A fit's error is that of such a machine.",
             "",
         ]
     lines += [

@@ -160,7 +160,8 @@ def summary(rows: Sequence[Answered], seconds: float) -> dict[str, Any]:
     ended: dict[str, int] = {}
     for row in rows:
         if row.ttlt_s is None:
-            ended[row.status or "open"] = ended.get(row.status or "open", 0) + 1
+            why = row.status if row.status not in ("", "200") else "open"  # it had begun, or was not even answered
+            ended[why] = ended.get(why, 0) + 1
     return {
         "asked": len(rows),
         "completed": len(done),
