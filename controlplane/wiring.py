@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from django.conf import settings
 
+from controlplane import alive
 from controlplane.batches.http import FileRoutes
 from controlplane.batches.starter import BatchStarter
 from controlplane.gateway_config import gateway_config
@@ -97,4 +98,5 @@ def make_dispatch() -> DispatchSetup:
         catalog_version=specs.catalog_version,
         telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter(), BatchStarter())), Liveness()),
         epochs=BookedEpochs(),
+        alive=settings.ENV.home / alive.NAME,
     )

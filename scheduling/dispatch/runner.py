@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
@@ -47,6 +48,7 @@ class DispatchSetup:
     epochs: EpochFloor
     name: str = ""  # for people: which worker this is
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
+    alive: Path | None = None  # touched as long as the loop runs, for a health check
 
 
 class DispatchService:
@@ -169,6 +171,9 @@ class DispatchService:
         """Tells telemetry which pools there are, again and again: a leader may die with the pool it led."""
         loop = asyncio.get_running_loop()
         while True:
+            if self._setup.alive is not None:
+                with contextlib.suppress(OSError):  # a full disk is no reason to be restarted more often
+                    self._setup.alive.touch()
             await asyncio.sleep(ROLL_CALL_S)
             if not catalog.loaded:  # no pool is known is not the same as no pool
                 continue

