@@ -205,6 +205,11 @@ class Env:
         "The console's address as people reach it, e.g. `https://llm.example.org`: links in alerts begin with it. "
         "Empty: alerts carry no link.",
     )
+    token_days: int = setting(
+        0,
+        "Longest life of a new access token to the management API [days]; one made without an end gets it. 0: none.",
+        low=0,
+    )
     oidc_issuer: str = setting(
         "",
         "Identity provider that people sign in with (OIDC), e.g. `https://login.example.org/realms/staff`; its "

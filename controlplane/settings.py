@@ -226,6 +226,7 @@ SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {
         else [],
     }
 }
+QUARTERMASTER_TOKEN_DAYS = ENV.token_days
 QUARTERMASTER_OIDC_ISSUER = ENV.oidc_issuer
 QUARTERMASTER_OIDC_CLIENT_ID = ENV.oidc_client_id
 QUARTERMASTER_OIDC_CLIENT_SECRET = ENV.oidc_secret if ENV.oidc_issuer else ""
@@ -281,6 +282,8 @@ SPECTACULAR_SETTINGS = {
         "InFlightState": "telemetry.api.answers.IN_FLIGHT",
         "LabRunState": "telemetry.models.LabRun.STATES",
         "RequestOutcome": "telemetry.models.OUTCOMES_OF_REQUESTS",
+        "CredentialStatus": ["active", "expired", "revoked"],
+        "InvitationStatus": ["open", "used", "revoked", "expired"],
         "RoleGiven": "tenants.models.people.Role.choices",
         "ScalingMode": "tenants.models.capacity.ScalingMode.choices",
         "TuningMode": "tenants.models.tuning.TuningMode.choices",

@@ -7,7 +7,7 @@ from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.signin.views import Login, come_back, sign_in
+from controlplane.signin.views import Join, Login, come_back, sign_in
 from controlplane.web.console import console
 
 handler404 = "controlplane.web.error_pages.missing"
@@ -19,6 +19,7 @@ urlpatterns = [
     path("login", Login.as_view(), name="account_login"),  # as django-allauth calls it
     path("oidc/<str:provider_id>/login/", sign_in, name="openid_connect_login"),
     path("oidc/<str:provider_id>/login/callback/", come_back, name="openid_connect_callback"),
+    path("join/<str:text>", Join.as_view(), name="join"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path(

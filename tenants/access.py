@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from allauth.usersessions.models import UserSession
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.db.models import Model, Q, QuerySet
 
 from tenants.models import (
@@ -27,6 +28,7 @@ from tenants.models import (
     Budget,
     Entitlement,
     GroupRule,
+    Invitation,
     Membership,
     Owner,
     Pool,
@@ -69,6 +71,8 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     Owner: lambda tenants: Q(pk__in=[]),  # what is changed where is of use to those who may change it
     Backend: lambda tenants: Q(pk__in=[]),  # where engines stand is the operators' business
     GroupRule: lambda tenants: Q(pk__in=[]),
+    Invitation: lambda tenants: Q(pk__in=[]),
+    User: lambda tenants: Q(pk__in=[]),  # names of members are in Membership
 }
 
 
@@ -105,7 +109,7 @@ class Scope:
         Raises:
             LookupError: for a model that nobody thought about; better than showing it.
         """
-        if model is AccessToken:  # one's own; all for who has to be able to end them
+        if model in (AccessToken, UserSession):  # one's own; all for who has to be able to end them
             rows = model._default_manager.all()
             return rows if self.may_write else rows.filter(user_id=self.user_id)
         if model not in _VISIBLE_TO_MEMBERS:

@@ -11,7 +11,18 @@ from django.contrib.auth.models import AbstractBaseUser, User
 from django.db.models import Model
 from django.http import HttpRequest
 
-from tenants.models import ApiKey, AuditEntry, Budget, Entitlement, GroupRule, Membership, Project, Quota, Tenant
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    Budget,
+    Entitlement,
+    GroupRule,
+    Invitation,
+    Membership,
+    Project,
+    Quota,
+    Tenant,
+)
 
 _NOISE = ("id", "created_at", "last_login", "date_joined")
 
@@ -74,7 +85,7 @@ def tenant_of(instance: Model) -> Tenant | None:
     match instance:
         case Tenant():
             return instance if instance.pk else None
-        case ApiKey() | Budget() | Entitlement() | GroupRule() | Membership() | Project() | Quota():
+        case ApiKey() | Budget() | Entitlement() | GroupRule() | Invitation() | Membership() | Project() | Quota():
             return instance.tenant
         case _:
             return None

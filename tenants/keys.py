@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 KEY_PREFIX = "qm-"
 TOKEN_PREFIX = "qma-"  # noqa: S105  a prefix, not a secret
+INVITATION_PREFIX = "qmi-"
 ID_LENGTH = 12
 SECRET_LENGTH = 43  # 32 bytes in unpadded base64url
 
 _ID_ALPHABET = string.digits + string.ascii_letters
-_SHAPE = re.compile(rf"(qma?-)([0-9A-Za-z]{{{ID_LENGTH}}})\.([0-9A-Za-z_-]{{{SECRET_LENGTH}}})")
+_SHAPE = re.compile(rf"(qm[ai]?-)([0-9A-Za-z]{{{ID_LENGTH}}})\.([0-9A-Za-z_-]{{{SECRET_LENGTH}}})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any
 
 from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.utils import timezone
 
-from tenants import services
+from tenants import keys, services
 from tenants.audit import Actor, record
-from tenants.models import ApiKey, GroupRule, Identity, Membership, Role
+from tenants.models import ApiKey, GroupRule, Identity, Invitation, Membership, Role, ServiceAccount, Tenant
 from tenants.sealed import seal, unseal
 
 MOST_GROUPS = 1_000  # of one person; those beyond give nothing
@@ -158,11 +159,11 @@ def end(identity: Identity, reason: str) -> None:
             services.revoke_token(actor=PROVIDER, token=token)
         for membership in user.memberships.filter(from_groups=True).select_related("user", "tenant"):
             services.withdraw(actor=PROVIDER, membership=membership)
-        keys = list(keys_of(user)) if settings.QUARTERMASTER_OIDC_END_KEYS else []
-        for key in keys:
+        theirs = list(keys_of(user)) if settings.QUARTERMASTER_OIDC_END_KEYS else []
+        for key in theirs:
             services.revoke_key(actor=PROVIDER, key=key)
         sessions = end_sessions(user)
-        after = {"reason": reason, "sessions": sessions, "access_tokens": len(tokens), "api_keys": len(keys)}
+        after = {"reason": reason, "sessions": sessions, "access_tokens": len(tokens), "api_keys": len(theirs)}
         record(actor=PROVIDER, action="end", instance=user, after=after)
 
 
@@ -170,6 +171,94 @@ def keys_of(user: User) -> Any:
     """Keys that still open something and that this person made, or that are attributed to them."""
     names = [name for name in (user.get_username(), user.email) if name]
     return ApiKey.objects.filter(Q(created_by=user) | Q(user__in=names), revoked_at__isnull=True).order_by("pk")
+
+
+# --- accounts of our own
+
+MOST_INVITATIONS = 200  # that are open
+LONGEST_INVITATION = timedelta(days=30)
+
+
+def invite(
+    *, actor: Actor, name: str, role: str, tenant: Tenant | None, expires_at: datetime | None = None
+) -> services.Issued:
+    """Makes a link to one account. Without an end it works for seven days.
+
+    Raises:
+        ValidationError: it would work for too long, or too many are open.
+    """
+    now = timezone.now()
+    expires_at = expires_at or now + timedelta(days=7)
+    if not now < expires_at <= now + LONGEST_INVITATION:
+        raise ValidationError({"expires_at": "Use a time within the next 30 days."})
+    credential = keys.make(keys.INVITATION_PREFIX)
+    with services.change(actor=actor):
+        if Invitation.open_at(now).count() >= MOST_INVITATIONS:
+            raise ValidationError(f"{MOST_INVITATIONS} invitations are open, the most. Revoke one first.")
+        row = Invitation(
+            public_id=credential.public_id,
+            digest=credential.digest,
+            name=name,
+            role=role,
+            tenant=tenant,
+            expires_at=expires_at,
+            created_by=actor.user,
+        )
+        return services.Issued(services.save(actor=actor, instance=row, action="invite"), credential)
+
+
+def invited(text: str) -> Invitation | None:
+    """The invitation that a link names, while it works."""
+    credential = keys.parse(text)
+    if credential is None or credential.prefix != keys.INVITATION_PREFIX:
+        return None
+    row = Invitation.open_at(timezone.now()).select_related("tenant").filter(public_id=credential.public_id).first()
+    return row if row is not None and keys.matches(credential, row.digest) else None
+
+
+def accept(*, text: str, user: User) -> User:
+    """Makes the account (not stored yet, its password set) that an invitation is for, and uses the invitation up.
+
+    Raises:
+        ValidationError: it does not work any more, or the name is taken.
+    """
+    actor = Actor(user.get_username(), "invitation")
+    with services.change(actor=actor):
+        row = invited(text)
+        if row is None:
+            raise ValidationError("This invitation was used, revoked or has expired. Ask for a new one.")
+        row.used_at, row.used_by = timezone.now(), user.get_username()
+        services.save(actor=actor, instance=user)
+        services.save(actor=actor, instance=Membership(user=user, role=row.role, tenant=row.tenant))
+        services.save(actor=actor, instance=row, action="accept")
+    return user
+
+
+def make_service_account(*, actor: Actor, username: str, description: str) -> User:
+    """An account without a password. Its roles are given as to anybody, its tokens are made by admins."""
+    with services.change(actor=actor):
+        user = User(username=username)
+        user.set_unusable_password()
+        services.save(actor=actor, instance=user)
+        ServiceAccount.objects.create(user=user, description=description)
+    return user
+
+
+def set_active(*, actor: Actor, user: User, active: bool) -> User:
+    """Locks an account or opens it again. A locked one has no sessions and no access tokens from then on.
+
+    Raises:
+        ValidationError: it is the last admin's.
+    """
+    with services.change(actor=actor):
+        user = User.objects.select_for_update().get(pk=user.pk)
+        user.is_active = active
+        services.save(actor=actor, instance=user, action="enable" if active else "disable")
+        if not active:
+            end_sessions(user)
+            for token in user.access_tokens.filter(revoked_at__isnull=True):
+                services.revoke_token(actor=actor, token=token)
+    return user
 
 
 # --- sessions
@@ -189,6 +278,29 @@ def end_session(row: UserSession) -> None:
     """Whoever has it is a stranger from now on; an open console is closed within a minute."""
     import_module(settings.SESSION_ENGINE).SessionStore().delete(row.session_key)
     row.delete()
+
+
+def revoke_session(*, actor: Actor, session: UserSession) -> None:
+    """Ends one session, and notes who did."""
+    with services.change(actor=actor):
+        record(actor=actor, action="end session", instance=session.user, before={"address": session.ip})
+        end_session(session)
+
+
+def end_all(*, actor: Actor, user: User) -> None:
+    """Ends a person's sessions, and notes who did."""
+    with services.change(actor=actor):
+        record(actor=actor, action="end sessions", instance=user, before={"sessions": end_sessions(user)})
+
+
+def revoke_invitation(*, actor: Actor, invitation: Invitation) -> Invitation:
+    """Its link works no more. Doing it twice, or after it was used, changes nothing."""
+    with services.change(actor=actor):
+        row = Invitation.objects.select_for_update().get(pk=invitation.pk)
+        if row.revoked_at is None and row.used_at is None:
+            row.revoked_at = timezone.now()
+            services.save(actor=actor, instance=row, action="revoke")
+    return row
 
 
 def end_sessions(user: User) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import cast
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, User
 from django.core.exceptions import ValidationError
@@ -93,3 +94,14 @@ def check_key(stored: models.Model, instance: models.Model) -> None:
 def refuse_past(expires_at: datetime | None) -> None:
     if expires_at is not None and expires_at <= timezone.now():
         raise ValidationError({"expires_at": "This time has passed. Give a later one, or leave it empty."})
+
+
+def within_life(expires_at: datetime | None) -> datetime | None:
+    """The end of a new token: at the latest, and where none was given, that of the longest life."""
+    days = settings.QUARTERMASTER_TOKEN_DAYS
+    if not days:
+        return expires_at
+    latest = timezone.now() + timedelta(days=days)
+    if expires_at is not None and expires_at > latest:
+        raise ValidationError({"expires_at": f"Access tokens live {days} days at most (QUARTERMASTER_TOKEN_DAYS)."})
+    return expires_at or latest

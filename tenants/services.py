@@ -30,6 +30,7 @@ from tenants.models import (
     Backend,
     CatalogVersion,
     Entitlement,
+    Invitation,
     Lease,
     Membership,
     Pool,
@@ -39,6 +40,7 @@ from tenants.models import (
     Tenant,
     Tier,
 )
+from tenants.models.credentials import TokenScope
 from tenants.models.limits import ALL_OF_KEY
 
 M = TypeVar("M", bound=models.Model)
@@ -52,6 +54,8 @@ CATALOGUED = (
 
 # What a key that takes another's place has of it.
 KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *ALL_OF_KEY, "expires_at")
+
+MOST_TOKENS = 50  # of one user that work
 
 
 @dataclass(slots=True)
@@ -187,7 +191,7 @@ def withdraw(*, actor: Actor, membership: Membership) -> None:
 class Issued:
     """A fresh key or token, with the only copy of its secret."""
 
-    row: ApiKey | AccessToken
+    row: ApiKey | AccessToken | Invitation
     credential: keys.Credential
 
 
@@ -265,6 +269,7 @@ def issue_token(
     name: str,
     expires_at: datetime | None = None,
     made_with: AccessToken | None = None,
+    scope: str = TokenScope.ALL,
 ) -> Issued:
     """Makes a token to the management API that acts for ``user``.
 
@@ -272,10 +277,12 @@ def issue_token(
         made_with: the token that asks for it. The new one ends with it: at its time, or when it is revoked.
 
     Raises:
-        ValidationError: it would expire later than ``made_with``, or that one has ended meanwhile.
+        ValidationError: it would expire later than ``made_with`` or than tokens may, that one has ended meanwhile, or
+            the user has too many.
     """
     credential = keys.make(keys.TOKEN_PREFIX)
     rules.refuse_past(expires_at)
+    expires_at = rules.within_life(expires_at)
     with change(actor=actor):
         if made_with is not None:
             # Under the lock of the catalog: a revocation that comes now finds the new one, or is found here.
@@ -286,9 +293,13 @@ def issue_token(
                 raise ValidationError(
                     {"expires_at": f"A token made with another one ends with it, {made_with.expires_at.isoformat()}."}
                 )
+            if made_with.scope == TokenScope.READ and scope != TokenScope.READ:
+                raise ValidationError({"scope": "A token for reading makes no token for more."})
+        if AccessToken.active_at(timezone.now()).filter(user=user).count() >= MOST_TOKENS:
+            raise ValidationError(f"{user} has {MOST_TOKENS} access tokens, the most. Revoke one first.")
         row = AccessToken(
             public_id=credential.public_id, digest=credential.digest, name=name, user=user, expires_at=expires_at,
-            made_with=made_with,
+            made_with=made_with, scope=scope,
         )  # fmt: skip
         return Issued(save(actor=actor, instance=row, action="issue"), credential)
 

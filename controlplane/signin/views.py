@@ -9,17 +9,23 @@ from typing import Any
 import requests
 from allauth.socialaccount.providers.openid_connect import views as openid_connect
 from django.conf import settings
+from django.contrib.auth import login
+from django.contrib.auth.forms import BaseUserCreationForm
 from django.contrib.auth.views import LoginView
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
+from django.views.generic import FormView
 
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
 from controlplane.web.login_attempts import network_of
+from tenants import people
 
 log = logging.getLogger(__name__)
 
 BEGUN, WINDOW_S = 30, 300  # sign-ins of one address: each keeps a row until it is over
+TRIED = 30  # times that one address opens or answers invitations
 UNFINISHED_S = 900
 LONGEST = 8_192  # letters of what comes back in the address
 
@@ -32,6 +38,45 @@ class Login(LoginView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         provider = settings.QUARTERMASTER_OIDC_NAME if settings.QUARTERMASTER_OIDC_ISSUER else ""
         return super().get_context_data(provider=provider, **kwargs)
+
+
+class JoinForm(BaseUserCreationForm):
+    """User name and password of a new account, by the rules for all passwords."""
+
+
+class Join(FormView):
+    """The page behind an invitation: it makes one account, once."""
+
+    form_class = JoinForm
+    template_name = "registration/join.html"
+    success_url = "/"
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        address = network_of(request.META.get("REMOTE_ADDR", ""))
+        if wait_s := login_attempts.take(f"invitation from {address}", TRIED, WINDOW_S):
+            text = f"Too many invitations were opened from your address. Try again in {wait_s} seconds."
+            return notice(request, 429, "Too many invitations", text, retry_s=wait_s)
+        self.invitation = people.invited(kwargs["text"])
+        if self.invitation is None:
+            return self._over()
+        return super().dispatch(request, *args, **kwargs)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(invitation=self.invitation, **kwargs)
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        user = form.save(commit=False)
+        try:
+            people.accept(text=self.kwargs["text"], user=user)
+        except ValidationError as error:
+            form.add_error(None, error.messages)
+            return self.form_invalid(form)
+        login(self.request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
+        return super().form_valid(form)
+
+    def _over(self) -> HttpResponse:
+        text = "This invitation was used, revoked or has expired, or its link is not whole. Ask for a new one."
+        return notice(self.request, 410, "This invitation does not work", text)
 
 
 @require_safe

@@ -18,11 +18,13 @@ from rest_framework.authentication import (
     SessionAuthentication,
     get_authorization_header,
 )
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
 from tenants import keys
 from tenants.models import AccessToken
+from tenants.models.credentials import TokenScope
 
 # The same words for an unknown, expired or revoked token, or one whose owner is gone.
 _REFUSED = "This access token is not valid. Make one with `manage.py token USER`, or at /api/v1/tokens when signed in."
@@ -47,6 +49,8 @@ class AccessTokenAuthentication(BaseAuthentication):
         )
         if row is None or not keys.matches(credential, row.digest) or not row.user.is_active:
             raise AuthenticationFailed(_REFUSED)
+        if row.scope == TokenScope.READ and request.method not in SAFE_METHODS:
+            raise PermissionDenied("This access token is for reading only. Make one with the scope 'all' to change.")
         return row.user, row
 
     def authenticate_header(self, request: Request) -> str:

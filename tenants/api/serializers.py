@@ -391,7 +391,7 @@ class TokenSerializer(_CredentialSerializer):
 
     class Meta:
         model = AccessToken
-        fields = ["id", "name", "user", "made_with", "status", "created_at", "expires_at", "revoked_at"]
+        fields = ["id", "name", "user", "scope", "made_with", "status", "created_at", "expires_at", "revoked_at"]
         read_only_fields = ["revoked_at"]
 
 

@@ -4,6 +4,7 @@ from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
 from tenants.api import (
+    people,
     schema,  # noqa: F401  registers what it says of fields
     setup,
     views,
@@ -25,6 +26,9 @@ router.register("prices", views.PriceViewSet, "price")
 router.register("keys", views.KeyViewSet, "key")
 router.register("tokens", views.TokenViewSet, "token")
 router.register("memberships", views.MembershipViewSet, "membership")
+router.register("people", people.PersonViewSet, "person")
+router.register("invitations", people.InvitationViewSet, "invitation")
+router.register("sessions", people.SessionViewSet, "session")
 router.register("group-rules", views.GroupRuleViewSet, "group-rule")
 router.register("audit", views.AuditViewSet, "audit")
 router.register("owners", views.OwnerViewSet, "owner")

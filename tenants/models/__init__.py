@@ -1,5 +1,6 @@
 """Rows of the catalog. Reads go through ``tenants.access``, writes through ``tenants.services``."""
 
+from tenants.models.accounts import Invitation, ServiceAccount
 from tenants.models.capacity import Adapter, Backend, Pool, ScalingDriver, ScalingMode
 from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier
 from tenants.models.credentials import AccessToken, ApiKey
@@ -27,6 +28,7 @@ __all__ = [
     "EpochFloor",
     "GroupRule",
     "Identity",
+    "Invitation",
     "Lease",
     "Membership",
     "OverLimit",
@@ -40,6 +42,7 @@ __all__ = [
     "Role",
     "ScalingDriver",
     "ScalingMode",
+    "ServiceAccount",
     "ServiceClass",
     "Slo",
     "Study",

@@ -129,6 +129,11 @@ def reachable(project: Project) -> list[str]:
     return list(rows.order_by("slug").values_list("slug", flat=True))
 
 
+class TokenScope(models.TextChoices):
+    ALL = "all", "all: everything its owner may do"
+    READ = "read", "read: what its owner may see, and no change"
+
+
 class AccessToken(Credential):
     """A token to the management API. It acts in its owner's name, with its owner's rights."""
 
@@ -138,7 +143,15 @@ class AccessToken(Credential):
         help_text="The token that created it; it ends with that token. None: created in a session or by a command.",
     )  # fmt: skip
 
-    fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "user", "made_with", "revoked_at")
+    scope = models.CharField(
+        max_length=8,
+        choices=TokenScope.choices,
+        default=TokenScope.ALL,
+        db_default=TokenScope.ALL,
+        help_text="What it may be used for.",
+    )
+
+    fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "user", "made_with", "scope", "revoked_at")
 
     class Meta:
         ordering = ["user__username", "name", "public_id"]

@@ -73,6 +73,12 @@ export const FIELDS = {
     role: {"kind": "choice", "required": true, "initial": "member", "options": [{"value": "admin", "label": "admin: changes everything"}, {"value": "operator", "label": "operator: sees everything, changes policies, drains backends"}, {"value": "member", "label": "member: sees its own tenant, manages its keys"}], "help": "What users in this group may see and change."},
     tenant: {"kind": "choice", "help": "The tenant that they are members of. Leave empty for admins and operators: their role covers all."},
   },
+  "invitations": {
+    name: {"kind": "text", "required": true, "maxLength": 100, "help": "Who it is for, such as 'Ada, data team'."},
+    role: {"kind": "choice", "required": true, "initial": "member", "options": [{"value": "admin", "label": "admin: changes everything"}, {"value": "operator", "label": "operator: sees everything, changes policies, drains backends"}, {"value": "member", "label": "member: sees its own tenant, manages its keys"}], "help": "The role it gives.", "fixed": true},
+    tenant: {"kind": "choice", "help": "The tenant of a member. Leave empty for admins and operators: their role covers all.", "fixed": true},
+    expires_at: {"kind": "moment", "required": true, "help": "The link works until this time, at most 30 days. Empty: 7 days.", "fixed": true},
+  },
   "keys": {
     name: {"kind": "text", "required": true, "maxLength": 100, "help": "What it is for, such as 'nightly reports'."},
     entitlement: {"kind": "choice", "help": "The only entitlement it opens. Give this or a project.", "fixed": true},
@@ -192,6 +198,7 @@ export const FIELDS = {
   },
   "tokens": {
     name: {"kind": "text", "required": true, "maxLength": 100, "help": "What it is for, such as 'nightly reports'."},
+    scope: {"kind": "choice", "required": true, "initial": "all", "options": [{"value": "all", "label": "all: everything its owner may do"}, {"value": "read", "label": "read: what its owner may see, and no change"}], "help": "What it may be used for.", "fixed": true},
     expires_at: {"kind": "moment", "help": "Stops working at this time. Empty: never."},
   },
 } as const;

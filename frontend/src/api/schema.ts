@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 05b38a94c3b9b075, body f5112dbdaded33b3
+// schema 343c893f99514e59, body 215a7b580bb1c190
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -281,12 +281,20 @@ export interface components {
              *     * `user` - one user
              *     * `key` - one key
              */
-            scope: components["schemas"]["ScopeEnum"];
+            scope: components["schemas"]["BudgetScopeEnum"];
             /** @description Amount a month. Passing it raises an alert. Empty: none. */
             soft_amount: string | null;
             /** @description Name of the tenant. */
             tenant: string;
         };
+        /**
+         * @description * `tenant` - the tenant
+         *     * `project` - one project
+         *     * `user` - one user
+         *     * `key` - one key
+         * @enum {string}
+         */
+        BudgetScopeEnum: "tenant" | "project" | "user" | "key";
         BudgetSpent: {
             /** @description False where the budget is a user's and the ledger no longer has all of the month. */
             complete: boolean;
@@ -768,6 +776,62 @@ export interface components {
             /** @description Median wait for a slot. */
             waited_s: number;
         };
+        /** @description A row of the catalog. */
+        Invitation: {
+            created_at: string;
+            created_by: string | null;
+            /** @description The link works until this time, at most 30 days. Empty: 7 days. */
+            expires_at: string;
+            /** @description The public part. */
+            id: string;
+            /** @description Who it is for, such as 'Ada, data team'. */
+            name: string;
+            /**
+             * @description The role it gives.
+             *
+             *     * `admin` - admin: changes everything
+             *     * `operator` - operator: sees everything, changes policies, drains backends
+             *     * `member` - member: sees its own tenant, manages its keys
+             */
+            role: components["schemas"]["RoleGiven"];
+            /** @description open, used, revoked or expired. */
+            status: components["schemas"]["InvitationStatus"];
+            /** @description Null for admins and operators. */
+            tenant: string | null;
+            used_at: string | null;
+            /** @description The account it made. */
+            used_by: string;
+        };
+        /** @enum {string} */
+        InvitationStatus: "open" | "used" | "revoked" | "expired";
+        /** @description A fresh invitation, with its link for the only time. */
+        IssuedInvitation: {
+            created_at: string;
+            created_by: string | null;
+            /** @description The link works until this time, at most 30 days. Empty: 7 days. */
+            expires_at: string;
+            /** @description The public part. */
+            id: string;
+            /** @description Send it to that person. Shown only in this answer. */
+            link: string;
+            /** @description Who it is for, such as 'Ada, data team'. */
+            name: string;
+            /**
+             * @description The role it gives.
+             *
+             *     * `admin` - admin: changes everything
+             *     * `operator` - operator: sees everything, changes policies, drains backends
+             *     * `member` - member: sees its own tenant, manages its keys
+             */
+            role: components["schemas"]["RoleGiven"];
+            /** @description open, used, revoked or expired. */
+            status: components["schemas"]["InvitationStatus"];
+            /** @description Null for admins and operators. */
+            tenant: string | null;
+            used_at: string | null;
+            /** @description The account it made. */
+            used_by: string;
+        };
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
             /** @description Requests that wait or run at once in each pool that it opens. Empty: no limit. */
@@ -821,6 +885,13 @@ export interface components {
             /** @description What it is for, such as 'nightly reports'. */
             name: string;
             revoked_at: string | null;
+            /**
+             * @description What it may be used for.
+             *
+             *     * `all` - all: everything its owner may do
+             *     * `read` - read: what its owner may see, and no change
+             */
+            scope: components["schemas"]["ScopeFd6Enum"];
             /** @description active, expired or revoked. */
             status: components["schemas"]["CredentialStatus"];
             /** @description The whole token. Shown only in this answer: keep it now. */
@@ -1115,6 +1186,15 @@ export interface components {
             previous: string | null;
             results: components["schemas"]["GroupRule"][];
         };
+        PaginatedInvitationList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Invitation"][];
+        };
         PaginatedKeyList: {
             /** @example 123 */
             count: number;
@@ -1141,6 +1221,15 @@ export interface components {
             /** @example http://api.example.org/accounts/?offset=200&limit=100 */
             previous: string | null;
             results: components["schemas"]["Owner"][];
+        };
+        PaginatedPersonList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Person"][];
         };
         PaginatedPoolList: {
             /** @example 123 */
@@ -1205,6 +1294,15 @@ export interface components {
             previous: string | null;
             results: components["schemas"]["Run"][];
         };
+        PaginatedSessionList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Session"][];
+        };
         PaginatedSloList: {
             /** @example 123 */
             count: number;
@@ -1265,6 +1363,45 @@ export interface components {
          * @enum {string}
          */
         PeriodEnum: "day" | "month";
+        /** @description An account, with what it may do and how it gets in. */
+        Person: {
+            active: boolean;
+            /** @description When the identity provider last confirmed them. */
+            checked_at: string | null;
+            /**
+             * @description Of a service account.
+             * @default
+             */
+            description: string;
+            email: string;
+            /**
+             * @description Why the identity provider ended them.
+             * @default
+             */
+            ended_because: string;
+            id: number;
+            /** @description local: with a password here; provider: through the identity provider; service: a program's. */
+            kind: components["schemas"]["PersonKindEnum"];
+            last_login: string | null;
+            /** @description At the identity provider, when it was asked last. */
+            provider_groups: string[] | null;
+            roles: components["schemas"]["RoleOfPerson"][];
+            /** @description That were not ended. */
+            sessions: number;
+            /** @description Admin by the command line. */
+            superuser: boolean;
+            /** @description Access tokens that work. */
+            tokens: number;
+            /**
+             * @description Why it could not be asked since.
+             * @default
+             */
+            trouble: string;
+            /** @description Required. 150 characters or fewer. Letters, digits and @/./+/-/_ only. */
+            username: string;
+        };
+        /** @enum {string} */
+        PersonKindEnum: "local" | "provider" | "service";
         PolicyInfo: {
             kind: components["schemas"]["PolicyInfoKindEnum"];
             name: string;
@@ -1809,6 +1946,19 @@ export interface components {
          * @enum {string}
          */
         RoleGiven: "admin" | "operator" | "member";
+        RoleOfPerson: {
+            /** @description Given by the identity provider's groups, and taken away with them. */
+            from_groups: boolean;
+            /**
+             * @description What the user may see and change.
+             *
+             *     * `admin` - admin: changes everything
+             *     * `operator` - operator: sees everything, changes policies, drains backends
+             *     * `member` - member: sees its own tenant, manages its keys
+             */
+            role: components["schemas"]["RoleGiven"];
+            tenant: string | null;
+        };
         Rule: {
             /** @description Where its alerts are sent as well, by name. None: the default channels. */
             channels: string[];
@@ -1970,13 +2120,11 @@ export interface components {
          */
         ScalingMode: "off" | "advise" | "automatic";
         /**
-         * @description * `tenant` - the tenant
-         *     * `project` - one project
-         *     * `user` - one user
-         *     * `key` - one key
+         * @description * `all` - all: everything its owner may do
+         *     * `read` - read: what its owner may see, and no change
          * @enum {string}
          */
-        ScopeEnum: "tenant" | "project" | "user" | "key";
+        ScopeFd6Enum: "all" | "read";
         /**
          * @description * `dedicated` - dedicated: reserved, may burst
          *     * `guaranteed` - guaranteed: reserved, never bursts
@@ -1986,6 +2134,17 @@ export interface components {
          * @enum {string}
          */
         ServiceClassEnum: "dedicated" | "guaranteed" | "elastic" | "spot" | "preemptible";
+        Session: {
+            /** @description Where it was begun. */
+            address: string;
+            /** @description What the browser calls itself. */
+            agent: string;
+            created_at: string;
+            /** @description Whether it is the one that asks. */
+            current: boolean;
+            id: number;
+            user: string;
+        };
         /**
          * @description * `warning` - warning
          *     * `critical` - critical
@@ -2276,6 +2435,13 @@ export interface components {
             /** @description What it is for, such as 'nightly reports'. */
             name: string;
             revoked_at: string | null;
+            /**
+             * @description What it may be used for.
+             *
+             *     * `all` - all: everything its owner may do
+             *     * `read` - read: what its owner may see, and no change
+             */
+            scope: components["schemas"]["ScopeFd6Enum"];
             /** @description active, expired or revoked. */
             status: components["schemas"]["CredentialStatus"];
             /** @description In whose name it acts. */

@@ -20,6 +20,7 @@ from unittest import mock
 import msgspec
 import pytest
 import redis
+from allauth.usersessions.models import UserSession
 from rest_framework.test import APIClient
 
 from scheduling.core.types import BackendView, PoolView
@@ -124,7 +125,9 @@ def _read(world: worlds.World) -> dict[str, Any]:
         "entitlements": "globex-llama",
         "runs": "1", "slos": "batch", "alerts": "1", "notification-channels": "1", "saved-views": "1",
         "keys": world.keys["globex"].row.public_id, "memberships": str(world.users["carol"].memberships.get().pk),
-        "group-rules": "1", "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1", "budgets": "1",
+        "group-rules": "1", "invitations": "0" * 12, "people": "1",
+        "sessions": str(UserSession.objects.filter(user=world.users["carol"]).latest("pk").pk),
+        "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1", "budgets": "1",
         "requests": globex_record(2).request_id, "tenants": "globex",
         "tiers": "standard", "tokens": world.tokens["carol"].row.public_id, "trials": "1",
     }  # fmt: skip

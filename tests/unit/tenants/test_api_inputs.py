@@ -20,6 +20,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import pytest
+from allauth.usersessions.models import UserSession
 from django.contrib import admin
 from django.core.signals import got_request_exception
 from django.db import transaction
@@ -31,7 +32,7 @@ from rest_framework.test import APIClient
 from controlplane.batches.models import Batch
 from telemetry.ledger import writer
 from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, SavedView, ScalingState
-from tenants import services, tuning
+from tenants import people, services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
 from tenants.models import Adapter, AuditEntry, Budget, GroupRule, Pool, Price, Project, Quota, Trial
@@ -67,6 +68,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "estimates_reset_create": {"pool": "llama"},
     "group_rules_create": {"group": "staff", "tenant": "acme"},
     "group_rules_partial_update": {"group": "others"},
+    "invitations_create": {"name": "Ada", "role": "operator"},
+    "people_create": {"username": "ci"},
+    "people_token": {"name": "ci"},
     "keys_create": {"name": "ci", "entitlement": "acme-llama"},
     "keys_partial_update": {"name": "changed"},
     "keys_rotate": {"overlap_s": 60},
@@ -239,6 +243,9 @@ def places(world: worlds.World) -> dict[str, str]:
         "adapters": services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=pool, model="llama-sql")).slug,
         "runs": str(run.pk), "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama",
         "notification-channels": str(channel.pk),
+        "people": str(people.make_service_account(actor=SYSTEM, username="bot", description="").pk),
+        "invitations": people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None).row.public_id,
+        "sessions": str(UserSession.objects.get(user=world.users["adam"]).pk),
         "group-rules": str(services.save(actor=SYSTEM, instance=GroupRule(group="ops", role="operator")).pk),
         "saved-views": str(SavedView.objects.create(user=world.users["adam"], name="mine").pk),
         "slos": "interactive", "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk),

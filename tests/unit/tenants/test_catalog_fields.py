@@ -26,12 +26,14 @@ FORMS = {
     "backends": ("backendSpecs",), "adapters": ("adapterSpecs",), "entitlements": ("entitlementSpecs",),
     "projects": ("projectSpecs",), "quotas": ("quotaSpecs",), "budgets": ("budgetSpecs",),
     "prices": ("priceSpecs",), "keys": ("keySpecs",), "memberships": ("memberSpecs", "roleSpecs"),
-    "group-rules": ("groupSpecs",),
+    "group-rules": ("groupSpecs",), "invitations": ("invitationSpecs",),
     "alert-rules": ("ruleSpecs",), "notification-channels": ("channelSpecs",),
 }  # fmt: skip
 NO_FORMS = {
-    "tokens": "one's own, made on the account page; a file holds no secrets",
+    "tokens": "one's own, made on the page People; a file holds no secrets",
     "audit": "is only read",
+    "people": "are read; accounts come from invitations, the identity provider or a dialog on the page",
+    "sessions": "are begun by signing in",
 }
 POLICY = "has a page of its own in the console, with a preview"
 PAGE = "the form stands on its page"
@@ -49,6 +51,7 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
     "yaml": {
         ("backends", "api_key"): "a secret: never in a file",
         ("backends", "managed"): "what a driver manages is not in files: it comes and goes by itself",
+        ("invitations", ALL): "are secrets for one person: never in a file",
         ("alert-rules", ALL): "what somebody watches; files say what there is",
         ("notification-channels", ALL): "hold secrets: never in a file",
         **{
@@ -57,6 +60,7 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
         },
     },
     "admin": {
+        ("invitations", ALL): "are written in the console, on the page People",
         ("alert-rules", ALL): "are written in the console, beside the alerts",
         ("notification-channels", ALL): "are written in the console, beside the alerts",
     },

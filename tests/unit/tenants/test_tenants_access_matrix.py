@@ -11,13 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from allauth.usersessions.models import UserSession
 from django.contrib.auth.models import Group
 from django.db import transaction
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from tenants import services
+from tenants import people, services
 from tenants.access import Scope
 from tenants.audit import SYSTEM
 from tenants.models import (
@@ -151,6 +152,20 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("group-rules/{group_rule}", "get"): (STAFF_SEES, None),
     ("group-rules/{group_rule}", "patch"): (_admin_changes(STAFF_SEES), {"group": "others"}),
     ("group-rules/{group_rule}", "delete"): (_admin_changes(STAFF_SEES, 204), None),
+    ("people", "get"): (EVERY_ROLE, None),
+    ("people", "post"): (ADMIN_MAKES, {"username": "ci"}),
+    ("people/{person}", "get"): (STAFF_SEES, None),
+    ("people/{person}/disable", "post"): (_admin_changes(STAFF_SEES), None),
+    ("people/{person}/enable", "post"): (_admin_changes(STAFF_SEES), None),
+    ("people/{person}/end-sessions", "post"): (_admin_changes(STAFF_SEES), None),
+    ("people/{person}/token", "post"): (_admin_changes(STAFF_SEES, 201), {"name": "ci"}),
+    ("invitations", "get"): (EVERY_ROLE, None),
+    ("invitations", "post"): (ADMIN_MAKES, {"name": "Ada", "role": "member", "tenant": "acme"}),
+    ("invitations/{invitation}", "get"): (STAFF_SEES, None),
+    ("invitations/{invitation}/revoke", "post"): (_admin_changes(STAFF_SEES), None),
+    ("sessions", "get"): (EVERY_ROLE, None),
+    ("sessions/{session}", "get"): (OWN_OR_ADMIN, None),
+    ("sessions/{session}/revoke", "post"): ((401, 403, 404, 204, 404, 404, 204), None),
     ("audit", "get"): (EVERY_ROLE, None),
     ("audit/{audit}", "get"): (ACMES, None),
     ("engine-check", "post"): (_admin_changes(EVERY_ROLE), {"url": "http://127.0.0.1:1"}),
@@ -163,12 +178,18 @@ PARAMETERS = {
     "entitlements": "entitlement", "keys": "key", "tokens": "token", "memberships": "membership", "audit": "audit",
     "quotas": "quota", "budgets": "budget", "prices": "price", "projects": "project", "adapters": "adapter",
     "group-rules": "group_rule",
+    "people": "person", "invitations": "invitation", "sessions": "session",
 }  # fmt: skip
 
 
 @pytest.fixture
 def world() -> worlds.World:
     return worlds.build()
+
+
+def _session(user: Any) -> int:
+    people.began(user=user, session_key="s" * 32, address="10.0.0.9", agent="a browser")
+    return int(UserSession.objects.get(session_key="s" * 32).pk)
 
 
 def _ids(world: worlds.World) -> dict[str, str]:
@@ -192,6 +213,9 @@ def _ids(world: worlds.World) -> dict[str, str]:
         "price": str(services.save(actor=SYSTEM, instance=Price(pool=world.pool)).pk),
         "membership": str(world.users["alice"].memberships.get().pk),
         "group_rule": str(services.save(actor=SYSTEM, instance=GroupRule(group="ops", role="operator")).pk),
+        "person": str(people.make_service_account(actor=SYSTEM, username="bot", description="").pk),
+        "invitation": people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None).row.public_id,
+        "session": str(_session(world.users["alice"])),
         "audit": str(AuditEntry.objects.filter(tenant=world.tenants["acme"]).latest("pk").pk),
     }
 

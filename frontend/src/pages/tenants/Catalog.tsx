@@ -17,7 +17,7 @@ export const sections: readonly { path: string; label: string; roles: readonly R
   { path: "/tiers", label: "Tiers", roles: everyone },
   { path: "/slos", label: "SLOs", roles: everyone },
   { path: "/prices", label: "Prices", roles: everyone },
-  { path: "/people", label: "People", roles: staff },
+  { path: "/people", label: "People", roles: everyone },
   { path: "/roles", label: "Roles", roles: staff },
   { path: "/audit", label: "Audit", roles: everyone },
 ];

@@ -1,51 +1,383 @@
-import type { GroupRule, Tenant } from "../../api/catalog";
-import { Empty } from "../../components/Shell";
-import type { Column } from "../../components/Table";
+import { useState, type ReactNode } from "react";
+import type { BrowserSession, GroupRule, Invitation, IssuedInvitation, IssuedToken, Person, Tenant, Token } from "../../api/catalog";
+import { send } from "../../api/client";
+import { CopyButton } from "../../components/Copy";
+import { ResourceForm } from "../../components/form/ResourceForm";
+import { Icon } from "../../components/icons";
+import { notify } from "../../components/Notices";
+import { Modal, Sheet } from "../../components/Sheet";
+import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
-import { useCatalog } from "./data";
-import { When } from "./parts";
-import { Resource } from "./Resource";
-import { groupSpecs, options } from "./specs";
+import { useCatalog, useRefresh } from "./data";
+import { Confirm, Failed, State, Waiting, When } from "./parts";
+import { mayWrite, Resource, useSheet } from "./Resource";
+import { groupSpecs, invitationSpecs, options, tokenSpecs } from "./specs";
 
-const groupColumns: Column<GroupRule>[] = [
-  { label: "Group", by: (row) => row.group, cell: (row) => row.group },
-  { label: "Role", by: (row) => row.role, cell: (row) => row.role },
-  { label: "Tenant", by: (row) => row.tenant ?? "", cell: (row) => row.tenant ?? "all" },
-  { label: "Since", by: (row) => row.created_at, cell: (row) => <When at={row.created_at} /> },
-];
+/** A heading, what it is about, and one thing that can be made there. */
+function Section({ id, title, intro, make, onMake, children }: { id: string; title: string; intro: ReactNode; make?: string; onMake?: () => void; children: ReactNode }) {
+  return (
+    <section aria-labelledby={id} className="mb-8">
+      <div className="mb-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
+        <div className="min-w-0">
+          <h2 id={id} className="text-sm font-semibold">
+            {title}
+          </h2>
+          <p className="max-w-4xl text-sm text-soft">{intro}</p>
+        </div>
+        {make && (
+          <button type="button" className="button-primary gap-1.5" onClick={onMake}>
+            <Icon name="plus" />
+            {make}
+          </button>
+        )}
+      </div>
+      {children}
+    </section>
+  );
+}
+
+/** A list as it is read, or why it is not. */
+function Rows<T>({ path, label, columns, id, empty }: { path: string; label: string; columns: readonly Column<T>[]; id: (row: T) => string; empty: string }) {
+  const { data, error, isPending, refetch } = useCatalog<T>(path);
+  if (error) return <Failed error={error} retry={() => void refetch()} />;
+  return isPending ? <Waiting /> : <Table label={label} rows={data} columns={columns} id={id} empty={empty} />;
+}
+
+const action = (label: string, of: string, run: () => void) => (
+  <button type="button" className="button h-7" onClick={run} aria-label={`${label} ${of}`}>
+    {label}
+  </button>
+);
+
+/** A secret that is shown once: the link of an invitation, an access token. */
+function Once({ title, text, secret, onClose }: { title: string; text: string; secret: string; onClose: () => void }) {
+  return (
+    <Modal title={title} onClose={onClose} wide>
+      <p className="mt-2 text-sm text-soft">{text} It is shown only now.</p>
+      <div className="mt-3 flex flex-wrap items-center gap-2 rounded-md border border-edge bg-page p-2.5">
+        <code className="min-w-0 flex-1 basis-64 font-mono text-xs break-all select-all" data-testid="secret">
+          {secret}
+        </code>
+        <CopyButton text={secret} label="Copy" />
+      </div>
+      <div className="mt-4 flex justify-end">
+        <button type="button" className="button-primary" data-autofocus onClick={onClose}>
+          Done
+        </button>
+      </div>
+    </Modal>
+  );
+}
+
+const kinds: Record<Person["kind"], string> = { local: "password", provider: "identity provider", service: "service account" };
+
+function Roles({ person }: { person: Person }) {
+  if (person.superuser) return <>admin, by the command line</>;
+  if (person.roles.length === 0) return <span className="text-faint">none</span>;
+  return (
+    <>
+      {person.roles.map((one) => (
+        <span key={`${one.role} ${one.tenant}`} className="block">
+          {one.role}
+          {one.tenant && ` of ${one.tenant}`}
+          {one.from_groups && <span className="text-faint"> by group</span>}
+        </span>
+      ))}
+    </>
+  );
+}
+
+/** Accounts: what each may do, and how it gets in. */
+function Accounts() {
+  const refresh = useRefresh();
+  const sheet = useSheet("service account");
+  const [asked, setAsked] = useState<{ person: Person; what: "disable" | "enable" | "end-sessions" } | null>(null);
+  const [forWhom, setForWhom] = useState<Person | null>(null);
+  const [issued, setIssued] = useState<IssuedToken | null>(null);
+  const [made, setMade] = useState({ username: "", description: "" });
+  const columns: Column<Person>[] = [
+    {
+      label: "User",
+      by: (row) => row.username,
+      cell: (row) => (
+        <>
+          <span className="block">{row.username}</span>
+          <span className="block text-2xs font-normal text-faint">{row.description || row.email}</span>
+        </>
+      ),
+    },
+    { label: "Role", cell: (row) => <Roles person={row} /> },
+    {
+      label: "Signs in by",
+      by: (row) => row.kind,
+      cell: (row) => (
+        <>
+          {kinds[row.kind]}
+          {row.trouble && <span className="block text-2xs text-warn">not confirmed since <When at={row.checked_at} />: {row.trouble}</span>}
+        </>
+      ),
+    },
+    { label: "State", by: (row) => String(row.active), cell: (row) => <State state={row.active ? "active" : "disabled"} reason={row.ended_because || undefined} /> },
+    { label: "Last login", by: (row) => row.last_login ?? "", cell: (row) => <When at={row.last_login} /> },
+    { label: "Sessions", right: true, by: (row) => row.sessions, cell: (row) => row.sessions },
+    { label: "Access tokens", right: true, by: (row) => row.tokens, cell: (row) => row.tokens },
+  ];
+  if (mayWrite)
+    columns.push({
+      label: "",
+      right: true,
+      cell: (row) => (
+        <span className="inline-flex justify-end gap-1.5">
+          {row.kind === "service" && action("New token", row.username, () => setForWhom(row))}
+          {row.sessions > 0 && action("End sessions", row.username, () => setAsked({ person: row, what: "end-sessions" }))}
+          {action(row.active ? "Disable" : "Enable", row.username, () => setAsked({ person: row, what: row.active ? "disable" : "enable" }))}
+        </span>
+      ),
+    });
+  const words = { disable: "Disable", enable: "Enable", "end-sessions": "End sessions of" };
+  return (
+    <Section id="accounts" title="Accounts" intro="Users and programs that may use the console or the management API. Roles are given under Roles, on a tenant's page, or by groups." make={mayWrite ? "New service account" : undefined} onMake={sheet.openNew}>
+      <Rows<Person> path="people" label="Accounts" columns={columns} id={(row) => String(row.id)} empty="No accounts." />
+      {sheet.isNew && (
+        <Confirm
+          title="New service account"
+          action="Create"
+          onClose={sheet.close}
+          onRun={async () => {
+            await send("POST", "people", made);
+            notify(`${made.username} was created. Give it a role, then a token.`);
+            setMade({ username: "", description: "" });
+            sheet.close();
+            void refresh();
+          }}
+        >
+          <p>An account for a program. It has no password.</p>
+          <label className="block">
+            <span className="mb-1 block text-sm font-medium text-ink">User name</span>
+            <input className="field w-full" maxLength={150} value={made.username} onChange={(event) => setMade({ ...made, username: event.target.value })} />
+          </label>
+          <label className="block">
+            <span className="mb-1 block text-sm font-medium text-ink">Description</span>
+            <input className="field w-full" maxLength={200} value={made.description} onChange={(event) => setMade({ ...made, description: event.target.value })} />
+          </label>
+        </Confirm>
+      )}
+      {asked && (
+        <Confirm
+          title={`${words[asked.what]} ${asked.person.username}?`}
+          action={asked.what === "end-sessions" ? "End sessions" : words[asked.what]}
+          danger={asked.what !== "enable"}
+          onClose={() => setAsked(null)}
+          onRun={async () => {
+            await send("POST", `people/${asked.person.id}/${asked.what}`);
+            setAsked(null);
+            void refresh();
+          }}
+        >
+          <p>
+            {asked.what === "disable"
+              ? "Its sessions and access tokens end at once, and it cannot sign in. Its API keys stay; revoke them on the tenant's page."
+              : asked.what === "enable"
+                ? "It can sign in again. Ended sessions and tokens stay ended."
+                : "Its browsers have to sign in again; open consoles are closed within a minute."}
+          </p>
+        </Confirm>
+      )}
+      {forWhom && (
+        <Sheet title="New access token" subtitle={`For ${forWhom.username}`} onClose={() => setForWhom(null)}>
+          <ResourceForm<IssuedToken>
+            specs={tokenSpecs}
+            method="POST"
+            path={`people/${forWhom.id}/token`}
+            submit="Create token"
+            onCancel={() => setForWhom(null)}
+            onSaved={(saved) => {
+              setForWhom(null);
+              setIssued(saved);
+              void refresh();
+            }}
+          />
+        </Sheet>
+      )}
+      {issued && <Once title={`Token "${issued.name}" is ready`} text="Only a hash of it is stored." secret={issued.token} onClose={() => setIssued(null)} />}
+    </Section>
+  );
+}
+
+/** Links that make one account each. */
+function Invitations() {
+  const refresh = useRefresh();
+  const sheet = useSheet("invitation");
+  const tenants = useCatalog<Tenant>("tenants").data ?? [];
+  const [issued, setIssued] = useState<IssuedInvitation | null>(null);
+  const columns: Column<Invitation>[] = [
+    { label: "For", by: (row) => row.name, cell: (row) => row.name },
+    { label: "Role", by: (row) => row.role ?? "", cell: (row) => (row.tenant ? `${row.role} of ${row.tenant}` : row.role) },
+    { label: "State", by: (row) => row.status, cell: (row) => <State state={row.status} reason={row.used_by ? `by ${row.used_by}` : undefined} /> },
+    { label: "Created", by: (row) => row.created_at, cell: (row) => <When at={row.created_at} /> },
+    { label: "Expires", by: (row) => row.expires_at ?? "", cell: (row) => <When at={row.expires_at} /> },
+  ];
+  if (mayWrite)
+    columns.push({
+      label: "",
+      right: true,
+      cell: (row) =>
+        row.status === "open" &&
+        action("Revoke", row.name, async () => {
+          await send("POST", `invitations/${row.id}/revoke`);
+          notify(`The invitation for ${row.name} was revoked.`);
+          void refresh();
+        }),
+    });
+  return (
+    <Section id="invitations" title="Invitations" intro="A link that creates one local account with one role, once, until it expires." make={mayWrite ? "New invitation" : undefined} onMake={sheet.openNew}>
+      <Rows<Invitation> path="invitations" label="Invitations" columns={columns} id={(row) => row.id} empty="No invitations." />
+      {mayWrite && sheet.isNew && (
+        <Sheet title="New invitation" onClose={sheet.close}>
+          <ResourceForm<IssuedInvitation>
+            specs={invitationSpecs(options(tenants.map((one) => one.slug)))}
+            method="POST"
+            path="invitations"
+            submit="Create invitation"
+            onCancel={sheet.close}
+            onSaved={(saved) => {
+              sheet.close();
+              setIssued(saved);
+              void refresh();
+            }}
+          />
+        </Sheet>
+      )}
+      {issued && <Once title={`Invitation for ${issued.name}`} text="Send this link to the user it is for." secret={issued.link} onClose={() => setIssued(null)} />}
+    </Section>
+  );
+}
 
 /** What roles the identity provider's groups give. */
 function Groups() {
   const tenants = useCatalog<Tenant>("tenants").data ?? [];
+  const columns: Column<GroupRule>[] = [
+    { label: "Group", by: (row) => row.group, cell: (row) => row.group },
+    { label: "Role", by: (row) => row.role ?? "", cell: (row) => row.role },
+    { label: "Tenant", by: (row) => row.tenant ?? "", cell: (row) => row.tenant ?? "all" },
+    { label: "Since", by: (row) => row.created_at, cell: (row) => <When at={row.created_at} /> },
+  ];
   return (
-    <Resource<GroupRule>
-      what="group rule"
-      title="Groups"
-      heading="h2"
-      intro="Users who sign in through the identity provider get the roles of their groups there, and lose them with the group. Roles that an admin gave stay."
-      path="group-rules"
-      columns={groupColumns}
-      specs={() => groupSpecs(options(tenants.map((one) => one.slug)))}
-      id={(row) => String(row.id)}
-      name={(row) => row.group}
-      empty="No group has a role. Signing in through an identity provider is possible once a group has one."
-      className="max-w-4xl"
-    />
+    <div className="mb-8">
+      <Resource<GroupRule>
+        what="group rule"
+        title="Groups"
+        heading="h2"
+        intro="Users who sign in through the identity provider get the roles of their groups there, and lose them with the group. Roles that an admin gave stay."
+        path="group-rules"
+        columns={columns}
+        specs={() => groupSpecs(options(tenants.map((one) => one.slug)))}
+        id={(row) => String(row.id)}
+        name={(row) => row.group}
+        empty="No group has a role. Signing in through an identity provider is possible once a group has one."
+      />
+    </div>
+  );
+}
+
+/** Browsers that are signed in: one's own, for admins all. */
+function Sessions() {
+  const refresh = useRefresh();
+  const columns: Column<BrowserSession>[] = [
+    ...(mayWrite ? [{ label: "User", by: (row: BrowserSession) => row.user, cell: (row: BrowserSession) => row.user }] : []),
+    { label: "Since", by: (row) => row.created_at ?? "", cell: (row) => <When at={row.created_at} /> },
+    { label: "From", by: (row) => row.address, cell: (row) => row.address },
+    { label: "Browser", className: "max-w-96", cell: (row) => <span className="block truncate" title={row.agent}>{row.agent || "not named"}</span> },
+    {
+      label: "",
+      right: true,
+      cell: (row) =>
+        row.current ? (
+          <span className="text-faint">this one</span>
+        ) : (
+          action("End", `session of ${row.user}`, async () => {
+            await send("POST", `sessions/${row.id}/revoke`);
+            notify("The session was ended.");
+            void refresh();
+          })
+        ),
+    },
+  ];
+  return (
+    <Section id="sessions" title="Sessions" intro={mayWrite ? "Browsers that are signed in. At most 20 per user; the oldest ends." : "Your browsers that are signed in. At most 20; the oldest ends."}>
+      <Rows<BrowserSession> path="sessions" label="Sessions" columns={columns} id={(row) => String(row.id)} empty="No sessions." />
+    </Section>
+  );
+}
+
+/** Access tokens to the management API: one's own, for admins all. */
+function Tokens() {
+  const refresh = useRefresh();
+  const sheet = useSheet("token");
+  const [issued, setIssued] = useState<IssuedToken | null>(null);
+  const columns: Column<Token>[] = [
+    {
+      label: "Token",
+      by: (row) => row.name,
+      cell: (row) => (
+        <>
+          <span className="block">{row.name}</span>
+          <span className="block font-mono text-2xs font-normal text-faint">qma-{row.id}</span>
+        </>
+      ),
+    },
+    { label: "User", by: (row) => row.user, cell: (row) => row.user },
+    { label: "Scope", by: (row) => row.scope ?? "", cell: (row) => row.scope },
+    { label: "State", by: (row) => row.status, cell: (row) => <State state={row.status} /> },
+    { label: "Created", by: (row) => row.created_at, cell: (row) => <When at={row.created_at} /> },
+    { label: "Expires", by: (row) => row.expires_at ?? "", cell: (row) => <When at={row.expires_at} /> },
+    {
+      label: "",
+      right: true,
+      cell: (row) =>
+        row.status === "active" &&
+        action("Revoke", row.name, async () => {
+          await send("POST", `tokens/${row.id}/revoke`);
+          notify(`${row.name} was revoked.`);
+          void refresh();
+        }),
+    },
+  ];
+  return (
+    <Section id="tokens" title="Access tokens" intro="For programs that use the management API in your name. At most 50 per user." make="New token" onMake={sheet.openNew}>
+      <Rows<Token> path="tokens" label="Access tokens" columns={columns} id={(row) => row.id} empty="No access tokens." />
+      {sheet.isNew && (
+        <Sheet title="New access token" subtitle={`For ${user.name}`} onClose={sheet.close}>
+          <ResourceForm<IssuedToken>
+            specs={tokenSpecs}
+            method="POST"
+            path="tokens"
+            submit="Create token"
+            onCancel={sheet.close}
+            onSaved={(saved) => {
+              sheet.close();
+              setIssued(saved);
+              void refresh();
+            }}
+          />
+        </Sheet>
+      )}
+      {issued && <Once title={`Token "${issued.name}" is ready`} text="Only a hash of it is stored." secret={issued.token} onClose={() => setIssued(null)} />}
+    </Section>
   );
 }
 
 export function PeoplePage() {
-  if (user.role === "member")
-    return (
-      <Empty title="This page is for operators">
-        <p>Who belongs to your tenant is on its own page.</p>
-      </Empty>
-    );
+  const staff = user.role !== "member";
   return (
     <>
       <title>People · Quartermaster</title>
       <h1 className="mb-3 text-lg font-semibold tracking-tight">People</h1>
-      <Groups />
+      {staff && <Accounts />}
+      {staff && <Invitations />}
+      {staff && <Groups />}
+      <Sessions />
+      <Tokens />
     </>
   );
 }

@@ -30,6 +30,8 @@ const price = fieldsOf("prices");
 const key = fieldsOf("keys");
 const member = fieldsOf("memberships");
 const group = fieldsOf("group-rules");
+const invitation = fieldsOf("invitations");
+const token = fieldsOf("tokens");
 
 export const tenantSpecs: FieldSpec[] = [tenant("slug", "Name", { wide: true }), tenant("description", "Description", { wide: true })];
 
@@ -115,7 +117,17 @@ export const memberSpecs: FieldSpec[] = [member("user", "User name", { wide: tru
 const role = member("role", "Role", { initial: "operator" });
 export const roleSpecs: FieldSpec[] = [member("user", "User name"), { ...role, options: role.options!.filter((option) => option.value !== "member") }];
 
-export const groupSpecs = (tenants: readonly Option[]): FieldSpec[] => [group("group", "Group", { wide: true }), group("role", "Role"), group("tenant", "Tenant", { options: [{ value: "", label: "all tenants (admin, operator)" }, ...tenants] })];
+const everywhere = { value: "", label: "all tenants (admin, operator)" };
+export const groupSpecs = (tenants: readonly Option[]): FieldSpec[] => [group("group", "Group", { wide: true }), group("role", "Role"), group("tenant", "Tenant", { options: [everywhere, ...tenants] })];
+
+export const invitationSpecs = (tenants: readonly Option[]): FieldSpec[] => [
+  invitation("name", "For", { wide: true }),
+  invitation("role", "Role"),
+  invitation("tenant", "Tenant", { options: [everywhere, ...tenants] }),
+  invitation("expires_at", "Expires", { required: false }),
+];
+
+export const tokenSpecs: FieldSpec[] = [token("name", "Name", { wide: true }), token("scope", "Scope"), token("expires_at", "Expires")];
 
 export const tierSpecs = (slos: readonly Option[]): FieldSpec[] => [
   tier("slug", "Name"),

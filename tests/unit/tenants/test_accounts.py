@@ -1,0 +1,150 @@
+"""Invitations, service accounts, sessions and access tokens: each bounded, each ended by who may."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.test import Client, override_settings
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from tenants import people, services
+from tenants.access import scope_for
+from tenants.audit import SYSTEM
+from tenants.models import AccessToken, AuditEntry, Invitation
+from tests.support import worlds
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def world() -> worlds.World:
+    return worlds.build()
+
+
+def api_of(world: worlds.World, who: str) -> APIClient:
+    api = APIClient()
+    api.force_login(world.users[who])
+    return api
+
+
+def join(link: str, name: str) -> tuple[int, Client]:
+    browser = Client()
+    form = {"username": name, "password1": PASSWORD, "password2": PASSWORD}
+    return browser.post(link, form).status_code, browser
+
+
+def test_an_invitation_makes_one_account_with_its_role_once(world: worlds.World) -> None:
+    asked = {"name": "Ada", "role": "member", "tenant": "acme"}
+    made = api_of(world, "adam").post("/api/v1/invitations", asked, format="json")
+    link = made.json()["link"].removeprefix("http://testserver")
+    status, browser = join(link, "ada")
+    assert status == 302
+    told = browser.get("/api/v1/me").json()
+    assert (told["role"], [tenant["slug"] for tenant in told["tenants"]]) == ("member", ["acme"])
+    assert join(link, "eve")[0] == 410
+    assert not User.objects.filter(username="eve").exists()
+    row = Invitation.objects.get()
+    assert (row.used_by, row.status_at(timezone.now())) == ("ada", "used")
+    assert link.partition(".")[2] not in str(AuditEntry.objects.values_list("before", "after"))
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "another secret"])
+def test_an_invitation_that_is_over_opens_nothing(world: worlds.World, how: str) -> None:
+    issued = people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None)
+    text = issued.credential.text
+    if how == "revoked":
+        people.revoke_invitation(actor=SYSTEM, invitation=Invitation.objects.get())
+    elif how == "expired":
+        Invitation.objects.update(expires_at=timezone.now())
+    else:
+        text = text[:-4] + ("AAAA" if text[-4:] != "AAAA" else "BBBB")
+    assert join(f"/join/{text}", "ada")[0] == 410
+    assert not User.objects.filter(username="ada").exists()
+
+
+def test_invitations_are_bounded_in_life_and_number(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in (timezone.now() - timedelta(seconds=1), timezone.now() + timedelta(days=31)):
+        with pytest.raises(ValidationError):
+            people.invite(actor=SYSTEM, name="x", role="operator", tenant=None, expires_at=wrong)
+    monkeypatch.setattr(people, "MOST_INVITATIONS", 1)
+    people.invite(actor=SYSTEM, name="x", role="operator", tenant=None)
+    with pytest.raises(ValidationError, match="the most"):
+        people.invite(actor=SYSTEM, name="y", role="operator", tenant=None)
+
+
+def test_a_taken_user_name_leaves_the_invitation_open(world: worlds.World) -> None:
+    issued = people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None)
+    assert join(f"/join/{issued.credential.text}", "adam")[0] == 200
+    assert Invitation.open_at(timezone.now()).count() == 1
+
+
+def test_a_token_for_reading_changes_nothing_and_makes_no_token_for_more(world: worlds.World) -> None:
+    made = api_of(world, "adam").post("/api/v1/tokens", {"name": "r", "scope": "read"}, format="json").json()
+    api = APIClient()
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {made['token']}")
+    assert api.get("/api/v1/tenants").status_code == 200
+    refused = api.post("/api/v1/tenants", {"slug": "new"}, format="json")
+    assert (refused.status_code, "for reading only" in refused.json()["detail"]) == (403, True)
+    row = AccessToken.objects.get(public_id=made["id"])
+    with pytest.raises(ValidationError, match="makes no token for more"):
+        services.issue_token(actor=SYSTEM, user=world.users["adam"], name="x", made_with=row)
+
+
+def test_tokens_live_no_longer_than_the_setting_says(world: worlds.World) -> None:
+    user = world.users["adam"]
+    with override_settings(QUARTERMASTER_TOKEN_DAYS=30):
+        row = services.issue_token(actor=SYSTEM, user=user, name="x").row
+        assert row.expires_at is not None
+        assert row.expires_at <= timezone.now() + timedelta(days=30)
+        with pytest.raises(ValidationError, match="30 days at most"):
+            services.issue_token(actor=SYSTEM, user=user, name="y", expires_at=timezone.now() + timedelta(days=31))
+
+
+def test_one_user_has_a_bounded_number_of_tokens(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "MOST_TOKENS", AccessToken.objects.filter(user=world.users["adam"]).count() + 1)
+    services.issue_token(actor=SYSTEM, user=world.users["adam"], name="x")
+    with pytest.raises(ValidationError, match="the most"):
+        services.issue_token(actor=SYSTEM, user=world.users["adam"], name="y")
+
+
+def test_a_service_account_has_no_password_and_admins_make_its_tokens_but_nobody_elses(world: worlds.World) -> None:
+    api = api_of(world, "adam")
+    made = api.post("/api/v1/people", {"username": "ci", "description": "builds"}, format="json").json()
+    assert made["kind"] == "service"
+    assert not User.objects.get(username="ci").has_usable_password()
+    issued = api.post(f"/api/v1/people/{made['id']}/token", {"name": "t", "scope": "read"}, format="json")
+    assert (issued.status_code, issued.json()["user"]) == (201, "ci")
+    person = world.users["alice"].pk
+    assert api.post(f"/api/v1/people/{person}/token", {"name": "t"}, format="json").status_code == 400
+
+
+def test_a_disabled_account_has_no_sessions_and_tokens_and_the_last_admin_cannot_be_disabled(
+    world: worlds.World,
+) -> None:
+    browser = Client()
+    browser.force_login(world.users["alice"])
+    api = api_of(world, "adam")
+    assert api.post(f"/api/v1/people/{world.users['alice'].pk}/disable").json()["active"] is False
+    assert browser.get("/api/v1/me").status_code == 401
+    assert AccessToken.active_at(timezone.now()).filter(user=world.users["alice"]).count() == 0
+    assert api.post(f"/api/v1/people/{world.users['alice'].pk}/enable").json()["active"] is True
+    admins = [user for user in User.objects.filter(is_active=True) if scope_for(user).may_write]
+    assert [admin.username for admin in admins] == ["adam"]
+    assert api.post(f"/api/v1/people/{admins[0].pk}/disable").status_code == 400
+
+
+def test_a_session_is_ended_by_its_owner_and_by_admins_only(world: worlds.World) -> None:
+    browser = Client()
+    browser.force_login(world.users["alice"])
+    own = api_of(world, "alice")
+    (row, _) = sorted(own.get("/api/v1/sessions").json()["results"], key=lambda one: one["current"])
+    assert api_of(world, "bob").post(f"/api/v1/sessions/{row['id']}/revoke").status_code == 404
+    assert browser.get("/api/v1/me").status_code == 200
+    assert api_of(world, "adam").post(f"/api/v1/sessions/{row['id']}/revoke").status_code == 204
+    assert browser.get("/api/v1/me").status_code == 401
+    assert AuditEntry.objects.filter(action="end session", object_id="alice").count() == 1
