@@ -282,7 +282,6 @@ SPECTACULAR_SETTINGS = {
         "InFlightState": "telemetry.api.answers.IN_FLIGHT",
         "LabRunState": "telemetry.models.LabRun.STATES",
         "RequestOutcome": "telemetry.models.OUTCOMES_OF_REQUESTS",
-        "CredentialStatus": ["active", "expired", "revoked"],
         "InvitationStatus": ["open", "used", "revoked", "expired"],
         "RoleGiven": "tenants.models.people.Role.choices",
         "ScalingMode": "tenants.models.capacity.ScalingMode.choices",

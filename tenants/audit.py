@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+import logging
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser, User
-from django.db.models import Model
+from django.db import DatabaseError
+from django.db.models import Model, Q
 from django.http import HttpRequest
+from django.utils import timezone
 
 from tenants.models import (
     ApiKey,
@@ -24,6 +27,8 @@ from tenants.models import (
     Tenant,
 )
 
+log = logging.getLogger(__name__)
+
 _NOISE = ("id", "created_at", "last_login", "date_joined")
 
 
@@ -35,12 +40,19 @@ class Actor:
     via: str  # api | admin | cli | oidc | system
     user: User | None = None
     request_id: str = ""
+    address: str = ""  # where the request came from
 
     @classmethod
     def of(cls, request: HttpRequest, via: str) -> Actor:
         """The signed-in user behind an HTTP request."""
         user = request.user if isinstance(request.user, User) else None
-        return cls(request.user.get_username(), via, user, request.headers.get("x-request-id", "")[:64])
+        return cls(
+            request.user.get_username(),
+            via,
+            user,
+            request.headers.get("x-request-id", "")[:64],
+            request.META.get("REMOTE_ADDR", "")[:45],
+        )
 
 
 SYSTEM = Actor("quartermaster", "system")
@@ -111,6 +123,37 @@ def record(
         before=before,
         after=after,
         request_id=actor.request_id,
+        address=actor.address,
     )
     entry.save()
     return entry
+
+
+REFUSALS_A_MINUTE = 20  # of one name or address that are written; strangers must not fill the log
+
+
+def note(*, actor: Actor, action: str, outcome: str, what: str, detail: dict[str, Any] | None = None) -> None:
+    """Writes down what changed nothing: a refused attempt, a login, or a read of something that is guarded.
+
+    Never raises for want of a database: the answer was decided already.
+    """
+    actor = replace(actor, name=actor.name[:150])
+    since = timezone.now() - timedelta(minutes=1)
+    try:
+        recent = AuditEntry.objects.filter(at__gte=since, outcome=outcome)
+        by_same = recent.filter(Q(actor=actor.name) | Q(address=actor.address, via=actor.via))
+        if outcome == "refused" and by_same.count() >= REFUSALS_A_MINUTE:
+            return
+        AuditEntry(
+            actor=actor.name,
+            via=actor.via,
+            action=action[:32],
+            kind="request",
+            object_id=what[:150],
+            after=detail,
+            request_id=actor.request_id,
+            address=actor.address,
+            outcome=outcome,
+        ).save()
+    except DatabaseError:
+        log.warning("audit: %s of %s could not be written", action, what[:150])

@@ -31,10 +31,11 @@ class RoleRights:
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """A list whose filter no database can compute, such as the year 1790000000, is one with a wrong parameter:
-        Django shows it without filters. Raises IncorrectLookupParameters."""
+        Django shows it without filters; so is a time without its zone, where warnings are errors. Raises
+        IncorrectLookupParameters."""
         try:
             return super().get_changelist_instance(request)  # type: ignore[misc]
-        except (ValueError, OverflowError, DataError) as error:
+        except (ValueError, OverflowError, DataError, RuntimeWarning) as error:
             raise IncorrectLookupParameters(str(error)) from error
 
     def has_module_permission(self, request: HttpRequest) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from allauth.account.models import EmailAddress
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
+from allauth.usersessions.models import UserSession
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -62,6 +65,9 @@ class MembershipInline(RoleRights, TabularInline):
 
 admin.site.unregister(Group)
 admin.site.unregister(User)
+for _model in (EmailAddress, SocialAccount, SocialApp, SocialToken, UserSession):  # the page People; no other providers
+    if admin.site.is_registered(_model):
+        admin.site.unregister(_model)
 
 
 @admin.register(User)

@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from tenants import preview, services
+from tenants import audit, preview, services
 from tenants.access import Scope, scope_of
 from tenants.api.authentication import AUTHENTICATION
 from tenants.api.filters import Filter, ListedFilters
@@ -78,6 +78,14 @@ class ScopedView(APIView):
     @property
     def actor(self) -> Actor:
         return Actor.of(self.request, "api")
+
+    def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
+        """Refused attempts of those who are signed in are in the audit log, like what was done."""
+        user = getattr(request, "user", None)
+        if response.status_code == status.HTTP_403_FORBIDDEN and user is not None and user.is_authenticated:
+            what = f"{request.method} {request.path}"
+            audit.note(actor=Actor.of(request, "api"), action="refuse", outcome="refused", what=what)
+        return super().finalize_response(request, response, *args, **kwargs)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         handler = super().get_exception_handler()

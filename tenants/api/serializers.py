@@ -435,7 +435,10 @@ class AuditSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = AuditEntry
-        fields = ["id", "at", "actor", "via", "action", "kind", "object", "tenant", "before", "after", "request_id"]
+        fields = [
+            "id", "at", "actor", "via", "action", "kind", "object", "tenant", "before", "after", "request_id",
+            "address", "outcome", "number", "digest",
+        ]  # fmt: skip
 
 
 class OwnerSerializer(serializers.ModelSerializer):

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from io import StringIO
 from typing import Any, ClassVar, cast
 
 from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
+from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, status, viewsets
 from rest_framework.decorators import action
-from rest_framework.exceptions import PermissionDenied
+from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from scheduling.core.registry import modifiers, orderings, routings
-from tenants import engine_figures, services
+from tenants import audit, audit_chain, engine_figures, services
 from tenants.access import scope_of
 from tenants.api import serializers
 from tenants.api.base import CatalogViewSet, ChangeableViewSet, Right, ScopedView, WritableViewSet, is_trial
@@ -59,6 +61,7 @@ def _described(one: str, many: str, *verbs: str) -> Any:
     return extend_schema_view(**described)
 
 
+MOST_EXPORTED = 20_000  # audit entries in one answer
 _WRITES = ("create", "partial_update", "destroy")
 
 
@@ -454,7 +457,8 @@ class GroupRuleViewSet(WritableViewSet):
 
 @_described("audit entry", "audit entries")
 class AuditViewSet(CatalogViewSet):
-    """Who changed what, newest first. Never changed, never deleted; members see their tenant's."""
+    """Who changed, was refused or read what, newest first. Each entry is linked to the one before it
+    (`manage.py audit verify`); members see their tenant's."""
 
     model = AuditEntry
     related = ("tenant",)
@@ -465,6 +469,9 @@ class AuditViewSet(CatalogViewSet):
     search_fields: ClassVar = ("actor", "object_id")
     filters: ClassVar = {
         "actor": Filter("actor", "Only what this user did."),
+        "outcome": Filter("outcome", "Only what was done, refused, or read."),
+        "via": Filter("via", "Only what came this way: api, admin, cli, login, oidc, invitation, kubernetes, system."),
+        "address": Filter("address", "Only what came from this address."),
         "action": Filter("action", "Only this action."),
         "kind": Filter("kind", "Only objects of this kind, such as entitlement."),
         "object": Filter("object_id", "Only this object."),
@@ -472,6 +479,32 @@ class AuditViewSet(CatalogViewSet):
         "since": Filter("at__gte", "Not before this time.", "date-time"),
         "until": Filter("at__lt", "Before this time.", "date-time"),
     }
+    rights: ClassVar = {"export": Right.SEE}
+
+    @extend_schema(
+        summary="Export audit entries",
+        operation_id="audit_export",
+        parameters=[OpenApiParameter("as", str, enum=["csv", "jsonl"], description="csv (the default), or jsonl.")],
+        responses={(200, "text/csv"): str},
+    )
+    @action(detail=False, methods=["get"], pagination_class=None)
+    def export(self, request: Request) -> HttpResponse:
+        """The newest 20,000 that the filters keep, as a file; `manage.py audit export` writes all. It is an entry of
+        the log itself."""
+        form = request.query_params.get("as", "csv")
+        if form not in ("csv", "jsonl"):
+            raise ValidationError({"as": "Use csv or jsonl."})
+        entries = self.filter_queryset(self.get_queryset())[:MOST_EXPORTED]
+        if form == "csv":
+            text = StringIO()
+            audit_chain.write_csv(entries, text)
+            answer = HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
+        else:
+            answer = HttpResponse("".join(audit_chain.lines(entries)), content_type="application/jsonl; charset=utf-8")
+        answer["Content-Disposition"] = f'attachment; filename="audit.{form}"'
+        answer["Cache-Control"] = "no-store"
+        audit.note(actor=self.actor, action="export", outcome="read", what=f"{request.method} {request.path}")
+        return answer
 
 
 @extend_schema_view(list=extend_schema(summary="List rows that Kubernetes keeps"))

@@ -10,7 +10,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0027_accounts'),
+        ('tenants', '0028_audit_chain'),
     ]
 
     operations = [

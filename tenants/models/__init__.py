@@ -10,7 +10,7 @@ from tenants.models.metering import Budget, BudgetScope, Price, Quota, QuotaPeri
 from tenants.models.ownership import Owner
 from tenants.models.people import Membership, Role, Tenant
 from tenants.models.projects import Project
-from tenants.models.records import AuditEntry, CatalogVersion, EpochFloor
+from tenants.models.records import AuditEntry, AuditHead, CatalogVersion, EpochFloor
 from tenants.models.tuning import Author, PolicyVersion, Study, StudyState, Trial, TrialState, Tuning, TuningMode
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Adapter",
     "ApiKey",
     "AuditEntry",
+    "AuditHead",
     "Author",
     "Backend",
     "Budget",

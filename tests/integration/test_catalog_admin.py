@@ -22,6 +22,7 @@ from tenants.models import (
     Budget,
     CatalogVersion,
     Entitlement,
+    GroupRule,
     Membership,
     Pool,
     Price,
@@ -75,6 +76,7 @@ def _one(page: str, world: worlds.World) -> Any:
     row = {
         "tenants_adapter": Adapter(slug="sql", pool=world.pool, model="llama-sql"),
         "tenants_project": Project(slug="chat", tenant=world.tenants["acme"]),
+        "tenants_grouprule": GroupRule(group="ops", role="operator"),
         "tenants_quota": Quota(tenant=world.tenants["acme"], hard_tokens=1000),
         "tenants_budget": Budget(tenant=world.tenants["acme"], hard_amount=1000),
         "tenants_price": Price(pool=world.pool, per_million_output=2),

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 343c893f99514e59, body 215a7b580bb1c190
+// schema ae558f399eab3e07, body c9b356f5158bdcb9
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -164,18 +164,39 @@ export interface components {
             action: string;
             /** @description User name, or the part of the system that acted. */
             actor: string;
+            /** @description Where the request came from. */
+            address: string;
             after: unknown;
             at: string;
             before: unknown;
+            /** @description SHA-256 over the digest before it and everything in this entry. */
+            digest: string;
             id: number;
             /** @description What sort of object. */
             kind: string;
+            /** @description Its place in the chain. Null: written by an older release. */
+            number: number | null;
             object: string;
+            /**
+             * @description Whether it was done, refused, or only read.
+             *
+             *     * `done` - done
+             *     * `refused` - refused
+             *     * `read` - read
+             */
+            outcome: components["schemas"]["AuditOutcomeEnum"];
             request_id: string;
             tenant: string | null;
             /** @description Where it was done: api, admin, cli, kubernetes or system. */
             via: string;
         };
+        /**
+         * @description * `done` - done
+         *     * `refused` - refused
+         *     * `read` - read
+         * @enum {string}
+         */
+        AuditOutcomeEnum: "done" | "refused" | "read";
         /**
          * @description * `person` - a person
          *     * `optimiser` - the optimiser

@@ -138,7 +138,7 @@ def _read(world: worlds.World) -> dict[str, Any]:
             continue
         asked = f"{path}?pool=llama" if path.endswith("live/history") else path
         answer = api.get(asked)
-        told = answer.json()
+        told = answer.json() if "json" in answer["Content-Type"] else answer.content.decode()
         if isinstance(told, dict):
             told = {name: value for name, value in told.items() if name not in CLOCK}
         found[path] = (answer.status_code, told)

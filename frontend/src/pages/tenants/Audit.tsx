@@ -10,7 +10,7 @@ import { Failed, Waiting, When } from "./parts";
 const PAGE = 50;
 const tones: Record<string, Tone> = { create: "good", issue: "good", delete: "bad", revoke: "bad", state: "warn", health: "warn", drain: "warn", retire: "warn" };
 
-const kinds: Record<string, string> = { apikey: "API key", accesstoken: "access token", slo: "SLO" };
+const kinds: Record<string, string> = { apikey: "API key", accesstoken: "access token", slo: "SLO", grouprule: "group rule" };
 const kindName = (kind: string): string => kinds[kind] ?? words(kind);
 
 const said = (value: unknown): string => (value === null || value === undefined || value === "" ? "nothing" : typeof value === "object" ? JSON.stringify(value) : String(value));
@@ -45,11 +45,19 @@ function Changes({ entry }: { entry: AuditEntry }) {
   );
 }
 
+/** What a field for a moment holds, as the API takes it. */
+const moment = (value: string): string => (value === "" || Number.isNaN(Date.parse(value)) ? "" : new Date(value).toISOString());
+
 /** All changes, newest first. */
 export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
   const [kind, setKind] = useState("");
   const [search, setSearch] = useState("");
-  const asked = { ...query, kind, search: useDebounced(search.trim(), 300) };
+  const [outcome, setOutcome] = useState("");
+  const [via, setVia] = useState("");
+  const [since, setSince] = useState("");
+  const [until, setUntil] = useState("");
+  const asked = { ...query, kind, outcome, via, since: moment(since), until: moment(until), search: useDebounced(search.trim(), 300) };
+  const file = (as: string) => `/api/v1/audit/export?${new URLSearchParams(Object.entries({ ...asked, as }).filter(([, value]) => value !== ""))}`;
   const { data, error, isPending, hasNextPage, isFetchingNextPage, fetchNextPage, refetch } = useInfiniteQuery({
     queryKey: ["catalog", "audit", asked],
     queryFn: ({ pageParam, signal }) => get<List<AuditEntry>>("audit", { ...asked, limit: String(PAGE), offset: String(pageParam) }, signal),
@@ -63,12 +71,32 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
         <input type="search" aria-label="Who or what" placeholder="Who or what" className="field w-44" value={search} onChange={(event) => setSearch(event.target.value)} />
         <select aria-label="Kind" className="field" value={kind} onChange={(event) => setKind(event.target.value)}>
           <option value="">every kind</option>
-          {["tenant", "entitlement", "apikey", "pool", "backend", "tier", "slo", "quota", "budget", "price", "membership", "accesstoken", "user"].map((name) => (
+          {["tenant", "entitlement", "apikey", "pool", "backend", "tier", "slo", "quota", "budget", "price", "membership", "accesstoken", "user", "grouprule", "invitation", "request"].map((name) => (
             <option key={name} value={name}>
               {kindName(name)}
             </option>
           ))}
         </select>
+        <select aria-label="Outcome" className="field" value={outcome} onChange={(event) => setOutcome(event.target.value)}>
+          <option value="">every outcome</option>
+          {["done", "refused", "read"].map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+        <select aria-label="Through" className="field" value={via} onChange={(event) => setVia(event.target.value)}>
+          <option value="">every way</option>
+          {["api", "admin", "cli", "login", "oidc", "invitation", "kubernetes", "system"].map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+        <input type="datetime-local" aria-label="Since" className="field" value={since} onChange={(event) => setSince(event.target.value)} />
+        <input type="datetime-local" aria-label="Until" className="field" value={until} onChange={(event) => setUntil(event.target.value)} />
+        <a className="button" href={file("csv")} download>
+          CSV
+        </a>
+        <a className="button" href={file("jsonl")} download>
+          JSON
+        </a>
       </div>
       {error ? (
         <Failed error={error} retry={() => void refetch()} />
@@ -84,10 +112,11 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
                 <When at={entry.at} />
               </span>
               <span className="min-w-0">
-                <span className="font-medium">{entry.actor}</span> <Badge tone={entry.after?.state === "bound" ? "good" : tones[entry.action]}>{entry.action}</Badge> <span className="text-faint">{kindName(entry.kind)}</span>{" "}
+                <span className="font-medium">{entry.actor}</span> <Badge tone={entry.after?.state === "bound" ? "good" : tones[entry.action]}>{entry.action}</Badge> {entry.outcome === "refused" && <Badge tone="warn">refused</Badge>} <span className="text-faint">{kindName(entry.kind)}</span>{" "}
                 <span className="break-words">{entry.object}</span>
                 <span className="block text-2xs text-faint">
                   through {entry.via}
+                  {entry.address && `, from ${entry.address}`}
                   {entry.tenant && !query.tenant ? `, tenant ${entry.tenant}` : ""}
                 </span>
               </span>
@@ -112,7 +141,7 @@ export function AuditPage() {
     <>
       <title>Audit · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Audit</h1>
-      <p className="mb-3 text-sm text-soft">All changes, newest first. Entries are never edited or deleted, and contain no secrets.</p>
+      <p className="mb-3 text-sm text-soft">Changes, refused attempts, logins and exports, newest first. Each entry is linked to the one before it, so an edit or a missing entry is found by manage.py audit verify. Entries contain no secrets.</p>
       <AuditPanel />
     </>
   );
