@@ -10,7 +10,7 @@ SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock clean
+.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,15 @@ lock: setup-test ## write the locks anew from pyproject.toml (hashes, no hosts)
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:litellm -o requirements-litellm.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:clients -o requirements-clients.lock
 	@! grep -n '://' requirements*.lock frontend/package-lock.json frontend/tools/package-lock.json || { echo "a lock names a host"; exit 1; }
+
+sbom: setup-test ## write what the product is made of as CycloneDX: make sbom TO=sbom.json
+	$(PY) -m tests.support.provenance sbom $(or $(TO),sbom.json)
+
+audit: setup-test ## known vulnerabilities of what the lock names; says so where nobody can be asked
+	$(PY) -m tests.support.provenance audit
+
+secrets: setup-test ## credentials in files that git has
+	$(PY) -m tests.support.provenance secrets
 
 clean: ## remove .venv, build results and caches; never an instance's state
 	rm -rf .venv frontend/node_modules frontend/tools/node_modules frontend/dist staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
