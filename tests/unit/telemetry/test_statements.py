@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import random
 from collections import defaultdict
 from dataclasses import replace
@@ -13,17 +14,20 @@ from fractions import Fraction
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from scheduling.core.ledger import sane
 from scheduling.core.money import PICOS, amount
+from scheduling.gateway.answers import Asked, settle_usage
 from telemetry.ledger import reservations, rollup, statement, usage, writer
 from telemetry.models import LedgerEntry, ReservedHour, UsageHour
 from tenants import services
 from tenants.audit import SYSTEM
-from tenants.models import Adapter, Price
+from tenants.models import Adapter, Budget, Price
 from tests.support import worlds
 from tests.support.telemetry_world import record
 
@@ -223,3 +227,21 @@ def test_files_have_the_sum_of_the_page_and_a_member_sees_only_its_own() -> None
 def test_users_are_told_only_while_the_ledger_knows_all_of_the_month() -> None:
     world = worlds.build()
     _get(world, "month=2020-01&by_user=1", 400)
+
+
+@pytest.mark.parametrize("shares", [[0], [1001], ["50"], [50, 50], [True], "50", {"50": 1}, list(range(1, 10)), [10.5]])
+def test_thresholds_that_are_none_are_refused(shares: Any) -> None:
+    world = worlds.build()
+    with pytest.raises(ValidationError):
+        services.save(actor=SYSTEM, instance=Budget(tenant=world.tenants["acme"], hard_amount=1, alert_at=shares))
+
+
+@pytest.mark.parametrize("cached", [-1, 101, 10**30])
+def test_cached_tokens_beyond_the_input_are_not_believed(cached: int) -> None:
+    asked = Asked(True, output_bound=1000, input_tokens=100)
+    told = {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
+    for value, expected in ((cached, 0), (64, 64)):
+        raw = msgspec.Raw(json.dumps(told | {"prompt_tokens_details": {"cached_tokens": value}}).encode())
+        usage_told, _ = settle_usage(raw, asked, 3, 9)
+        assert (usage_told.prompt_tokens, usage_told.cached_tokens) == (100, expected)
+    assert sane(replace(record(1), input_tokens=100, cached_tokens=cached)).cached_tokens == 0

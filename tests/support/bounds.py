@@ -1,0 +1,127 @@
+"""docs/reference/bounds.md: what strangers, tenants and engines can send, count and report, with the bound of each.
+
+    python -m tests.support.bounds > docs/reference/bounds.md
+
+Figures are read from the code. A row without a test says so.
+"""
+
+# ruff: noqa: E501 a row of a table is a line
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from django.db import models
+from rest_framework import serializers
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    what: str
+    bound: str  # module:NAME of a constant, or the setting's name, or words
+    then: str
+    test: str = ""  # path::function
+
+
+NO_TEST = "no test of its own"
+STRANGERS = (
+    Row("body on `/v1`", "`MAX_BODY_BYTES`", "413", "integration/test_gateway_limits.py::test_a_declared_size_over_the_limit_is_refused_unread"),
+    Row("body of a page or the REST API", "2 MiB", "413", "integration/test_shell_bodies.py::test_a_body_over_the_limit_never_reaches_the_site"),
+    Row("a head, in bytes and time", "`MAX_HEADER_BYTES`, `HEADER_TIMEOUT_S`", "431, 408", "integration/test_shell_serve.py::test_a_head_that_does_not_end_in_time_is_refused"),
+    Row("chunk sizes, extensions and trailers [bytes]", "controlplane.web.serve:FRAMING_BYTES", "431", "integration/test_connection_limits.py::test_what_frames_a_body_is_bounded"),
+    Row("a body that is not wanted [bytes]", "controlplane.web.serve:UNWANTED_BYTES", "closed", "integration/test_connection_limits.py::test_garbage_behind_a_request_is_bounded"),
+    Row("an answer that nobody reads [bytes in the process]", "controlplane.web.serve:UNREAD_BYTES", "closed", "integration/test_gateway_slept.py::test_readers_that_do_not_read_are_held_in_little_memory"),
+    Row("message of a WebSocket [bytes]", "controlplane.web.websockets:MESSAGE_BYTES", "1009"),
+    Row("passwords of one name", "10 tries", "a pause", "integration/test_passwords.py::test_of_a_hundred_guesses_at_the_same_moment_ten_are_checked"),
+    Row("a key [characters]", "scheduling.gateway.auth:MAX_KEY_CHARS", "401"),
+    Row("`Idempotency-Key` [characters]", "scheduling.gateway.idempotency:MAX_KEY_CHARS", "400", "integration/test_gateway_idempotency.py::test_a_key_that_is_none_is_said_to_be_so"),
+)  # fmt: skip
+TENANTS = (
+    Row("strings, objects and arrays of a body", "scheduling.gateway.prepare:MAX_PARTS", "400", "integration/test_hostile_bodies.py::test_no_body_holds_up_the_event_loop"),
+    Row("messages of a request", "scheduling.gateway.openai_types:MAX_MESSAGES", "400"),
+    Row("answers and prompts of a request", "scheduling.gateway.openai_types:MAX_CHOICES", "400", "integration/test_gateway_several.py::test_what_is_too_many_or_mixed_is_refused"),
+    Row("tools of a request", "scheduling.gateway.openai_types:MAX_TOOLS", "400"),
+    Row("images, audio and video of a request", "scheduling.gateway.media:MAX_MEDIA", "400"),
+    Row("grammar or schema [bytes]", "scheduling.core.types:MAX_GRAMMAR_BYTES", "400", "integration/test_gateway_grammar.py::test_what_is_larger_than_the_tier_allows_is_refused_by_its_field_and_the_limit"),
+    Row("requests in flight", "its entitlements' concurrency", "429 `concurrency`", "integration/test_key_and_user_limits.py::test_requests_in_flight_are_bounded_and_free_the_place_when_they_end"),
+    Row("money of a month", "its hard budgets, and what is in flight", "429 `budget_exceeded`", "integration/test_budgets.py::test_a_hard_budget_is_overrun_by_at_most_what_is_in_flight"),
+    Row("thresholds of a budget", "scheduling.core.money:MAX_ALERTS", "400", "unit/telemetry/test_statements.py::test_thresholds_that_are_none_are_refused"),
+    Row("lines of a statement in one JSON answer", "telemetry.api.statements:MAX_LINES", "400"),
+    Row("files, batches and lines", "settings of [limits.md](limits.md#files-and-batches)", "413, 429", "integration/test_batches.py::test_what_a_client_sends_is_bounded_and_refused_with_its_reason"),
+    Row("prompts remembered of a pool", "scheduling.state.history:KEPT", "who holds most gives", "unit/gateway/test_pool_forecasts.py::test_embeddings_of_known_prompts_are_bounded"),
+    Row("tenants with predictors of a pool", "scheduling.core.estimate.chain:TENANTS_KEPT", "the longest unheard of goes", "unit/estimation/test_tenant_histories.py::test_tenants_are_bounded_and_the_longest_unheard_of_goes_with_all_it_held"),
+    Row("points of prefixes", "scheduling.core.placement:POINTS_KEPT", "the oldest go", "unit/gateway/test_prefix.py::test_memory_is_bounded_and_keeps_what_was_used_last"),
+    Row("ended requests while the database is away", "scheduling.state.types:LEDGER_KEPT", "the oldest are dropped", "integration/test_lost_state.py::test_what_is_kept_is_bounded"),
+)  # fmt: skip
+ENGINES = (
+    Row("tokens of a request, in or out", "scheduling.core.ledger:MAX_TOKENS", "our own count", "integration/test_broken_engines.py::test_absurd_usage_reaches_neither_ledger_nor_hours_nor_quotas"),
+    Row("cached tokens of a request", "its input", "none", "unit/telemetry/test_statements.py::test_cached_tokens_beyond_the_input_are_not_believed"),
+    Row("usage of an answer", "what was asked and seen", "our own count", "integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count"),
+    Row("frame of a stream [bytes]", "scheduling.gateway.sse:MAX_FRAME_BYTES", "the request fails", "unit/gateway/test_gateway_sse.py::test_a_frame_without_end_is_given_up"),
+    Row("head of an answer [bytes]", "scheduling.gateway.engine_connection:MAX_HEAD_BYTES", "the request fails"),
+    Row("answer to a control call [bytes]", "scheduling.engines.client:MAX_BODY_BYTES", "the replica is not believed"),
+    Row("requests that it says it runs or queues", "scheduling.engines.figures:MAX_REQUESTS", "unknown"),
+    Row("a pause that it asks for [s]", "scheduling.gateway.attempts:MAX_PAUSE_S", "shortened"),
+    Row("spent of an account, as the board says it [picos]", "scheduling.core.money:MAX_PICOS", "0"),
+)  # fmt: skip
+TABLES = (
+    ("What a stranger can send", STRANGERS),
+    ("What a tenant can raise", TENANTS),
+    ("What an engine can report", ENGINES),
+)
+
+
+def value(bound: str) -> str:
+    """A row's bound as the page shows it."""
+    module, colon, name = bound.partition(":")
+    if not colon or " " in bound:
+        return bound
+    figure = getattr(import_module(module), name)
+    return f"{figure:,} (`{name}`, {module})" if figure < 10**15 else f"10^{len(str(figure)) - 1} (`{name}`, {module})"
+
+
+def unbounded(kinds: list[type[serializers.ModelSerializer]]) -> list[str]:
+    """Fields that a person writes by REST, text or list, that no length, choice or check bounds."""
+    found = []
+    for kind in kinds:
+        for name, field in kind().fields.items():
+            if field.read_only or not isinstance(field, serializers.CharField | serializers.JSONField):
+                continue
+            column = next((f for f in kind.Meta.model._meta.concrete_fields if f.name == field.source), None)
+            if getattr(field, "max_length", None) or (column is not None and column.max_length):
+                continue
+            if isinstance(column, models.JSONField) and column.validators:
+                continue
+            found.append(f"{kind.Meta.model.__name__}.{name}")
+    return found
+
+
+def page() -> str:
+    lines = [
+        "# Bounds",
+        "",
+        "For operators and reviewers: everything that somebody else chooses the size of, and where it ends. Written by",
+        "`python -m tests.support.bounds`, which reads the figures from the code; a test compares. Every text that people write",
+        "by REST has a length, a choice or a check (the same test). Settings: [settings.md](settings.md); connections: [limits.md](limits.md).",
+        "",
+    ]
+    for title, rows in TABLES:
+        lines += [f"## {title}", "", "| what | bound | beyond it | test |", "|---|---|---|---|"]
+        lines += [
+            f"| {row.what} | {value(row.bound)} | {row.then} | {f'`tests/{row.test}`' if row.test else NO_TEST} |"
+            for row in rows
+        ]
+        lines.append("")
+    tested = sum(bool(row.test) for _, rows in TABLES for row in rows)
+    lines += [f"{sum(len(rows) for _, rows in TABLES)} bounds, {tested} with a test that is named here.", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    import os
+
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    django.setup()
+    print(page(), end="")
