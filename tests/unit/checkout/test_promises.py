@@ -132,3 +132,9 @@ def test_a_row_that_differs_from_its_variants_is_named(old: str, new: str, fault
     changed = re.sub(old, new, PAGE)
     assert changed != PAGE
     assert any(fault in line for line in apart(changed)), list(apart(changed))
+
+
+def test_the_page_counts_how_many_are_kept() -> None:
+    rows = [found.group(0) for found in ROW.finditer(PAGE)]
+    partly = sum("Partly" in row for row in rows)
+    assert f"{len(rows) - partly} of {len(rows)} are shown as they are written, {partly} partly:" in PAGE
