@@ -1,7 +1,8 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { Spending, Usage } from "../../api/catalog";
 import { get } from "../../api/client";
-import { category } from "../../charts/palette";
+import { category, tenantColor } from "../../charts/palette";
+import { useTenantColors } from "../../charts/useTenantColors";
 import { Meter } from "../../components/Meter";
 import { Segmented } from "../../components/Segmented";
 import { money, percent, text } from "../../lib/format";
@@ -49,6 +50,7 @@ function BudgetsLeft({ tenant }: { tenant?: string }) {
 /** What was spent each day, stacked by whom or what, and what budgets have left. */
 export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: string; to: string; by: Group; onBy: (group: Group) => void }) {
   const dark = useDark();
+  const slots = useTenantColors();
   const choices = BY.filter((group) => !(tenant && group === "tenant"));
   const group = choices.includes(by) ? by : choices[0]!;
   const { data } = useQuery({
@@ -59,6 +61,7 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
   });
   const chart = data && barsOf(data.rows, group, NAMES);
   const total = data && totalOf(data.rows).cost;
+  const color = (place: number): string => (group === "tenant" ? tenantColor(chart!.names[place]!, slots, dark) : category(place, dark));
   const wide = chart ? 100 / chart.bars.length : 0;
   return (
     <div className="mb-4 space-y-3">
@@ -79,7 +82,7 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
                   const height = (part / chart.most) * 40;
                   below += height;
                   return (
-                    <rect key={`${bar.day} ${chart.names[place]}`} x={x * wide + wide * 0.1} width={wide * 0.8} y={40 - below} height={height} fill={category(place, dark)}>
+                    <rect key={`${bar.day} ${chart.names[place]}`} x={x * wide + wide * 0.1} width={wide * 0.8} y={40 - below} height={height} fill={color(place)}>
                       <title>{`${bar.day} ${chart.names[place]}: ${money(part, chart.currency)}`}</title>
                     </rect>
                   );
@@ -94,7 +97,7 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
             <ul aria-label="Names in the chart" className="mt-2 flex flex-wrap gap-x-4 gap-y-1 text-xs text-soft">
               {chart.names.map((name, place) => (
                 <li key={name} className="flex items-center gap-1.5">
-                  <span aria-hidden="true" className="size-2.5 rounded-sm" style={{ background: category(place, dark) }} />
+                  <span aria-hidden="true" className="size-2.5 rounded-sm" style={{ background: color(place) }} />
                   {name}
                 </li>
               ))}
