@@ -372,13 +372,14 @@ def test_a_page_opened_in_an_outage_says_what_cannot_be_seen_and_recovers_by_its
 def _well(tabs: dict[str, Page]) -> None:
     """What pages say again once it is over."""
     if "/" in tabs:
-        expect(tabs["/"].get_by_test_id("connection")).to_have_attribute("data-state", "live")
+        connection = tabs["/"].get_by_test_id("connection")
+        expect(connection).to_have_attribute("data-state", "live", timeout=RECOVERED_MS)
     if "/alerts" in tabs:
         expect(tabs["/alerts"].get_by_text("cannot be evaluated")).to_have_count(0, timeout=RECOVERED_MS)
     if "/welcome" in tabs:
-        expect(tabs["/welcome"].get_by_role("heading", name="Everything is set up")).to_be_visible()
+        expect(tabs["/welcome"].get_by_role("heading", name="Everything is set up")).to_be_visible(timeout=RECOVERED_MS)
     if "/queue" in tabs:
-        expect(tabs["/queue"].get_by_role("region", name="Running requests")).to_be_visible()
+        expect(tabs["/queue"].get_by_role("region", name="Running requests")).to_be_visible(timeout=RECOVERED_MS)
 
 
 def test_without_the_database_every_page_says_so_since_when_and_comes_back_by_itself(
