@@ -82,7 +82,7 @@ function Left({ tenant }: { tenant: string }) {
     <ul className="space-y-2 text-sm">
       <li>
         This month: {compact(total.requests)} requests, {compact(ofPeriod.month)} tokens, <strong className="font-medium">{total.cost === undefined ? "in several currencies" : total.cost.currency ? money(total.cost.sum, total.cost.currency) : "no price is set"}</strong>{" "}
-        <Link className="link" to={`/tenants/${enc(tenant)}/usage`}>
+        <Link className="link underline" to={`/tenants/${enc(tenant)}/usage`}>
           details
         </Link>
       </li>
