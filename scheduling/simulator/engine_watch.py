@@ -55,13 +55,21 @@ class EngineWatch:
         for name, credit in self._credits.items():
             self._limited[name] = waits and credit.binds(self._view.backends[name])
 
+    def waiting(self, name: str) -> int:
+        """Sequences in an engine's own queue."""
+        engine = self._engines[name].engine
+        return len(engine.inbox) - engine.taken + len(engine.live) - len(engine.admitted)
+
+    def hurry(self, name: str) -> float:
+        """:attr:`scheduling.core.prefill_credit.PrefillCredit.hurry` of a replica."""
+        return self._credits[name].hurry
+
     def look(self, now_s: float) -> None:
         """Takes every engine's counters, and lets the view have the credits and speeds that follow."""
         for name, each in self._engines.items():
             engine, credit, seen = each.engine, self._credits[name], self._view.backends[name]
             sums = engine.counters
-            waiting = len(engine.inbox) - engine.taken + len(engine.live) - len(engine.admitted)
-            counted = Counters(now_s, sums.steps, sums.prefill_tokens, sums.output_tokens, waiting)
+            counted = Counters(now_s, sums.steps, sums.prefill_tokens, sums.output_tokens, self.waiting(name))
             credit.seen(counted, self._limited[name])
             self._speeds[name].seen(counted, self._limited[name])
             seen.prefill_per_s = self._speeds[name].tokens_per_s

@@ -56,6 +56,11 @@ class Recorded:
         return self.outcome != "refused" and self.wait_s is not None
 
     @property
+    def whole(self) -> bool:
+        """Whether its answer came whole, so that nobody saw its first token."""
+        return self.outcome == "completed" and self.wait_s is not None and self.ttft_s is None
+
+    @property
     def turned_away(self) -> bool:
         """Whether its pool refused it for a reason that a replay with admission decides anew."""
         return not self.ran and self.reason in DECIDED_ANEW

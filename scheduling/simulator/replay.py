@@ -6,8 +6,10 @@ granted; :class:`scheduling.core.scheduler.Scheduler` decides here as it does th
 :class:`scheduling.simulator.cluster.Cluster` has a queue in every replica instead, as a policy inside vLLM has.)
 
 What a grant took comes back ``signal_s`` after it was over: prefill credit after the first token, slot and KV cache
-after the last one. Live that is the way from an engine over a gateway to the leader's next grant. What is predicted to
-be prefilled by then counts no more (:class:`scheduling.core.prefill_pace.PrefillPace`, as live).
+after the last one. Live that is the way from an engine over a gateway to the leader's next grant. Nobody sees the first
+token of an answer that comes whole: its credit comes back, as live, with that of a stream granted later to the same
+replica, at a look at the engine's queue in which it waits no more, or at its end. What is predicted to be prefilled
+when the next grant reaches the engine counts no more (:class:`scheduling.core.prefill_pace.PrefillPace`, as live).
 
 With an :class:`scheduling.simulator.admission.Admission` a request passes it when it arrives, as it does live: it runs
 at once, waits up to its tier's longest wait, or is refused, and a preemptible one may be ended for an owner. Clients
@@ -32,7 +34,7 @@ from scheduling.core.entitlement import TICK_S
 from scheduling.core.evictions import entitled_to_room
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import read_points
-from scheduling.core.prefill_pace import PrefillPace
+from scheduling.core.prefill_pace import WHOLE_AT_ONCE, PrefillPace
 from scheduling.core.registry import make_ordering
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step import RESERVED
@@ -154,6 +156,7 @@ class Replay:
         self._paces = [PrefillPace() for _ in replicas]
         self._prefill_held = [0] * len(self.engines)  # of each one's prefill credit, by what has no first token
         self._prefill_owned = [0] * len(self.engines)  # of those: by owners of reserved capacity
+        self._unseen: list[dict[str, Life]] = [{} for _ in self.engines]  # whole answers that hold credit, as granted
         self._bounded = any(replica.prefill_tokens != 0 for replica in replicas)
         self._paced = NEVER  # when the next prediction is to be looked at
 
@@ -334,6 +337,7 @@ class Replay:
     def _count(self) -> None:
         """A second has passed: credits and speeds follow what engines did, as long as anything is left."""
         self._watch.look(self._now_s)
+        self._look_at_queues()
         if self._admission is not None:
             self._counted += 1
             self._admission.look(self._now_ms)
@@ -400,8 +404,10 @@ class Replay:
             life.prefilled = cached
             self.cached_tokens += cached
         need = grant.request.prefill_tokens
-        self._paces[number].granted(self._prefill_held[number], need, False, self._now_s * 1000.0)
+        self._paces[number].granted(self._prefill_held[number], need, request.whole, self._now_s * 1000.0)
         self._hold(number, grant.request, need)
+        if request.whole:
+            self._unseen[number][grant.request.id] = life
         self._rouse(number)
 
     def _hold(self, number: int, request: QueuedRequest, tokens: int) -> None:
@@ -413,23 +419,54 @@ class Replay:
         request_id = life.sim.queued.id
         if self._running.get(request_id) is not life:
             return  # it was evicted meanwhile
-        self._firsts.add(request_id)
-        self._give_credit_back(life)
-        if self._admission is not None:
-            self._admission.first_token(request_id)
+        if life.sim.whole:
+            return
+        unseen = list(self._unseen[life.replica].values())[:WHOLE_AT_ONCE]
+        before = [one for one in unseen if one.sim.arrival_fs < life.sim.arrival_fs]
+        self._told(life.replica, [life, *before], self._steps[life.replica])  # engines take prompts as they come
+
+    def _look_at_queues(self) -> None:
+        """What an engine says of its queue: whole answers that wait there no more have been prefilled, but for the last
+        of them, which may be in the middle. The latest grants it may not have counted. One where nothing waits although
+        requests wait here is faster than was thought (``scheduling/state/scripts/prefilled.lua``)."""
+        now_ms = self._now_s * 1000.0
+        for number, backend in enumerate(self._view.backends.values()):
+            pace, waiting = self._paces[number], self._watch.waiting(backend.id)
+            until_fs = self._kernel.now_fs - to_fs(pace.unseen_ms(0.0, self._steps[number]) / 1000.0)
+            found = [life for life in self._unseen[number].values() if life.sim.arrival_fs < until_fs]
+            done = max(0, len(found) - waiting - (pace.per_ms > 0))
+            kept = found[done : done + 1] if pace.per_ms > 0 else []
+            if done:
+                self._told(number, found[:done], sum(life.sim.queued.prefill_tokens for life in kept))
+            hurry, held = self._watch.hurry(backend.id), self._prefill_held[number]
+            idle = not waiting and found and hurry != 1.0 and len(self._scheduler) > 0
+            if idle and pace.ahead(held, self._steps[number], to_s(self._signal_fs) * 1000.0, now_ms) > 0:
+                pace.faster(hurry)
+
+    def _told(self, number: int, lives: Sequence[Life], begun: int) -> None:
+        """First tokens are known to have come, on one replica; ``begun``: of what is still held, may be prefilled."""
+        for life in lives:
+            request_id = life.sim.queued.id
+            self._firsts.add(request_id)
+            self._give_credit_back(life)
+            if self._admission is not None:
+                self._admission.first_token(request_id)
+        given = sum(life.sim.queued.prefill_tokens for life in lives)
+        oldest_ms = to_s(min(life.sim.arrival_fs for life in lives)) * 1000.0
+        self._paces[number].first_token(self._prefill_held[number], given, oldest_ms, begun, self._now_s * 1000.0)
 
     def _give_credit_back(self, life: Life) -> None:
+        self._unseen[life.replica].pop(life.sim.queued.id, None)
         room.first_token(self._view, life.sim.queued, _name(life.replica))
-        number, need = life.replica, life.sim.queued.prefill_tokens
-        self._hold(number, life.sim.queued, -need)
-        granted_ms, now_ms = to_s(life.sim.arrival_fs) * 1000.0, self._now_s * 1000.0
-        self._paces[number].first_token(self._prefill_held[number], need, granted_ms, self._steps[number], now_ms)
+        self._hold(life.replica, life.sim.queued, -life.sim.queued.prefill_tokens)
 
     def _ended(self, life: Life) -> None:
         request_id = life.sim.queued.id
         if self._running.get(request_id) is not life:
             return  # it was evicted meanwhile
         del self._running[request_id]
+        if request_id not in self._firsts:
+            self._give_credit_back(life)  # nobody saw its first token
         self._firsts.discard(request_id)
         request = self._requests.pop(request_id)
         granted_fs = life.sim.arrival_fs

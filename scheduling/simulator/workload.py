@@ -55,6 +55,7 @@ class SimRequest:
     label: str = ""  # family or category, for summaries only
     important: bool = True  # False: relegated first (QoServe's low priority)
     base_tokens: float = 0.0  # output expected of its category before calibration (DriftSched)
+    whole: bool = False  # its answer comes whole: nobody sees its first token
     blocks: tuple[int, ...] = ()  # of its prompt, chained ids (``simulator/prefix_cache.py``); empty: shared with none
 
     @property

@@ -102,6 +102,7 @@ class Traffic:
             entitlement = row.entitlement or row.tenant
             limit = self.concurrency.get(entitlement, 0)
             sim.queued = replace(sim.queued, entitlement=entitlement, concurrency=limit)
+            sim.whole = row.whole
             requests.append(sim)
         return requests
 

@@ -219,3 +219,27 @@ def test_engines_by_priority_are_told_the_policys_own_order():
         early = replace(soon, queued=replace(soon.queued, ttlt_deadline_s=30.0))
         found = replay.run([first, late, early])
         assert [o.index for o in sorted(found, key=lambda o: o.ttft_s + o.arrival_s)] == expected
+
+
+def test_nobody_sees_the_first_token_of_a_whole_answer_and_its_credit_comes_back_all_the_same():
+    """At a look at the engine's queue, with a stream's first token, or at its end: once, and later than a stream's."""
+    longest_s = []
+    for whole in (False, True):
+        replay, work = replay_of(2000, replicas=1), [request(n, 0.0, 1500, 100, BATCH) for n in range(40)]
+        for one in work:
+            one.whole = whole
+        outcomes = replay.run(work)
+        assert not any(o.refused for o in outcomes)
+        assert {backend.prefill_used for backend in replay.view.backends.values()} == {0}
+        longest_s.append(max(o.wait_s for o in outcomes))
+    assert longest_s[1] > longest_s[0] + 0.5
+
+
+def test_a_stream_s_first_token_gives_back_what_whole_answers_before_it_held():
+    def waited(streams: int) -> float:
+        work = [request(n, 0.0, 1500, 100, BATCH) for n in range(40)]
+        for n, one in enumerate(work):
+            one.whole = n % 2 >= streams
+        return max(o.wait_s for o in replay_of(2000, replicas=1).run(work))
+
+    assert waited(1) < waited(0)
