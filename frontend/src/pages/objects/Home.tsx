@@ -52,7 +52,7 @@ function Latency({ tenant }: { tenant: string }) {
     { label: "Answered", unit: "24 h", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
     { label: "First token", unit: "p95", right: true, by: (row) => row.p95, cell: (row) => text(seconds(row.p95 ?? undefined)) },
     { label: "Whole answer", unit: "p95", right: true, by: (row) => row.whole, cell: (row) => text(seconds(row.whole ?? undefined)) },
-    { label: "Promised", right: true, cell: (row) => (row.ttft !== null ? `first token in ${text(seconds(row.ttft))}` : row.ttlt !== null ? `answer in ${text(seconds(row.ttlt))}` : "nothing") },
+    { label: "SLO", right: true, cell: (row) => (row.ttft !== null ? `first token in ${text(seconds(row.ttft))}` : row.ttlt !== null ? `answer in ${text(seconds(row.ttlt))}` : "nothing") },
     {
       label: "",
       right: true,
@@ -166,7 +166,7 @@ function Connect({ tenant }: { tenant: string }) {
   );
 }
 
-/** A member's own page: keys, what is left, what it cost, latency against the promise, how to connect. */
+/** A member's own page: keys, what is left, what it cost, latency against the SLO, how to connect. */
 export function Home() {
   const staff = user.role !== "member";
   const visible = useCatalog<Tenant>("tenants", {}, !staff); // a member sees their own
@@ -199,7 +199,7 @@ export function Home() {
             </div>
             <div className="panel min-w-0 p-4">
               <h2 className="mb-2 flex flex-wrap items-center gap-3 text-sm font-medium">
-                Latency against the promise
+                Latency against the SLO
                 <Link className="link font-normal" to={requestsOf({ tenant })}>
                   its requests
                 </Link>

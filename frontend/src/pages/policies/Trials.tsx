@@ -169,7 +169,7 @@ function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; tr
           <section className="space-y-2">
             <h3 className="label">Replay compared with the active version</h3>
             <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">
-              <Badge tone={gate.passed ? "good" : gate.hurts === false ? "plain" : "bad"}>{gate.passed ? "better" : gate.hurts === false ? "not better, hurts nobody" : "not passed"}</Badge> {gate.reason}
+              <Badge tone={gate.passed ? "good" : gate.hurts === false ? "plain" : "bad"}>{gate.passed ? "better" : gate.hurts === false ? "not better, no tier is worse" : "not passed"}</Badge> {gate.reason}
             </p>
             {gate.gain !== undefined && <p className="text-sm text-soft">Reward raised by {gate.gain.toFixed(4)} on average, and by at least {(gate.least_gain ?? 0).toFixed(4)} with 95 % confidence.</p>}
             <Pairs title="In time by tier, of all asked for" rows={gate.attainment} format={(value) => text(percent(value))} />

@@ -111,7 +111,7 @@ export function Batches({ tenant }: { tenant: string }) {
           <h2 id="batches-title" className="text-sm font-semibold">
             Batches
           </h2>
-          <p className="max-w-4xl text-sm text-soft">Files of requests that run on idle capacity, behind everybody who waits for an answer. They are created with a key, at /v1/batches.</p>
+          <p className="max-w-4xl text-sm text-soft">Files of requests that run on idle capacity, behind all interactive requests. They are created with a key, at /v1/batches.</p>
         </div>
         {projects.length > 0 && (
           <label className="flex items-center gap-1.5 text-sm text-soft">
