@@ -168,6 +168,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("sessions/{session}/revoke", "post"): ((401, 403, 404, 204, 404, 404, 204), None),
     ("audit", "get"): (EVERY_ROLE, None),
     ("audit/export", "get"): (EVERY_ROLE, None),
+    ("owners", "get"): (EVERY_ROLE, None),
     ("audit/{audit}", "get"): (ACMES, None),
     ("engine-check", "post"): (_admin_changes(EVERY_ROLE), {"url": "http://127.0.0.1:1"}),
     ("setup", "post"): (_admin_changes(EVERY_ROLE, 201), {"tenant": TENANT}),
