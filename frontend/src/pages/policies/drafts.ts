@@ -35,9 +35,9 @@ export function withoutValue(objects: readonly Tried[], kind: string, name: stri
 export function thresholds(settings: Record<string, number>): string[] {
   const say = (name: string, format: (value: number) => string) => (settings[name] === undefined ? "unknown" : format(settings[name]));
   return [
-    `SLO attainment of a tier falls by ${say("drop", (value) => text(percent(value)))} or more, told with ${say("alarm", (value) => text(percent(value)))} chance of a false alarm`,
+    `SLO attainment of a tier falls by ${say("drop", (value) => text(percent(value)))} or more, reported with ${say("alarm", (value) => text(percent(value)))} chance of a false alarm`,
     `p95 wait of a tier grows above ${say("wait_factor", String)} times what it was and above ${say("starvation_s", waited)}`,
     `a request waits longer than ${say("starvation", String)} times the p99 wait of before`,
-    `nobody could watch it for a minute; and it is not kept with fewer than ${say("least_canary", String)} requests`,
+    `there were no figures for a minute; it is not kept with fewer than ${say("least_canary", String)} requests`,
   ];
 }
