@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('telemetry', '0021_money'),
+        ('telemetry', '0020_money'),
     ]
 
     operations = [
