@@ -19,8 +19,8 @@ import httpx
 from controlplane.embedded.vllm_cpu import install, serve
 from controlplane.experiments.instance import ROOT, ExperimentError, free_port
 from scheduling.core.calibration import LoggedStep
-from scheduling.engines.kinds.vllm_plugin import PORT_ABOVE
 from scheduling.engines.vllm_plugin.fit import steps_of
+from scheduling.engines.vllm_plugin.settings import PORT_ABOVE
 
 READY_S: Final = 420.0  # weights are read, graphs are captured
 STOP_S: Final = 30.0

@@ -231,6 +231,7 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
             output_bound=row.wanted_output,
             expected_tokens=float(row.wanted_output) if _turned_away(row) else 0.0,
             wait_s=None if _turned_away(row) else 0.0,
+            ttft_s=row.ttft_s,
             outcome=row.outcome,
             reason=row.reason if _turned_away(row) else "",
         )

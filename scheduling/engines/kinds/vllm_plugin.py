@@ -21,8 +21,8 @@ from scheduling.engines import figures
 from scheduling.engines.client import SCRAPE_TIMEOUT_S, EngineError, EngineProtocolError, StepPage
 from scheduling.engines.kinds import vllm
 from scheduling.engines.kinds.openai import MAX_CONTEXT
+from scheduling.engines.vllm_plugin.settings import PORT_ABOVE
 
-PORT_ABOVE = 1000  # of the plugin's ``port``, above the one that vLLM serves at
 MAX_LINES = 4000  # that are read of one answer
 MAX_FIGURE = 1e15
 

@@ -10,6 +10,8 @@ from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.step_time import StepTime, load_preset
 
+PORT_ABOVE = 1000  # of the plugin's ``port``, above the one that vLLM serves at
+
 NAME = "quartermaster"  # of the entry in ``--additional-config``
 _KINDS = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "dict": (dict,)}
 

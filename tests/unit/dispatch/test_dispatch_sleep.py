@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduling.dispatch.health import SLEEP_AGAIN_S, WAKE_AGAIN_S, WAKE_S
+from scheduling.dispatch.health import SLEEP_AGAIN_S, WAKE_AGAIN_S
+from scheduling.dispatch.watched import WAKE_S
 from tests.unit.dispatch.test_dispatch_health import Ward, ward
 
 

@@ -16,8 +16,8 @@ from tests.support.gateway_world import TIER
 
 FIELDS: dict[str, Any] = {
     "state": "pending", "model": "m", "detail": "It is wrong.", "what": "body", "limit": 5, "input": 3, "output": 4,
-    "inflight": 2, "need": 9, "waited_s": 1.5, "period": "day", "used": 7, "left": "2h0m0s", "original": "req_1",
-    "how": "stop", "of": "key", "more": "", "currency": "EUR",
+    "inflight": 2, "need": 9, "waited_s": 1.5, "wakes_s": 20.0, "period": "day", "used": 7, "left": "2h0m0s",
+    "original": "req_1", "how": "stop", "of": "key", "more": "", "currency": "EUR",
 }  # fmt: skip
 ENDED = [r for r in Reason if ENDINGS[r].outcome is not Outcome.COMPLETED]
 

@@ -11,6 +11,7 @@ where only acme's load does. Left to the tests of estimates: what was learned fr
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,9 +141,11 @@ def _read(world: worlds.World) -> dict[str, Any]:
         told = answer.json() if "json" in answer["Content-Type"] else answer.content.decode()
         if isinstance(told, dict):
             told = {name: value for name, value in told.items() if name not in CLOCK}
-        headers = {
-            name: value for name, value in answer.headers.items() if name != "Content-Length"
-        }  # follows the body
+        headers = {  # a length follows its body; a file is named by the second
+            name: re.sub(r"[0-9]{8}T[0-9]{6}Z", "", value)
+            for name, value in answer.headers.items()
+            if name != "Content-Length"
+        }
         found[path] = (answer.status_code, told, headers)
     return found
 

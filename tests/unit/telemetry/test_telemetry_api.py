@@ -61,7 +61,15 @@ MATRIX = {
 
 # test_tuning_api.py, test_queue_api.py
 OURS = ("telemetry.", "controlplane.")
-ELSEWHERE = ("controlplane.tuning.api", "controlplane.lab.api", "controlplane.tuning.lengths", "telemetry.api.queue")
+ELSEWHERE = (
+    "controlplane.tuning.api",
+    "controlplane.lab.api",
+    "controlplane.tuning.lengths",
+    "controlplane.signin.views",
+    "controlplane.batches.api",
+    "controlplane.batches.urls",
+    "telemetry.api.queue",
+)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ NO_FORMS = {
     "audit": "is only read",
     "people": "are read; accounts come from invitations, the identity provider or a dialog on the page",
     "sessions": "are begun by signing in",
+    "owners": "are written by the operator of a cluster",
 }
 POLICY = "has a page of its own in the console, with a preview"
 PAGE = "the form stands on its page"
