@@ -23,6 +23,7 @@ from tenants.models.records import digest_of
 
 MOST_FAULTS = 100  # that are listed
 CHUNK = 1_000
+RETAINED_MEANWHILE = 3  # looks, where retention keeps taking entries away under them
 FIELDS = (
     "number", "at", "actor", "via", "address", "action", "outcome", "kind", "object", "tenant", "before", "after",
     "request_id", "digest",
@@ -44,34 +45,48 @@ class Report:
 
 
 def verify(anchor: str = "") -> Report:
-    """Reads the whole chain and says where it is broken. ``anchor``: the ``end`` of an earlier report."""
+    """Reads the whole chain and says where it is broken. ``anchor``: the ``end`` of an earlier report. Writers are held
+    up only for a moment: what is written while it reads belongs to the next report."""
+    for _ in range(RETAINED_MEANWHILE):
+        with transaction.atomic():
+            head = AuditHead.locked()
+        report = _verify_to(head, anchor)
+        with transaction.atomic():
+            now = AuditHead.locked()
+            beyond = AuditEntry.objects.filter(number__gt=now.number).count()
+        if now.base_number == head.base_number:
+            break  # else retention took away entries under the reader
+    if beyond:
+        report.fault(f"Put in: {beyond} entries with numbers above {now.number}, the last that was written.")
+    return report
+
+
+def _verify_to(head: AuditHead, anchor: str) -> Report:
     report = Report()
-    with transaction.atomic():
-        head = AuditHead.locked()
-        number, digest = head.base_number, head.base_digest
-        anchored = f"{number}:{digest}" == anchor or not anchor
-        first_id: int | None = None
-        for entry in AuditEntry.objects.filter(number__isnull=False).order_by("number").iterator(CHUNK):
-            first_id = entry.pk if first_id is None else min(first_id, entry.pk)
-            assert entry.number is not None
-            report.entries += 1
-            if entry.number != number + 1:
-                gone = f"{number + 1}" if entry.number == number + 2 else f"{number + 1} to {entry.number - 1}"
-                report.fault(f"Missing: entry {gone}.")
-            elif entry.digest != digest_of(entry, digest):
-                report.fault(f"Changed, put in or moved: entry {entry.number} ({entry}).")
-            number, digest = entry.number, entry.digest
-            anchored = anchored or f"{number}:{digest}" == anchor
-        report.end = f"{number}:{digest}"
-        if (number, digest) != (head.number, head.digest):
-            report.fault(f"Missing: the end of the log. It ends at entry {number}, and {head.number} were written.")
-        if not anchored:
-            report.fault(f"Written anew: the anchor {anchor.partition(':')[0]} is not in this chain.")
-        _check_beginning(report, head)
-        for pk in AuditEntry.objects.filter(number__isnull=True).values_list("pk", flat=True).iterator(CHUNK):
-            report.unchained += 1
-            if first_id is not None and pk > first_id:
-                report.fault(f"Put in: the row with id {pk} is not in the chain (or an older release wrote it).")
+    number, digest = head.base_number, head.base_digest
+    anchored = f"{number}:{digest}" == anchor or not anchor
+    first_id: int | None = None
+    for entry in AuditEntry.objects.filter(number__lte=head.number).order_by("number").iterator(CHUNK):
+        first_id = entry.pk if first_id is None else min(first_id, entry.pk)
+        assert entry.number is not None
+        report.entries += 1
+        if entry.number != number + 1:
+            gone = f"{number + 1}" if entry.number == number + 2 else f"{number + 1} to {entry.number - 1}"
+            report.fault(f"Missing: entry {gone}.")
+        elif entry.digest != digest_of(entry, digest):
+            report.fault(f"Changed, put in or moved: entry {entry.number} ({entry}).")
+        number, digest = entry.number, entry.digest
+        anchored = anchored or f"{number}:{digest}" == anchor
+    report.end = f"{number}:{digest}"
+    if (number, digest) != (head.number, head.digest):
+        report.fault(f"Missing: the end of the log. It ends at entry {number}, and {head.number} were written.")
+    if not anchored:
+        report.fault(f"Written anew: the anchor {anchor.partition(':')[0]} is not in this chain.")
+    _check_beginning(report, head)
+    for pk in AuditEntry.objects.filter(number__isnull=True).values_list("pk", flat=True).iterator(CHUNK):
+        report.unchained += 1
+        if first_id is not None and pk > first_id:
+            report.fault(f"Put in: the row with id {pk} is not in the chain (or an older release wrote it).")
     return report
 
 

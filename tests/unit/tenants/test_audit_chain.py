@@ -105,6 +105,27 @@ def test_a_row_that_was_put_in_beside_the_chain_is_found(world: worlds.World) ->
     assert [fault.partition(":")[0] for fault in faults()] == ["Put in"]
 
 
+def test_a_row_that_was_put_in_behind_the_end_is_found(world: worlds.World) -> None:
+    end = log()[-1]
+    row = AuditEntry(actor="eve", via="api", action="create", kind="tenant", object_id="x", number=end + 1, digest="0")
+    AuditEntry.objects.bulk_create([row])
+    assert [fault.partition(":")[0] for fault in faults()] == ["Put in"]
+
+
+def test_what_is_written_while_the_chain_is_read_is_no_fault(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log()
+    read = audit_chain._check_beginning
+
+    def meanwhile(report: audit_chain.Report, head: AuditHead) -> None:
+        services.save(actor=SYSTEM, instance=Slo(slug="meanwhile", ttft_s=1.0, tbt_s=0.1))
+        read(report, head)
+
+    monkeypatch.setattr(audit_chain, "_check_beginning", meanwhile)
+    assert faults() == []
+
+
 def test_a_chain_that_was_computed_anew_does_not_hold_an_earlier_end(world: worlds.World) -> None:
     numbers = log()
     anchor = audit_chain.verify().end
