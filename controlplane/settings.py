@@ -282,6 +282,8 @@ SPECTACULAR_SETTINGS = {
         "InFlightState": "telemetry.api.answers.IN_FLIGHT",
         "LabRunState": "telemetry.models.LabRun.STATES",
         "RequestOutcome": "telemetry.models.OUTCOMES_OF_REQUESTS",
+        "BudgetScope": "tenants.models.metering.BudgetScope.choices",
+        "TokenScope": "tenants.models.credentials.TokenScope.choices",
         "InvitationStatus": ["open", "used", "revoked", "expired"],
         "RoleGiven": "tenants.models.people.Role.choices",
         "ScalingMode": "tenants.models.capacity.ScalingMode.choices",

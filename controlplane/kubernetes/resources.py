@@ -183,6 +183,7 @@ def _field(kind: Kind, field: Field, *, fixed: bool) -> dict[str, Any]:
         "flag": {"type": "boolean"},
         "time": {"type": "string", "format": "date-time"},
         "names": {"type": "array", "items": {"type": "string"}, "maxItems": 1000},
+        "shares": {"type": "array", "items": {"type": "integer"}, "maxItems": 8},
         "params": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     }
     schema = dict(types[field.type])

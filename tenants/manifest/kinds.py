@@ -34,6 +34,7 @@ from tenants.models import (
     Tier,
 )
 from tenants.models.limits import OF_KEY, OF_USER
+from tenants.validators import validate_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Field:
 
     path: str
     attribute: str
-    type: str  # text, whole, number, money, flag, time, names, params, ref
+    type: str  # text, whole, number, money, flag, time, names, shares, params, ref
     ref: builtins.type[Model] | None = None
     nullable: bool = False
     required: bool = False
@@ -63,6 +64,7 @@ class Field:
             "flag": ("true or false", isinstance(value, bool)),
             "time": ("a time with zone, such as 2026-11-21T08:00:00Z", _time(value) is not None),
             "names": ("a list of names", isinstance(value, list) and all(isinstance(v, str) for v in value)),
+            "shares": ("a list of whole numbers", isinstance(value, list) and all(type(v) is int for v in value)),
             "params": ("parameters by name", isinstance(value, dict)),
         }[self.type]
         if not fits:
@@ -112,7 +114,8 @@ def field_of(model: type[Model], attribute: str, path: str, names: bool) -> Fiel
     column = model._meta.get_field(attribute)
     assert isinstance(column, models.Field)
     if isinstance(column, models.JSONField):
-        return Field(path, attribute, "names" if column.default is list else "params")
+        kind = "shares" if validate_shares in column.validators else "names" if column.default is list else "params"
+        return Field(path, attribute, kind)
     kind = next(kind for of, kind in _TYPES if isinstance(column, of))
     ref = column.related_model if kind == "ref" else None
     return Field(

@@ -157,7 +157,7 @@ def test_other_parameters_are_put_on_trial_watched_and_taken_back(page: Page, ru
     canary = page.get_by_test_id("canary")
     expect(canary).to_contain_text("serves as version")
     expect(page.locator("#serving").locator("..").locator("..")).to_contain_text("debt_s")
-    canary.get_by_role("button", name="Guard rails").click()
+    canary.get_by_role("button", name="Before and after").click()
     expect(page.get_by_role("dialog")).to_contain_text("Guard rails during the trial")
     assert axe.serious(page) == []
     page.get_by_role("dialog").get_by_role("button", name="Close").click()

@@ -68,7 +68,7 @@ class Fleet:
     def __init__(self, redis_url: str, gateways: int) -> None:
         self.catalog = specs.load_catalog()
         self.url = redis_url
-        self.feed = UsageFeed(RedisBoard(redis_url), dict, lambda: self.catalog)
+        self.feed = UsageFeed(RedisBoard(redis_url), dict, catalog=lambda: self.catalog)
         self.gateways = [Quotas(RespConnection(redis_url, name=f"g{n}")) for n in range(gateways)]
         for gateway in self.gateways:
             gateway.configure(self.catalog)
@@ -159,7 +159,7 @@ def test_a_refusal_says_how_much_and_until_when(redis_url: str) -> None:
     _world(hard_amount=Decimal("12.5"), currency="USD")
     fleet = Fleet(redis_url, 1)
     now_s = datetime(2026, 11, 30, 22, 0, tzinfo=UTC).timestamp()
-    told = PoolUsage(now_s, "2026-11-30", "2026-11", {}, {"acme tenant ": str(13 * PICOS)})
+    told = PoolUsage(now_s, "2026-11-30", "2026-11", spent={"acme tenant ": str(13 * PICOS)})
     fleet.told(now_s, {"llama": told})
     with pytest.raises(Refusal) as caught:
         fleet.gateways[0].budgets.begin(_asked(), "a", now_s)

@@ -302,10 +302,18 @@ async def test_forged_internal_headers_do_not_travel(world: World) -> None:
         await client.post(
             "/v1/completions",
             json={"model": "demo", "prompt": "x"},
-            headers={"x-request-id": "req_forged", "x-forwarded-for": "1.2.3.4", "x-quartermaster-tenant": "other"},
+            headers={
+                "x-request-id": "req_forged",
+                "x-forwarded-for": "1.2.3.4",
+                "x-quartermaster-tenant": "other",
+                "x-gateway-inference-fairness-id": "other",
+                "x-llm-d-inference-objective": "other",
+            },
         )
     [head] = world.engines[0].heads
-    assert set(head) == {"", "host", "content-type", "accept", "x-request-id", "content-length"}
+    told = {f"x-{who}-inference-{what}" for who in ("gateway", "llm-d") for what in ("fairness-id", "objective")}
+    assert set(head) == {"", "host", "content-type", "accept", "x-request-id", "content-length"} | told
+    assert "other" not in {head[name] for name in told}
     assert head["x-request-id"] != "req_forged"
 
 

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema ae558f399eab3e07, body c9b356f5158bdcb9
+// schema 13966f1ea78ee8d9, body 1b96037c9b83c21e
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -302,7 +302,7 @@ export interface components {
              *     * `user` - one user
              *     * `key` - one key
              */
-            scope: components["schemas"]["BudgetScopeEnum"];
+            scope: components["schemas"]["BudgetScope"];
             /** @description Amount a month. Passing it raises an alert. Empty: none. */
             soft_amount: string | null;
             /** @description Name of the tenant. */
@@ -315,7 +315,7 @@ export interface components {
          *     * `key` - one key
          * @enum {string}
          */
-        BudgetScopeEnum: "tenant" | "project" | "user" | "key";
+        BudgetScope: "tenant" | "project" | "user" | "key";
         BudgetSpent: {
             /** @description False where the budget is a user's and the ledger no longer has all of the month. */
             complete: boolean;
@@ -912,7 +912,7 @@ export interface components {
              *     * `all` - all: everything its owner may do
              *     * `read` - read: what its owner may see, and no change
              */
-            scope: components["schemas"]["ScopeFd6Enum"];
+            scope: components["schemas"]["TokenScope"];
             /** @description active, expired or revoked. */
             status: components["schemas"]["CredentialStatus"];
             /** @description The whole token. Shown only in this answer: keep it now. */
@@ -2141,12 +2141,6 @@ export interface components {
          */
         ScalingMode: "off" | "advise" | "automatic";
         /**
-         * @description * `all` - all: everything its owner may do
-         *     * `read` - read: what its owner may see, and no change
-         * @enum {string}
-         */
-        ScopeFd6Enum: "all" | "read";
-        /**
          * @description * `dedicated` - dedicated: reserved, may burst
          *     * `guaranteed` - guaranteed: reserved, never bursts
          *     * `elastic` - elastic: baseline over time, owed debt
@@ -2462,12 +2456,18 @@ export interface components {
              *     * `all` - all: everything its owner may do
              *     * `read` - read: what its owner may see, and no change
              */
-            scope: components["schemas"]["ScopeFd6Enum"];
+            scope: components["schemas"]["TokenScope"];
             /** @description active, expired or revoked. */
             status: components["schemas"]["CredentialStatus"];
             /** @description In whose name it acts. */
             user: string;
         };
+        /**
+         * @description * `all` - all: everything its owner may do
+         *     * `read` - read: what its owner may see, and no change
+         * @enum {string}
+         */
+        TokenScope: "all" | "read";
         Told: components["schemas"]["RequestStory"] | components["schemas"]["AliveRequest"];
         Trial: {
             at: string;
