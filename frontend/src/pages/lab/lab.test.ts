@@ -46,7 +46,7 @@ it("an interval of a share ends where shares end", () => {
 
 it("beside simulated figures stands how far they are from live ones, and unknown is not shown as good", () => {
   const trust = { at: "2026-11-22T10:00:00Z", requests: 420, figures: {}, worst: 0.08, trusted: true };
-  expect(trustOf({ pool: "chat", trust })).toMatchObject({ tone: "good", label: "error up to 8.0 %" });
+  expect(trustOf({ pool: "chat", trust })).toMatchObject({ tone: "plain", label: "error up to 8.0 %" });
   expect(trustOf({ pool: "chat", trust: { ...trust, worst: 0.31, trusted: false } })).toMatchObject({ tone: "warn", label: "error up to 31.0 %" });
   expect(trustOf({ pool: "chat", trust: { ...trust, points: 1.25 } }).text).toContain("SLO attainment by at most 1.3 points");
   expect(trustOf({ pool: "chat", trust }).text).not.toContain("attainment");

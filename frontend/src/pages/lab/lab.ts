@@ -108,12 +108,12 @@ export function progress(run: Pick<LabRun, "state" | "done" | "total">): { ratio
 
 export type Measured = NonNullable<LabRun["trust"]>;
 
-/** Beside every simulated figure: how far such figures of this pool were from what happened. */
-export function trustOf({ trust, pool }: { trust?: Measured | null | undefined; pool: string }): { tone: "good" | "warn" | "plain"; label: string; text: string } {
+/** Beside every simulated figure: how far such figures of this pool were from what happened. Never green: it was measured in the past, and nobody may lead the pool now. */
+export function trustOf({ trust, pool }: { trust?: Measured | null | undefined; pool: string }): { tone: "warn" | "plain"; label: string; text: string } {
   if (!trust) return { tone: "plain", label: "error unknown", text: `The difference between simulated and live figures of pool ${pool} has not been measured yet.` };
   const worst = text(percent(trust.worst));
   return {
-    tone: trust.trusted ? "good" : "warn",
+    tone: trust.trusted ? "plain" : "warn",
     label: `error up to ${worst}`,
     text: `Simulated against live on pool ${pool}: p50 and p95 of first and last token differ by at most ${worst}${trust.points === undefined ? "" : `, and SLO attainment by at most ${trust.points.toFixed(1)} points`}, on ${trust.requests} requests.${trust.refused ? ` Refused: ${shownFigure(trust.refused[0] ?? 0, "%")} live, ${shownFigure(trust.refused[1] ?? 0, "%")} simulated.` : ""}`,
   };
