@@ -161,14 +161,15 @@ class Lifecycle:
                 prepared.raw_input = counted + prepared.media
         estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
         expected = estimated.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
-        self._quotas.budgets.begin(
-            Asked(
-                access.entitlement.tenant, access.key.project, identified.user, access.key.id, pool.id, pool.model,
-                estimated.estimate.input_tokens, estimated.estimate.output_bound,
-            ),
-            call.id,
-            call.received_s,
-        )  # fmt: skip
+        if self._quotas.budgets:
+            self._quotas.budgets.begin(
+                Asked(
+                    access.entitlement.tenant, access.key.project, identified.user, access.key.id, pool.id, pool.model,
+                    estimated.estimate.input_tokens, estimated.estimate.output_bound,
+                ),
+                call.id,
+                call.received_s,
+            )  # fmt: skip
         self._quotas.begin(access.entitlement.tenant, access.key.id, call.id, expected, call.received_s)
         return await self._admit(estimated)
 
