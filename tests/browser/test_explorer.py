@@ -32,7 +32,7 @@ def test_the_largest_come_first_by_a_click_and_columns_are_chosen(page: Page, st
     table.get_by_role("button", name="Waited").click()
     expect(page).to_have_url(re.compile("order=waited"))
     expect(page.get_by_text("largest by Waited")).to_be_visible()
-    assert stage.queries[-1]["order"] == ["waited"]
+    assert any(asked.get("order") == ["waited"] for asked in stage.queries)
     page.get_by_text("Columns", exact=True).click()
     page.get_by_role("checkbox", name="Key").check()
     expect(table.get_by_role("columnheader", name="Key")).to_be_visible()

@@ -133,7 +133,7 @@ export function Requests() {
   const offered = COLUMNS.map(({ id }) => id).filter((id) => id !== "backend" || user.role !== "member");
   const columns = chosen(query.get("columns")).filter((id) => offered.includes(id));
   const [known, setKnown] = useState<Known>({});
-  const { data, error, isPending, isFetchingNextPage, hasNextPage, fetchNextPage } = useInfiniteQuery({
+  const { data, error, isPending, isPlaceholderData, isFetchingNextPage, hasNextPage, fetchNextPage } = useInfiniteQuery({
     queryKey: ["requests", filters, order],
     queryFn: ({ pageParam, signal }) => requestsPage(filters, pageParam, order, signal),
     initialPageParam: "",
@@ -142,6 +142,7 @@ export function Requests() {
     // Older pages do not change; whoever reads them is not pulled back to the top.
     refetchInterval: ({ state }) => ((state.data?.pages.length ?? 0) > 1 ? false : REFRESH_MS),
   });
+  const ordered = COLUMNS.find(({ id }) => ORDERS[id] === order)?.label;
   const rows = data?.pages.flatMap((page) => page.results) ?? [];
   const searchedTo = data?.pages.at(-1)?.searched_to;
   const reached = searchedTo ? Date.parse(searchedTo) / 1000 : undefined;
@@ -206,12 +207,18 @@ export function Requests() {
       ) : (
         <>
           {order && (
-            <p className="mb-2 text-sm text-soft">
-              The {rows.length} largest by {COLUMNS.find(({ id }) => ORDERS[id] === order)!.label}
-              {reached !== undefined && `, of requests since ${moment(reached)}`}.
+            <p className="mb-2 text-sm text-soft" role="status">
+              {isPlaceholderData ? (
+                `Sorting by ${ordered}…`
+              ) : (
+                <>
+                  The {rows.length} largest by {ordered}
+                  {reached !== undefined && `, of requests since ${moment(reached)}`}.
+                </>
+              )}
             </p>
           )}
-          <div className="panel overflow-x-auto" role="region" aria-label="Ended requests" tabIndex={0}>
+          <div className={`panel overflow-x-auto ${isPlaceholderData ? "opacity-60" : ""}`} role="region" aria-label="Ended requests" aria-busy={isPlaceholderData} tabIndex={0}>
             <table className="w-full border-collapse text-sm">
               <thead>
                 <tr className="text-2xs text-faint">
