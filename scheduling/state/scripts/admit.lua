@@ -3,7 +3,7 @@
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill
 -- -> {granted|queued|refused|ended, backend or reason (queued: in how many ms a replica is awake), position or retry_ms, inflight, level, seq, attempt, what it
--- holds of a prefill credit}; with limits of a key or user in the record: their levels (`limits_said`), and by which of
+-- holds of a prefill credit}; with limits of a key or user in the record: their levels (`said`), and by which of
 -- them it was refused
 local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
 local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
@@ -23,7 +23,7 @@ if b[1] then level = level_now(b[1], b[2], rate, depth, now) or depth end
 local limits, exceeded
 local function answer(status, what, figure, seq, attempt, held)
   local said = {status, what, figure, inflight, rate > 0 and string.format('%.6f', level) or '', seq, attempt, held or 0}
-  if limits then said[9], said[10] = limits_said(limits), exceeded or '' end
+  if limits then said[9], said[10] = limiting().said(limits), exceeded or '' end
   return said
 end
 
@@ -90,14 +90,14 @@ end
 local record = tail_of(ARGV[10])
 limits = limits_at(record, now)
 if limits then
-  record = place_users(limits, record, now)
-  local over, what, first_ms, every_ms = over_limit(limits, ent_service)
+  record = limiting().place_users(limits, record, now)
+  local over, what, first_ms, every_ms = limiting().over(limits, ent_service)
   if over then
     local l = limits[over]
     local reason = l.user and 'user_limit' or 'key_limit'
     exceeded = over .. ' ' .. what
     if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
-    tell_limit(l, math.min(MAX_TOLD_MS, l.told + math.ceil(every_ms * SERVED_PER_RETURN)), now)
+    limiting().tell(l, math.min(MAX_TOLD_MS, l.told + math.ceil(every_ms * SERVED_PER_RETURN)), now)
     return wait(reason, math.ceil(first_ms + l.told))
   end
 end
@@ -157,7 +157,7 @@ local x = {
   work = tonumber(ARGV[7]), bytes = bytes, queued = 0, granted = 0, gateway = ARGV[9], seq = seq, served = 0, note = '-',
   pre = pre, record = record,
 }
-if limits then take_limits(limits, now) end
+if limits then limiting().take(limits, now) end
 if evicting then
   x.backend, x.granted, x.note = backend, now, 'direct'
   charge_prefill(id, x, credit, used, now)

@@ -29,8 +29,8 @@ if rate > 0 then
 end
 local limits = limits_at(x.record, now)
 if limits then
-  x.record = place_users(limits, x.record, now)
-  take_limits(limits, now)
+  x.record = limiting().place_users(limits, x.record, now)
+  limiting().take(limits, now)
 end
 if backend == '-' then
   x.queued = now

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from scheduling.state import script
-from scheduling.state.script import load_scripts, needed_of
+from scheduling.state.script import enclosed, load_scripts, needed_of
 
 SHARED = (
     """-- about this file
@@ -53,6 +53,19 @@ def test_what_only_a_function_uses_that_is_seldom_entered_is_declared_inside_it(
     often = needed_of((*SHARED, seldom), "return rarely(one())", ("rarely",))
     assert often.index("local function one") < often.index("local function rarely(...)")
     assert "..." not in needed_of((*SHARED, seldom), "return rarely(two())", ("rarely",)), "nothing is its own"
+
+
+def test_functions_of_a_script_are_made_inside_one_that_encloses_them() -> None:
+    """A function copies what it uses of the variables outside; beside them it would look for each of them."""
+    text = enclosed("local clock\n", "local A = 1\n\n-- about one\nlocal function one() return A end\n", "return one()")
+    outside, _, inside = text.partition("return (function()\n")
+    assert "local A = 1" in outside
+    assert "-- about one\nlocal function one" in inside
+    assert inside.rstrip().endswith("return one()\nend)()")
+    assert "(function()" not in enclosed("local clock\n", "local A = 1\n", "return A")
+    for name, made in load_scripts().items():
+        before = made.source.decode().partition("return (function()\n")[0].partition("local P = ")[2]
+        assert "function" not in before, f"{name}: beside the variables outside, not inside"
 
 
 def test_every_shared_file_is_read() -> None:

@@ -2,6 +2,11 @@
 -- in flight.
 
 -- `<charge> <scope>=<requests a minute>,<tokens a minute>,<concurrency> ...` in a record; nothing: it has none.
+local function is_limited(text)
+  local _, at = string.find(text, '"limits":"', 1, true)
+  return at and string.byte(text, at + 1) ~= 34  -- a quotation mark: they are empty
+end
+
 local LIMITS = '"limits":"([^"]+)"'
 local function limits_of(text)
   local words = string.match(text, LIMITS)
@@ -20,6 +25,7 @@ end
 
 -- What has a limit of concurrency and is in flight is counted together with its totals.
 local function count_limits(text, by)
+  if not is_limited(text) then return end
   for _, l in ipairs(limits_of(text) or {}) do
     if l.concurrency > 0 then
       local n = redis.pcall('HINCRBY', USING, l.name, by)
