@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -213,9 +213,9 @@ def _ms(values: list[float], percent: int) -> float:
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Stage]:
+def staged(folder: Path, instance: Callable[..., Up] = Up, cores: Sequence[int] = ()) -> Iterator[Stage]:
     """Engine and instance, on their cores. This process goes to the cores of everybody but the web process."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = cores or sorted(os.sched_getaffinity(0))
     own, rest = cores[-1], set(cores[:-1]) or set(cores)
     os.sched_setaffinity(0, rest)
     port = free_port()
@@ -225,7 +225,7 @@ def staged(folder: Path) -> Iterator[Stage]:
     ]
     with (folder / "engine.out").open("wb") as output:
         engine = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-    up = Up(folder / "home", ENGINE=f"http://127.0.0.1:{port}", QUARTERMASTER_ENGINE_SLOTS=str(SLOTS))
+    up = instance(folder / "home", ENGINE=f"http://127.0.0.1:{port}", QUARTERMASTER_ENGINE_SLOTS=str(SLOTS))
     try:
         up.start().wait_ready()
         pin(up.pid("web"), {own})
