@@ -18,7 +18,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.db.utils import InterfaceError, OperationalError
 
 QUIET_S = 60.0  # longer than Celery's longest pause between two tries (32 s)
-DATABASE_AWAY = (OperationalError, InterfaceError)
+DATABASE_ERRORS = (OperationalError, InterfaceError)
 _MOST = 1000  # kinds remembered
 KIND_BURST, KIND_PER_S = 30.0, 0.5  # lines of one kind: at once, and from then on
 ALL_BURST, ALL_PER_S = 500.0, 20.0  # lines of all kinds
@@ -40,7 +40,7 @@ class Repeats(logging.Filter):
         if record.levelno < logging.WARNING or getattr(record, _JUDGED, False):
             return True
         error = record.exc_info[1] if record.exc_info else None
-        if self._database_only and not isinstance(error, DATABASE_AWAY):
+        if self._database_only and not isinstance(error, DATABASE_ERRORS):
             return True
         # what a stranger sent is in the words of a suspicion: every one would be new
         about = "" if isinstance(error, SuspiciousOperation) else str(record.msg)

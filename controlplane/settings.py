@@ -62,7 +62,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "controlplane.web.security.ContentSecurityPolicy",
     "controlplane.web.plain_text.PlainText",
-    "controlplane.web.error_pages.DatabaseAway",
+    "controlplane.web.error_pages.DatabaseUnavailable",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

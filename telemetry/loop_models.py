@@ -160,7 +160,7 @@ class LabRun(models.Model):
     state = models.CharField(max_length=9, choices=STATES, default="queued")
     problem = models.CharField(max_length=300, blank=True)
     asked = models.JSONField(help_text="Policies, variants, replicas, SLOs.")
-    found = models.JSONField(default=dict, help_text="Policy and variant -> figures.")
+    figures = models.JSONField(default=dict, db_column="found", help_text="Policy and variant -> figures.")
     done = models.PositiveIntegerField(default=0)
     total = models.PositiveIntegerField()
     moved_at = models.DateTimeField(null=True, help_text="When a worker last made progress.")

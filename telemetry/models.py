@@ -327,10 +327,13 @@ class AlertRule(models.Model):
         return self.name
 
 
+ONE_TIME = "told"  # on the wire for as long as alerts are: readers of webhooks and of the REST API compare it
+
+
 class Alert(models.Model):
     """Something an operator should know, once. Delivered to the webhook, if one is configured.
 
-    One of a rule lasts until it is resolved; others are told and that is all.
+    One of a rule lasts until it is resolved; others are sent once and have no end.
     """
 
     at = models.DateTimeField(auto_now_add=True)
@@ -382,10 +385,10 @@ class Alert(models.Model):
 
     @property
     def state(self) -> str:
-        """``open`` or ``resolved`` of a rule's; ``told`` of others."""
+        """``open`` or ``resolved`` of a rule's; :data:`ONE_TIME` of others."""
         if self.resolved_at is not None:
             return "resolved"
-        return "told" if self.rule_id is None else "open"
+        return ONE_TIME if self.rule_id is None else "open"
 
 
 class AlertDelivery(models.Model):

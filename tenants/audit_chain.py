@@ -132,7 +132,7 @@ def _drop(rows: QuerySet[AuditEntry]) -> None:
     rows._raw_delete(rows.db)  # nothing refers to an entry
 
 
-def shown(entry: AuditEntry) -> dict[str, Any]:
+def exported(entry: AuditEntry) -> dict[str, Any]:
     """An entry as it is exported."""
     return {
         "number": entry.number,
@@ -155,7 +155,7 @@ def shown(entry: AuditEntry) -> dict[str, Any]:
 def lines(entries: Iterable[AuditEntry]) -> Iterator[str]:
     """JSON, one entry a line."""
     for entry in entries:
-        yield json.dumps(shown(entry), ensure_ascii=False) + "\n"
+        yield json.dumps(exported(entry), ensure_ascii=False) + "\n"
 
 
 def write_csv(entries: Iterable[AuditEntry], file: IO[str]) -> None:
@@ -163,6 +163,6 @@ def write_csv(entries: Iterable[AuditEntry], file: IO[str]) -> None:
     writer = csv.writer(file)
     writer.writerow(FIELDS)
     for entry in entries:
-        row = shown(entry)
+        row = exported(entry)
         values = [json.dumps(row[n]) if isinstance(row[n], dict | list) else row[n] for n in FIELDS]
         writer.writerow([f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t\r" and v else v for v in values])

@@ -46,7 +46,7 @@ def resource_of(owner: Owner) -> Owner:
     return Owner.objects.filter(kind="TokenPool", uid=owner.uid).first() or owner
 
 
-def are_found(pool: Pool) -> bool:
+def are_listed_by_cluster(pool: Pool) -> bool:
     """Whether a custom resource says where in the cluster this pool's replicas are: they are registered and removed by
     the operator, and a scaling driver only makes and ends them."""
     owner = owner_of(pool)

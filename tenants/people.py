@@ -127,7 +127,7 @@ def signed_in(*, user: User, issuer: str, subject: str, groups: list[str], grant
     return identity
 
 
-def found(identity: Identity, *, groups: list[str] | None, grant: Grant | None) -> None:
+def confirm(identity: Identity, *, groups: list[str] | None, grant: Grant | None) -> None:
     """The provider said that they are there. ``groups`` None: it did not say which ones they are in."""
     identity.checked_at, identity.trouble = timezone.now(), ""
     if groups is not None:

@@ -228,7 +228,7 @@ def notify(batch_id: int) -> bool:
     try:
         current_app.send_task("batches.work", (batch_id,), retry=False)
     except Exception as error:
-        log.warning("batch %d could not be rung for (%s); it is found later", batch_id, type(error).__name__)
+        log.warning("batch %d could not be announced (%s); it is found later", batch_id, type(error).__name__)
         return False
     return True
 

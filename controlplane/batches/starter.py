@@ -1,4 +1,4 @@
-"""Rings for batches that nobody works on: after a kill, a lost message, or an outage."""
+"""Starts batches that nobody works on: after a kill, a lost message, or an outage."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from scheduling.dispatch.ports import Sample
 
 log = logging.getLogger(__name__)
 
-RING_EVERY_S = 5.0
+LOOK_EVERY_S = 5.0
 
 
 class BatchStarter:
     """A sink of the recorder: every five seconds, in a process that leads a pool."""
 
     def __init__(self) -> None:
-        self._rung_s = 0.0
+        self._looked_s = 0.0
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         """Batches count their own."""
 
     def sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
         """Never raises: what is lost is made up for five seconds later."""
-        if abs(sample.at_s - self._rung_s) < RING_EVERY_S:
+        if abs(sample.at_s - self._looked_s) < LOOK_EVERY_S:
             return
-        self._rung_s = sample.at_s
+        self._looked_s = sample.at_s
         try:
             if services.due():
                 start_work()
         except Exception as error:
-            log.warning("open batches could not be rung for (%s)", type(error).__name__)
+            log.warning("open batches could not be announced (%s)", type(error).__name__)
 
 
 def start_work() -> None:

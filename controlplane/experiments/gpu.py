@@ -315,14 +315,14 @@ def page(report: Mapping[str, Any], command: str, day: str) -> str:
         first = by_tier.get("q1", {})
         cells = [
             key,
-            ", ".join(_said(share, 100, 0) for share in shares),
-            _said(part["goodput_per_s"], 1, 1),
-            _said(part["tokens_per_s"], 1, 0),
-            f"{_said(first.get('ttft_p50_s'), 1, 2)}, {_said(first.get('ttft_p95_s'), 1, 2)}",
-            f"{_said(steps.get('p50_s'), 1000, 1)}, {_said(steps.get('p95_s'), 1000, 1)}",
-            f"{_said(steps.get('chunk_p50'), 1, 0)}, {_said(steps.get('chunk_p95'), 1, 0)}",
-            _said(None if fit is None else fit["error"], 100, 1),
-            _said(None if simulated is None else simulated["in_time"], 100, 0),
+            ", ".join(_cell(share, 100, 0) for share in shares),
+            _cell(part["goodput_per_s"], 1, 1),
+            _cell(part["tokens_per_s"], 1, 0),
+            f"{_cell(first.get('ttft_p50_s'), 1, 2)}, {_cell(first.get('ttft_p95_s'), 1, 2)}",
+            f"{_cell(steps.get('p50_s'), 1000, 1)}, {_cell(steps.get('p95_s'), 1000, 1)}",
+            f"{_cell(steps.get('chunk_p50'), 1, 0)}, {_cell(steps.get('chunk_p95'), 1, 0)}",
+            _cell(None if fit is None else fit["error"], 100, 1),
+            _cell(None if simulated is None else simulated["in_time"], 100, 0),
             " to ".join(f"{load:g}" for load in part["load_average"]),
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -331,5 +331,5 @@ def page(report: Mapping[str, Any], command: str, day: str) -> str:
     return "\n".join(lines)
 
 
-def _said(value: float | None, times: float, digits: int) -> str:
+def _cell(value: float | None, times: float, digits: int) -> str:
     return "?" if value is None else f"{value * times:,.{digits}f}"

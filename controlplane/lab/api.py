@@ -135,11 +135,11 @@ class RunSerializer(serializers.ModelSerializer[LabRun]):
 
     class Meta:
         model = LabRun
-        exclude = ["found", "moved_at"]
+        exclude = ["figures", "moved_at"]
 
 
 class RunResultsSerializer(RunSerializer):
-    """A run with what has been found so far."""
+    """A run with its figures so far."""
 
     results = serializers.SerializerMethodField()
     trust = serializers.SerializerMethodField()
@@ -159,12 +159,12 @@ class AcceptedSerializer(RunSerializer):
     notice = serializers.SerializerMethodField(help_text="Empty, or why the run does not begin at once.")
 
     def get_notice(self, run: LabRun) -> str:
-        return "" if self.context["rung"] else NOT_NOTIFIED
+        return "" if self.context["notified"] else NOT_NOTIFIED
 
 
 def accepted(run: LabRun) -> Response:
     """Tells the workers and answers at once, whether they could be told or not."""
-    context = {"rung": runs.notify(run.pk)}
+    context = {"notified": runs.notify(run.pk)}
     return Response(AcceptedSerializer(run, context=context).data, status=status.HTTP_202_ACCEPTED)
 
 
@@ -188,7 +188,7 @@ class RunsView(_Lab, generics.ListAPIView[LabRun]):
     queryset = LabRun.objects.none()
 
     def get_queryset(self) -> QuerySet[LabRun]:
-        return LabRun.objects.select_related("recording").defer("found", "recording__packed")
+        return LabRun.objects.select_related("recording").defer("figures", "recording__packed")
 
     @extend_schema(summary="Runs of the lab, newest first", operation_id="lab_runs")
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +226,7 @@ class RunView(_Lab, APIView):
 
     @extend_schema(summary="Read a lab run", operation_id="lab_run", responses=RunResultsSerializer)
     def get(self, request: Request, run: int) -> Response:
-        """With what has been found so far: each figure's mean, its 95 % interval, and the paired difference to the
+        """With its figures so far: each one's mean, its 95 % interval, and the paired difference to the
         first policy. ``trust``: how far the pool's simulated figures were from live when that was last measured, null
         where it never was."""
         return Response(RunResultsSerializer(self.run()).data)

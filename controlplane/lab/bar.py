@@ -1,12 +1,12 @@
-"""`manage.py lab bar`: is anything that is shipped better than the default? In front, as the product serves.
+"""`manage.py lab bar`: is any shipped composition better than the default policy, in front of the engines?
 
-Every ordering by itself and those by deadline or cost inside modifiers, on each trace and load, with as many draws as
-are asked for: each draw has tiers of its own and a part of the recording of its own. A first few draws are run for all;
-what is then far behind the default is not run again, and says with how many draws it was.
+It runs every ordering alone, and the orderings by deadline or cost inside modifiers, on each trace at each load. A draw
+is one part of the recording with tiers drawn from one seed. All compositions run the first :data:`FIRST` draws; those
+that are then far behind the default do not run the others, and their rows show the smaller number of draws.
 
-Three questions are asked: is anything better by more than :data:`ALLOWED` points of requests in time on any of them; is
-the default's mean time to the last token without promises above that of ``mean_cost``; is it ahead of ``edf``,
-``hybrid`` and ``priority`` in the geometric mean over all of them?
+Three conditions are checked. No composition has more than :data:`ALLOWED` points more requests in time than the default
+on any trace and load. Without SLOs, the default's mean time to the last token is not above that of ``mean_cost``. The
+default is ahead of ``edf``, ``hybrid`` and ``priority`` in the geometric mean over all traces and loads.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from scheduling.simulator.servegen import is_servegen
 DEFAULT = "unified"
 WITHIN_MODIFIERS = ("edf", "hybrid", "mean_cost", "shortest")
 AROUND = ("bands", "relegate", "bands+relegate")
-RIVALS = ("edf", "hybrid", "priority")  # that are run with every draw, for the geometric mean
+RIVALS = ("edf", "hybrid", "priority")  # run with every draw, for the geometric mean
 UNPROMISED = (DEFAULT, "mean_cost")
-ALLOWED = 1.0  # points that another may be better
-FIRST = 3  # draws that everything is run with
-BEHIND = 5.0  # points behind the default after those, at which one is not run again
-BUSY = 10.0  # times as many requests a minute as Azure's traces have: a draw of ServeGen's is as much shorter
+ALLOWED = 1.0  # points by which another composition may be better
+FIRST = 3  # draws that all compositions run
+BEHIND = 5.0  # points behind the default after those: the other draws are not run
+BUSY = 10.0  # ServeGen has so many times the requests per minute of Azure's traces, so its draws are shorter
 
 
 def shipped() -> list[str]:
-    """The compositions that are compared, the default first."""
+    """The compositions to compare, the default first."""
     around = [f"{modifiers}+{name}" for name in WITHIN_MODIFIERS for modifiers in AROUND]
     others = [name for name in orderings() if name != DEFAULT]
     variants = [f"{DEFAULT}:relegate=2", f"relegate+{DEFAULT}:relegate=0", f"fair+{DEFAULT}"]
@@ -89,7 +89,7 @@ def with_policy(case: Case, policy: str) -> Case:
 
 
 def first_cases(asked: Asked, policies: Sequence[str]) -> list[Case]:
-    """What everything is run with, by draw: policies of one draw share what is prepared for it."""
+    """The draws that all compositions run, ordered by draw: its policies share what is prepared for it."""
     cases = []
     for trace, load in asked.mixes():
         for case in asked.draws(trace, load)[:FIRST]:
@@ -98,13 +98,13 @@ def first_cases(asked: Asked, policies: Sequence[str]) -> list[Case]:
 
 
 def unpromised_cases(asked: Asked) -> list[Case]:
-    """What the default's mean time without promises is judged by."""
+    """Runs without SLOs, of the default and of the policy it is compared with."""
     draws = [case for trace, load in asked.mixes() for case in asked.draws(trace, load, promises=False)]
     return [with_policy(case, policy) for case in draws for policy in UNPROMISED]
 
 
 def further_cases(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figures]) -> list[Case]:
-    """The other draws, of what is not far behind."""
+    """The other draws, for compositions that are not far behind."""
     cases = []
     for trace, load in asked.mixes():
         draws = asked.draws(trace, load)
@@ -149,11 +149,11 @@ class Result:
 
     @property
     def best(self) -> Line:
-        """What is better than the default by most."""
+        """The composition furthest above the default."""
         return max((line for line in self.lines if line.policy != DEFAULT), key=lambda line: line.better)
 
     def geometric(self) -> dict[str, float]:
-        """Geometric mean over all of the default's requests in time and of its rivals' [%]."""
+        """Geometric mean over all traces and loads of the share in time, for the default and its rivals [%]."""
         means = {}
         ran = {line.policy for line in self.lines}
         for policy in (name for name in (DEFAULT, *RIVALS) if name in ran):
@@ -162,11 +162,13 @@ class Result:
         return means
 
     def failures(self) -> list[str]:
-        """The conditions that are not met, a sentence each."""
+        """The conditions that are not met, one sentence each."""
         failures = []
         for line in self.lines:
             if line.policy != DEFAULT and line.better > ALLOWED:
-                failures.append(f"{line.policy} is {line.better:.1f} points better on {line.trace} at {line.load:g}")
+                failures.append(
+                    f"{line.policy} is {line.better:.1f} points above the default on {line.trace} at {line.load:g}"
+                )
         for row in self.unpromised:
             if row.low > 0:
                 failures.append(
@@ -175,9 +177,8 @@ class Result:
         means = self.geometric()
         for policy in means.keys() - {DEFAULT}:
             if means[policy] > means[DEFAULT]:
-                failures.append(
-                    f"{policy} is ahead in the geometric mean: {means[policy]:.1f} to {means[DEFAULT]:.1f} %"
-                )
+                both = f"{means[policy]:.1f} to {means[DEFAULT]:.1f} %"
+                failures.append(f"{policy} is ahead of the default in the geometric mean: {both}")
         return failures
 
 
@@ -203,8 +204,8 @@ def result_of(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figure
     return Result(lines, unpromised)
 
 
-HEADING = "In front, as this product serves"
-LIMITED = "In front, with limits"
+HEADING = "In front of the engines"
+LIMITED = "In front of the engines, with limits"
 
 
 def heading(asked: Asked) -> str:
@@ -214,29 +215,29 @@ def heading(asked: Asked) -> str:
 def section(result: Result, asked: Asked, policies: Sequence[str], day: date, command: str) -> str:
     """The page's section, computed on ``day`` by ``command``."""
     best, means = result.best, result.geometric()
-    entry = "everybody is let in"
+    entry = "every request is admitted"
     if asked.limits:
-        entry = "requests pass the product's admission (`--limits`), and what is refused was not in time"
+        entry = "admission limits apply (`--limits`), and a refused request counts as late"
     seeds = f"{asked.first_seed} to {asked.first_seed + asked.seeds - 1}"
     out = [
         f"## {heading(asked)}",
         "",
-        f"Simulated on {day.isoformat()}, policies in front of {asked.replicas} replicas of {Case('', '').preset}:",
-        "automatic prefill credit, 5 ms from a token to the grant that follows, engines in policy order",
-        f"([lab.md](../guide/lab.md)); {entry}.",
-        f"{asked.seeds} draws (seeds {seeds}), each of {asked.minutes:g} minutes from a different part of the",
-        f"recording (ServeGen: {60 * asked.minutes / BUSY:g} s, an hour apart). A policy more than {BEHIND:g} points",
-        f"behind the default after {FIRST} draws was not run on the others. *Of the bound*: the share in time, divided",
-        "by the share that no scheduler can exceed. *Better*: points above the default's share in time on the same",
-        "draws, with the 95 % interval.",
-        *([] if set(policies) >= set(shipped()) else ["Only a selection of the shipped policies was run."]),
-        f"On {machine()}:",
+        f"Simulated on {day.isoformat()}, with policies in front of {asked.replicas} replicas of",
+        f"{Case('', '').preset}, automatic prefill credit, 5 ms between a token and the grant that follows it,",
+        f"and engines that follow the policy's order ([lab.md](../guide/lab.md)); {entry}.",
+        f"{asked.seeds} draws (seeds {seeds}), each {asked.minutes:g} minutes from a different part of the recording",
+        f"(ServeGen: {60 * asked.minutes / BUSY:g} s, an hour apart). A policy that was more than {BEHIND:g} points",
+        f"behind the default after {FIRST} draws did not run the others. *Of the bound*: the share in time, divided by",
+        "the share that no scheduler can exceed. *Better*: points above the default's share in time on the same draws,",
+        "with the 95 % interval.",
+        *([] if set(policies) >= set(shipped()) else ["Only some of the shipped policies were run."]),
+        f"Machine: {machine()}.",
         "",
         f"```\n{command}\n```",
         "",
         f"* Furthest above the default: `{best.policy}` on {best.trace} at {best.load:g},",
-        f"  {best.better:+.1f} points ({best.low:+.1f} to {best.high:+.1f}). At most {ALLOWED:g} is accepted.",
-        "* Geometric mean of the share in time: "
+        f"  {best.better:+.1f} points ({best.low:+.1f} to {best.high:+.1f}). The condition is at most {ALLOWED:g}.",
+        "* Geometric mean of the shares in time: "
         + ", ".join(f"`{name}` {value:.1f} %" for name, value in means.items())
         + ".",
         *(f"* **Not met**: {failure}." for failure in result.failures()),
@@ -251,7 +252,7 @@ def section(result: Result, asked: Asked, policies: Sequence[str], day: date, co
         out += [
             f"### {trace} at {load:g} of capacity",
             "",
-            f"The bound: all {bound['bound']:.1f} % in time, {by_tier}.",
+            f"Bound on the share in time: {bound['bound']:.1f} % of all requests ({by_tier}).",
             "",
         ]
         head = ["policy", "draws", "all in time %", "of the bound %", *tiers, "better", "95 %", "tokens/s"]
@@ -269,7 +270,7 @@ def section(result: Result, asked: Asked, policies: Sequence[str], day: date, co
     out += [
         "### Without SLOs",
         "",
-        "The same draws with all requests in one class and no SLO: mean time to the last token [s].",
+        "Mean time to the last token [s] on the same draws, with all requests in one class and without SLOs.",
         "",
         "| trace | load | `unified` | `mean_cost` | longer % | 95 % |",
         "|---|---|---|---|---|---|",

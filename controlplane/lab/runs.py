@@ -40,7 +40,7 @@ from tenants.models import Pool
 log = logging.getLogger(__name__)
 
 BUDGET_S = 15.0  # of one message: it is delivered again after a minute
-STILL = timedelta(seconds=60)  # a run on which nobody worked for so long is rung for again
+STILL = timedelta(seconds=60)  # a run on which nobody worked for so long is announced again
 LARGEST = 32 * 1024 * 1024  # bytes of a trace that somebody brings, as it comes and unpacked
 READ_S = 60.0  # for reading one
 ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
@@ -159,13 +159,13 @@ def again(run: LabRun, author: str) -> LabRun:
 
 
 def notify(run_id: int) -> bool:
-    """Tells a worker of a run, within a second or not at all; whether it was told. A lost ring is made up for within
-    two minutes."""
+    """Tells a worker of a run, within a second or not at all; whether it was told. A lost message is made up for
+    within two minutes."""
     try:
         # By its name: the web process would import all that tasks import, seconds of work and 85 MB of it.
         current_app.send_task("telemetry.run_lab", (run_id,), retry=False)
     except Exception as error:
-        log.warning("lab run %d could not be rung for (%s); the next sweep does", run_id, type(error).__name__)
+        log.warning("lab run %d could not be announced (%s); the next sweep does", run_id, type(error).__name__)
         return False
     return True
 
@@ -214,11 +214,11 @@ def table(run: LabRun) -> list[dict[str, Any]]:
     """Policy by policy and figure by figure: mean, 95 % interval, and the difference to the first policy with its own.
     Of a run that is not done: of the variants that every policy has."""
     spec = _asked(run)
-    complete = [v for v in _variants(spec) if all(_key(policy, v) in run.found for policy in spec.policies)]
+    complete = [v for v in _variants(spec) if all(_key(policy, v) in run.figures for policy in spec.policies)]
     if not complete:
         return []
     figures_by_policy: dict[str, Sequence[Figures]] = {
-        policy: [run.found[_key(policy, variant)] for variant in complete] for policy in spec.policies
+        policy: [run.figures[_key(policy, variant)] for variant in complete] for policy in spec.policies
     }
     rows = []
     for policy, figures in compare(figures_by_policy).items():
@@ -247,7 +247,7 @@ def _key(policy: str, variant: int) -> str:
 def _missing(run: LabRun, spec: Asked) -> Iterator[tuple[str, str, int]]:
     for variant in _variants(spec):
         for policy in spec.policies:
-            if _key(policy, variant) not in run.found:
+            if _key(policy, variant) not in run.figures:
                 yield _key(policy, variant), policy, variant
 
 
@@ -297,9 +297,9 @@ def _store(run_id: int, key: str, figures: Figures) -> bool:
         run = LabRun.objects.select_for_update().get(pk=run_id)
         if run.state != "running":
             return False
-        run.found[key] = figures
-        run.done, run.moved_at = len(run.found), timezone.now()
-        run.save(update_fields=["found", "done", "moved_at"])
+        run.figures[key] = figures
+        run.done, run.moved_at = len(run.figures), timezone.now()
+        run.save(update_fields=["figures", "done", "moved_at"])
     return True
 
 

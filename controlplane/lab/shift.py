@@ -139,7 +139,7 @@ def run_job(job: Job) -> Figures:
     if job.mode == "oracle":
         later = replace(pool, rows=rows_of(job.kind, 2000 + job.seed, SETTINGS.window_s, 0.0))
         best, _ = study(later, serving, SETTINGS, job.seed)
-        outcomes = loop.run_told(BEFORE_S, best or serving)
+        outcomes = loop.run_with_change(BEFORE_S, best or serving)
     else:
         outcomes = loop.run()
     first = rows[0].arrival_s  # outcomes count from the first arrival

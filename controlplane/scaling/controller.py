@@ -123,7 +123,7 @@ class Controller:
 
     def _register(self, pool: Pool, driver: Driver) -> None:
         """The catalog has the engines that the driver has, as far as it can tell."""
-        there = None if ownership.are_found(pool) else driver.replicas()
+        there = None if ownership.are_listed_by_cluster(pool) else driver.replicas()
         if there is None:
             return
         spec = pool_spec(pool)

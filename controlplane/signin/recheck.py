@@ -76,7 +76,7 @@ class Recheck:
             return
         match self._provider.ask(identity.subject, grant):
             case There(claims, renewed):
-                people.found(identity, groups=people.groups_in(claims, self._claim), grant=renewed)
+                people.confirm(identity, groups=people.groups_in(claims, self._claim), grant=renewed)
                 self._silent = False
             case Gone(reason):
                 people.end(identity, reason)

@@ -9,9 +9,9 @@ from django.template.loader import render_to_string
 from django.urls import is_valid_path
 from django.views.defaults import page_not_found
 
-from controlplane.log_dedup import DATABASE_AWAY
+from controlplane.log_dedup import DATABASE_ERRORS
 from controlplane.web.middleware import Refusing
-from telemetry.feed.sources import Away, sources
+from telemetry.feed.sources import Outage, sources
 
 DATABASE_RETRY_S = 10
 PAGE_RETRY_S = 5  # a page that could not be shown asks again by itself
@@ -25,21 +25,21 @@ def notice(
     *,
     retry_s: int = 0,
     code: str = "",
-    away: Away | None = None,
+    outage: Outage | None = None,
 ) -> HttpResponse:
     """HTML for browsers; ``{"detail": text}``, with ``code`` for programs, under ``/api/`` and for whoever does not
     accept HTML.
 
-    ``away``: the source whose absence this is; programs get its code and since when, browsers ask again by themselves.
+    ``outage``: the source that does not answer; programs get its code and since when, browsers ask again by themselves.
     """
     answer: HttpResponse
     if request.path.startswith("/api/") or not request.accepts("text/html"):
         more = {"code": code} if code else {}
-        if away is not None:
-            more = {"code": away.code, **away.as_json()}
+        if outage is not None:
+            more = {"code": outage.code, **outage.as_json()}
         answer = JsonResponse({"detail": text, **more}, status=status)
     else:
-        again_s = PAGE_RETRY_S if away is not None and request.method == "GET" else 0
+        again_s = PAGE_RETRY_S if outage is not None and request.method == "GET" else 0
         # without context processors: neither session nor database may be needed to say this
         page = render_to_string("notice.html", {"request": request, "title": title, "text": text, "again_s": again_s})
         answer = HttpResponse(page, status=status)
@@ -60,35 +60,35 @@ def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     return notice(request, 404, "Page not found", "There is nothing at this path. /api/v1/schema lists the API.")
 
 
-def database_away(request: HttpRequest) -> HttpResponse:
+def database_unavailable(request: HttpRequest) -> HttpResponse:
     """Whoever asks cannot be told from anybody else, and nothing can be read or changed: since when, and what works."""
-    away = sources.database_away()
+    outage = sources.database_outage()
     return notice(
         request,
         503,
         "The database does not answer",
-        f"The database does not answer, {away.since_in_words()}. Settings, requests, usage and alerts cannot be read "
+        f"The database does not answer, {outage.since_in_words()}. Settings, requests, usage and alerts cannot be read "
         "or changed, nobody can log in, and alert rules are not evaluated. Inference continues with the "
         "last known configuration. Try again in a moment; an open page does so automatically.",
         retry_s=DATABASE_RETRY_S,
-        away=away,
+        outage=outage,
     )
 
 
-class DatabaseAway(Refusing):
+class DatabaseUnavailable(Refusing):
     """Answers at once while the database refuses: each page would wait ten seconds for a connection, and hold a thread.
 
     By the look that this process takes every two seconds; one that is merely slow is waited for.
     """
 
     def refusal(self, request: HttpRequest) -> HttpResponse | None:
-        return database_away(request) if sources.database_refuses else None
+        return database_unavailable(request) if sources.database_refuses else None
 
 
 def failed(request: HttpRequest) -> HttpResponse:
     """Django's handler of exceptions nobody caught. A database that is away is not a fault of this page: 503."""
-    if isinstance(sys.exc_info()[1], DATABASE_AWAY):
-        return database_away(request)
+    if isinstance(sys.exc_info()[1], DATABASE_ERRORS):
+        return database_unavailable(request)
     return notice(
         request,
         500,

@@ -149,7 +149,7 @@ class LocalStore:
 
 
 _local = LocalStore()
-_away = False
+_redis_failed = False
 
 
 @lru_cache(maxsize=1)
@@ -203,18 +203,18 @@ class Attempt:
 
 def begin(name: str, address: str) -> tuple[Attempt | None, Refusal | None]:
     """Counts a password that is about to be checked; one of the two answers is None."""
-    global _away
+    global _redis_failed
     keys = _Keys.of(name, address)
     url = settings.QUARTERMASTER_REDIS_URL
     if url:
         try:
             result = _begin(_shared(url), keys)
         except redis.RedisError as error:
-            if not _away:
+            if not _redis_failed:
                 log.warning("Redis is away (%s): passwords are counted in this process only", type(error).__name__)
-            _away = True
+            _redis_failed = True
         else:
-            _away = False
+            _redis_failed = False
             return result
     return _begin(_local, keys)
 

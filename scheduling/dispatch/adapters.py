@@ -90,7 +90,7 @@ class AdapterHomes:
         self._specs: dict[str, AdapterSpec] = {}
         self._may_load = False
         self._replicas: dict[str, _Replica] = {}
-        self._told: Mapping[str, tuple[bool, frozenset[str]]] | None = None  # what shared state was told last
+        self._published: Mapping[str, tuple[bool, frozenset[str]]] | None = None  # what shared state has
         self._nowhere_since: dict[str, float] = {}
         self._unseen: set[str] = set()  # inherited from another leader, whose word stands until they were looked at
 
@@ -111,8 +111,8 @@ class AdapterHomes:
             for name in replica.failures.keys() - self._specs.keys():
                 del replica.failures[name]
         if self._specs or had:
-            self._told = None
-            self._start(self._tell_quietly(), "adapters")
+            self._published = None
+            self._start(self._try_to_publish(), "adapters")
 
     def of(self, replica: str) -> frozenset[str]:
         """What a replica has."""
@@ -160,14 +160,14 @@ class AdapterHomes:
             if lost := before - r.loaded:
                 log.warning("backend %s: adapters are gone: %s", replica, ", ".join(sorted(lost)))
         self._unseen.discard(replica)
-        await self._tell_quietly()
+        await self._try_to_publish()
 
     def forget(self, replica: str) -> None:
         """It does not serve any more: what it had is not known."""
         unseen = replica in self._unseen
         self._unseen.discard(replica)
         if (self._replicas.pop(replica, None) is not None or unseen) and self._specs:
-            self._start(self._tell_quietly(), "adapters")
+            self._start(self._try_to_publish(), "adapters")
 
     # --- loading
 
@@ -191,7 +191,7 @@ class AdapterHomes:
         now_s, found = self._clock(), set()
         for name in set(names):
             spec = self._specs.get(name)
-            known = all(self._known(c.id) for c in serving)
+            known = all(self._was_read(c.id) for c in serving)
             if (
                 not serving
                 or (spec is not None and not known)
@@ -206,7 +206,7 @@ class AdapterHomes:
             del self._nowhere_since[name]
         return found
 
-    def _known(self, replica: str) -> bool:
+    def _was_read(self, replica: str) -> bool:
         r = self._replicas.get(replica)
         return r is not None and r.read_s is not None
 
@@ -248,14 +248,14 @@ class AdapterHomes:
         why = f"could not be loaded from {spec.source}: " + (why or "it said that it did, and does not list it")
         r.failures[spec.name] = _Failure(why[:WHY_CHARS], self._clock() + pause_s, pause_s)
         log.warning("backend %s: adapter %s %s; not asked again for %.0f s", replica, spec.name, why, pause_s)
-        await self._tell_quietly()
+        await self._try_to_publish()
         self._on_home()  # another replica may be asked
 
     # --- shared state
 
-    async def tell(self, *, again: bool = False) -> None:
+    async def publish(self, *, again: bool = False) -> None:
         """Says in shared state who has what. ``again``: also where nothing changed, as it may have been lost."""
-        if self._unseen or (not self._specs and self._told == {}):
+        if self._unseen or (not self._specs and self._published == {}):
             return
         homes = {
             name: (
@@ -264,12 +264,12 @@ class AdapterHomes:
             )
             for name, spec in self._specs.items()
         }
-        if again or homes != self._told:
+        if again or homes != self._published:
             await self._store.set_adapters(self._epoch, homes)
-            self._told = homes
+            self._published = homes
 
-    async def _tell_quietly(self) -> None:
+    async def _try_to_publish(self) -> None:
         try:
-            await self.tell()
+            await self.publish()
         except StateUnavailable:
-            self._told = None  # the next look says it
+            self._published = None  # the next look says it

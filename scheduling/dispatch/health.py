@@ -32,9 +32,9 @@ from scheduling.dispatch.watched import (
     offer_of,
     patience_s,
     return_patience_s,
-    said_of_steps,
     serves,
     state_why,
+    step_status,
     wanted_credit,
 )
 from scheduling.engines.client import EngineError, EngineMetrics
@@ -179,7 +179,7 @@ class BackendMonitor:
                     limits_why=why,
                     credit_why=credit_why(b),
                     prefill_per_s=b.prefill_per_s,
-                    steps=said_of_steps(b),
+                    steps=step_status(b),
                     foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
                     adapters=self.adapters.status(name) if self.adapters else None,
                 )
@@ -331,7 +331,7 @@ class BackendMonitor:
                 ill = backend is not None and backend.state == "ejected"
                 await self._store.set_ready(self._epoch, name, None, ill=ill)
         if self.adapters:
-            await self.adapters.tell(again=True)
+            await self.adapters.publish(again=True)
         for name, backend in list(self._backends.items()):
             shared = snapshot.backends.get(name)
             offered = (shared.slots, shared.kv_tokens, shared.prefill_credit) if shared and shared.ready else None

@@ -123,7 +123,7 @@ def return_patience_s(first: bool) -> float:
     return FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S
 
 
-def said_of_steps(backend: WatchedBackend) -> StepStatus | None:
+def step_status(backend: WatchedBackend) -> StepStatus | None:
     """What is known of its step times; None where its kind logs none."""
     if not backend.kind.logs_steps:
         return None

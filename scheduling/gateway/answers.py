@@ -57,7 +57,7 @@ class ToolCall(Struct):
     function: Function | None = None
 
 
-class Said(Struct):
+class MessagePiece(Struct):
     """A message, or a piece of one. Fields that are not here pass as they are."""
 
     role: Short | None = None
@@ -77,7 +77,7 @@ class Said(Struct):
 
 
 class ChatPiece(Struct):
-    delta: Said
+    delta: MessagePiece
     index: Index = 0
     finish_reason: Finish | None = None
     logprobs: dict[str, Raw] | None = None
@@ -101,7 +101,7 @@ class TextPiece(Struct):
 
 
 class ChatChoice(Struct):
-    message: Said
+    message: MessagePiece
     index: Index = 0
     finish_reason: Finish | None = None
     logprobs: dict[str, Raw] | None = None
@@ -151,7 +151,7 @@ class Usage(Struct, omit_defaults=True):
         return (self.prompt_tokens_details or {}).get("cached_tokens", 0)
 
 
-class _Told(Struct):
+class _EngineUsage(Struct):
     """As an engine says it."""
 
     prompt_tokens: int
@@ -171,7 +171,7 @@ class _EngineErrorAnswer(Struct):
 
 
 encode = msgspec.json.Encoder().encode
-_decode_told = msgspec.json.Decoder(_Told).decode
+_decode_usage = msgspec.json.Decoder(_EngineUsage).decode
 _decode_details = msgspec.json.Decoder(dict[Short, Any]).decode
 _decode_error = msgspec.json.Decoder(_EngineErrorAnswer).decode
 decode_top = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -276,7 +276,7 @@ def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[
     the answer (``frames`` 0 where it came whole)."""
     least = max(1 if characters else 0, (frames - FRAMES_SLACK) // 2, characters // MAX_TOKEN_CHARS)
     try:
-        usage_sent = _decode_told(raw)
+        usage_sent = _decode_usage(raw)
     except WRONG:
         usage_sent = None
     if (

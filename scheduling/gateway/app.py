@@ -198,7 +198,7 @@ class GatewayApp:
     def gateway_id(self) -> str:
         return self.config.gateway_id
 
-    async def held(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._http(scope, receive, send)
 
     def hold_of(self, request_id: str) -> Hold | None:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from scheduling.gateway.openai_types import Consumed, Count, ModelName, NamesUser, Said
+from scheduling.gateway.openai_types import Consumed, Count, FromClient, ModelName, NamesUser
 
 MAX_PROMPT = 4096  # characters that lead the model
 
@@ -17,7 +17,7 @@ class NotStreamed(Consumed):
     only = ("false", "False", "0")
 
 
-class TranscriptionRequest(Said, omit_defaults=True, kw_only=True):
+class TranscriptionRequest(FromClient, omit_defaults=True, kw_only=True):
     """An audio file and how it is to be written down."""
 
     file: bytes

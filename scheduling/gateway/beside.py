@@ -58,50 +58,50 @@ class Hold:
         self.secret = secrets.token_hex(16)
 
     async def run(self, submitted: Submitted, spec: BackendSpec) -> Reason:
-        """In an attempt's place: from the grant to the told end, or the end of patience."""
+        """In an attempt's place: from the grant to its completion, or the end of patience."""
         call, estimate = submitted.call, submitted.estimated.estimate
         if self.granted.done():  # it was moved: whom it was told of has another replica
             raise ClientGone
         submitted.ran = True
-        # Until it is told, and for good if it is not: what it may use at most.
+        # Until its completion comes, and for good if none does: what it may use at most.
         submitted.input_tokens = estimate.input_tokens
         submitted.output_tokens = max(0, estimate.cost_tokens - estimate.input_tokens)
         call.responding, call.status = True, 200
         self.granted.set_result((submitted, spec))
         call.limit(Reason.GATEWAY_LOST, min(call.last_deadline, call.loop.time() + self._held_s))
-        told = await self._done
-        failed = told.status >= 400 and told.status != 499
-        read, made = told.prompt_tokens, told.completion_tokens
-        if failed and (read is None or made is None):
+        completion = await self._done
+        failed = completion.status >= 400 and completion.status != 499
+        read, generated = completion.prompt_tokens, completion.completion_tokens
+        if failed and (read is None or generated is None):
             submitted.ran = False  # an error answers nothing, unless it says what it used
             submitted.input_tokens = submitted.output_tokens = 0
-        elif read is not None and made is not None:
-            if read <= submitted.access.pool.max_model_len and made <= submitted.output_tokens:
-                submitted.input_tokens, submitted.output_tokens = read, made
+        elif read is not None and generated is not None:
+            if read <= submitted.access.pool.max_model_len and generated <= submitted.output_tokens:
+                submitted.input_tokens, submitted.output_tokens = read, generated
             else:
                 log.warning("request %s: a completion told more tokens than can be true", submitted.id)
-        if told.status == 499:
+        if completion.status == 499:
             raise ClientGone
         if failed:
             return Reason.BACKEND_ERROR
-        return Reason.LENGTH if told.finish_reason == "length" else Reason.STOP
+        return Reason.LENGTH if completion.finish_reason == "length" else Reason.STOP
 
-    def told(self, secret: str, completion: Completion) -> bool:
+    def complete(self, secret: str, completion: Completion) -> bool:
         """Whether it is this one's, and the first."""
         if not secrets.compare_digest(secret, self.secret) or self._done.done():
             return False
         self._done.set_result(completion)
         return True
 
-    def heard(self, secret: str, completion: bytes) -> None:
-        """Another gateway was told."""
-        self.told(secret, _completion.decode(completion))
+    def complete_encoded(self, secret: str, completion: bytes) -> None:
+        """As another gateway received it."""
+        self.complete(secret, _completion.decode(completion))
 
 
 class Gateway(Protocol):
     """What is needed of the gateway."""
 
-    async def held(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request as ``/v1`` does."""
 
     def hold_of(self, request_id: str) -> Hold | None: ...
@@ -155,7 +155,7 @@ class Beside:
         async def keep(message: Message) -> None:
             answer.append(message)
 
-        task = asyncio.create_task(self._gateway.held(inner, take, keep))
+        task = asyncio.create_task(self._gateway.serve(inner, take, keep))
         self._tasks.add(task)  # it goes on after the check is answered
         task.add_done_callback(self._tasks.discard)
         watching = asyncio.create_task(_gone(receive, read))
@@ -230,7 +230,7 @@ class Beside:
             await _answer(send, 202, [JSON], b"{}")
             return
         hold = self._gateway.hold_of(request_id)
-        if hold is None or not hold.told(secret, completion):
+        if hold is None or not hold.complete(secret, completion):
             await _say(send, 410, "There is no such lease: it has ended, or never was.")
             return
         await _answer(send, 200, [JSON], b"{}")

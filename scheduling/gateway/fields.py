@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from scheduling.gateway import audio_types, messages_types, openai_types, pooling_types, responses_types
-from scheduling.gateway.openai_types import Consumed, Refused, Said
+from scheduling.gateway.openai_types import Consumed, FromClient, Refused
 
 # (heading, type, what it adds to); a type's fields are listed where they are declared first
 SECTIONS: list[tuple[str, type]] = [
@@ -111,7 +111,7 @@ def _collect(hint: Any, said: list[str]) -> None:
         said.append("one of " + " ".join(f"`{value}`" for value in get_args(hint)))
     else:
         for inner in get_args(hint):
-            if not (isinstance(inner, type) and issubclass(inner, Said)):
+            if not (isinstance(inner, type) and issubclass(inner, FromClient)):
                 _collect(inner, said)
 
 

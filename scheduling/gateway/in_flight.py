@@ -82,7 +82,7 @@ class InFlight:
             return
         if isinstance(notice, CompletionNotice):
             if (hold := submitted.call.hold) is not None:
-                hold.heard(notice.secret, notice.completion)
+                hold.complete_encoded(notice.secret, notice.completion)
             return
         if isinstance(notice, EvictionNotice):
             if (

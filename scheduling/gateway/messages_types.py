@@ -21,11 +21,11 @@ from scheduling.gateway.openai_types import (
     ArgumentValue,
     Count,
     EngineArguments,
+    FromClient,
     Ignored,
     ModelName,
     Name,
     Refused,
-    Said,
     Stop,
     TierOfKey,
     UserMetadata,
@@ -40,7 +40,7 @@ class Inline(Refused):
     why = "Nothing is fetched here: send its bytes as base64"
 
 
-class Source(Said, omit_defaults=True):
+class Source(FromClient, omit_defaults=True):
     """Of an image: its bytes."""
 
     type: Literal["base64", "url", "file"]
@@ -50,7 +50,7 @@ class Source(Said, omit_defaults=True):
     file_id: Inline = Inline.absent
 
 
-class Block(Said, omit_defaults=True):
+class Block(FromClient, omit_defaults=True):
     """One block of a turn's content, of whichever type."""
 
     type: Literal["text", "image", "tool_use", "tool_result", "tool_reference", "thinking", "redacted_thinking"]
@@ -72,12 +72,12 @@ class Block(Said, omit_defaults=True):
     caller: Ignored = IGNORED
 
 
-class Turn(Said, omit_defaults=True):
+class Turn(FromClient, omit_defaults=True):
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 
-class ToolOffer(Said, omit_defaults=True):
+class ToolOffer(FromClient, omit_defaults=True):
     name: Name
     input_schema: Raw = ABSENT  # a JSON schema: passed as it is, bounded in size
     description: str | None = None
@@ -96,29 +96,29 @@ class ToolOffer(Said, omit_defaults=True):
     user_location: OnlyCustom = OnlyCustom.absent
 
 
-class ToolPick(Said, omit_defaults=True):
+class ToolPick(FromClient, omit_defaults=True):
     type: Literal["auto", "any", "tool", "none"]
     name: Name | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Said, omit_defaults=True):
+class Thinking(FromClient, omit_defaults=True):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Meta(ge=1024, le=1_000_000)] | None = None
     display: Literal["summarized", "omitted", "updates"] | None = None
 
 
-class OutputFormat(Said, omit_defaults=True):
+class OutputFormat(FromClient, omit_defaults=True):
     type: Literal["json_schema"]
     schema: Raw = ABSENT
 
 
-class OutputConfig(Said, omit_defaults=True):
+class OutputConfig(FromClient, omit_defaults=True):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
-class Conversation(Said, omit_defaults=True, kw_only=True):
+class Conversation(FromClient, omit_defaults=True, kw_only=True):
     """What is said, and what the answer may be made with."""
 
     model: ModelName = ""

@@ -57,24 +57,24 @@ def _settle(raw: Raw, asked: Asked, pieces: int, characters: int) -> tuple[Usage
         return settle_usage(ABSENT, asked, pieces, characters)
     if min(figures.input_tokens, figures.cache_read_input_tokens or 0, figures.cache_creation_input_tokens or 0) < 0:
         return settle_usage(ABSENT, asked, pieces, characters)
-    told: dict[str, Any] = {"prompt_tokens": figures.read, "completion_tokens": figures.output_tokens}
+    usage: dict[str, Any] = {"prompt_tokens": figures.read, "completion_tokens": figures.output_tokens}
     if figures.cache_read_input_tokens is not None:
-        told["prompt_tokens_details"] = {"cached_tokens": figures.cache_read_input_tokens}
+        usage["prompt_tokens_details"] = {"cached_tokens": figures.cache_read_input_tokens}
     elif figures.input_tokens_details is not ABSENT:
-        told["prompt_tokens_details"] = figures.input_tokens_details
-    return settle_usage(Raw(encode(told)), asked, pieces, characters)
+        usage["prompt_tokens_details"] = figures.input_tokens_details
+    return settle_usage(Raw(encode(usage)), asked, pieces, characters)
 
 
 class NamedFrames(Frames):
     """One stream of named events. A kind of them says in ``_event`` what each means."""
 
-    __slots__ = ("_held", "_id")
+    __slots__ = ("_early_events", "_id")
 
     def __init__(self, strip_usage: bool, asked: Asked) -> None:
         super().__init__(False, asked)
         self._most = 4 * asked.output_bound + FRAMES_SLACK  # each block or item has events of its own
         self._id = ""
-        self._held: list[bytes] = []  # events that come before the engine has done anything
+        self._early_events: list[bytes] = []  # events that come before the engine has done anything
 
     @property
     def id(self) -> str:
@@ -107,11 +107,11 @@ class NamedFrames(Frames):
                 break
             piece = b"event: %b\ndata: %b\n\n" % (name.encode(), sent)
             if self._early(name):
-                self._held.append(piece)
+                self._early_events.append(piece)
                 continue
-            if self._held:
-                out += self._held
-                self._held.clear()
+            if self._early_events:
+                out += self._early_events
+                self._early_events.clear()
             out.append(piece)
             if self.done:
                 self.surplus = bool(self._rest) or any(frames[number + 1 :])
@@ -367,13 +367,13 @@ class ResponseFrames(NamedFrames):
         if self.believed:
             return payload
         inner = decode_top(bytes(event.response))
-        inner["usage"] = Raw(encode(_told(self.usage)))
+        inner["usage"] = Raw(encode(_response_usage(self.usage)))
         top = decode_top(payload)
         top["response"] = Raw(encode(inner))
         return encode(top)
 
 
-def _told(usage: Usage) -> dict[str, Any]:
+def _response_usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0},
@@ -392,7 +392,7 @@ def read_response(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
     characters += sum(len(bytes(item.get("content", ABSENT))) // 64 for item in response.output)  # at least so many
     usage, believed = _settle(response.usage, asked, 0, characters)
     if not believed:
-        top["usage"] = Raw(encode(_told(usage)))
+        top["usage"] = Raw(encode(_response_usage(usage)))
     if model is not None:
         top["model"] = Raw(encode(model))
     return WholeAnswer(response.id, response.finish, usage, believed, encode(top))

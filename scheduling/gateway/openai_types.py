@@ -156,11 +156,11 @@ def consume(kind: type, value: Any) -> Any:
     return kind.take(value)  # type: ignore[attr-defined]
 
 
-class Said(Struct, forbid_unknown_fields=True):
+class FromClient(Struct, forbid_unknown_fields=True):
     """Anything a client says."""
 
 
-class Linked(Said, omit_defaults=True):
+class Linked(FromClient, omit_defaults=True):
     """An image, audio or video as a ``data:`` URL."""
 
     url: str
@@ -168,7 +168,7 @@ class Linked(Said, omit_defaults=True):
     uuid: Ignored = IGNORED
 
 
-class InputAudio(Said):
+class InputAudio(FromClient):
     data: str
     format: Literal["wav", "mp3", "flac", "ogg", "opus", "aac", "m4a", "webm"]
 
@@ -177,7 +177,7 @@ class NoFiles(Refused):
     why = "Files are not kept here: send text, or media as a data: URL"
 
 
-class Part(Said, omit_defaults=True):
+class Part(FromClient, omit_defaults=True):
     """One part of a message's content."""
 
     type: Literal["text", "refusal", "thinking", "image_url", "input_audio", "audio_url", "video_url"]
@@ -195,13 +195,13 @@ class Part(Said, omit_defaults=True):
     file: NoFiles = NoFiles.absent
 
 
-class FunctionCall(Said, omit_defaults=True):
+class FunctionCall(FromClient, omit_defaults=True):
     name: Name
     arguments: str
     provider_specific_fields: Ignored = IGNORED
 
 
-class ToolCall(Said, omit_defaults=True):
+class ToolCall(FromClient, omit_defaults=True):
     id: Annotated[str, Meta(max_length=256)]
     function: FunctionCall
     type: Literal["function"] = field(default_factory=lambda: "function")  # unlike a default, never omitted
@@ -211,7 +211,7 @@ class ToolCall(Said, omit_defaults=True):
     custom: Refused = REFUSED
 
 
-class Message(Said, omit_defaults=True):
+class Message(FromClient, omit_defaults=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
@@ -229,7 +229,7 @@ class Message(Said, omit_defaults=True):
     function_call: OldFunctions = OldFunctions.absent
 
 
-class Function(Said, omit_defaults=True):
+class Function(FromClient, omit_defaults=True):
     name: Name
     description: str | None = None
     parameters: Raw = ABSENT  # a JSON schema: passed as it is, bounded in size
@@ -237,41 +237,41 @@ class Function(Said, omit_defaults=True):
     cache_control: Ignored = IGNORED
 
 
-class Tool(Said, omit_defaults=True):
+class Tool(FromClient, omit_defaults=True):
     type: Literal["function"]
     function: Function
     cache_control: Ignored = IGNORED
     custom: Refused = REFUSED
 
 
-class NamedFunction(Said):
+class NamedFunction(FromClient):
     name: Name
 
 
-class NamedTool(Said):
+class NamedTool(FromClient):
     type: Literal["function"]
     function: NamedFunction
 
 
-class JsonSchema(Said, omit_defaults=True):
+class JsonSchema(FromClient, omit_defaults=True):
     name: Name
     description: str | None = None
     schema: Raw = ABSENT
     strict: bool | None = None
 
 
-class ResponseFormat(Said, omit_defaults=True):
+class ResponseFormat(FromClient, omit_defaults=True):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
-class StreamOptions(Said, omit_defaults=True):
+class StreamOptions(FromClient, omit_defaults=True):
     include_usage: bool | None = None
     include_obfuscation: Ignored = IGNORED  # padding against those who see chunk sizes: none is added
     continuous_usage_stats: Ignored = IGNORED  # usage comes once, at the end
 
 
-class StructuredOutputs(Said, omit_defaults=True):
+class StructuredOutputs(FromClient, omit_defaults=True):
     """vLLM's constraint on the output's form: one of the first six. The engine checks their contents."""
 
     json: Raw = ABSENT  # a JSON schema, as an object or as its text; bounded in size
@@ -285,7 +285,7 @@ class StructuredOutputs(Said, omit_defaults=True):
     whitespace_pattern: Annotated[str, Meta(max_length=256)] | None = None
 
 
-class Sampling(Said, omit_defaults=True, kw_only=True):
+class Sampling(FromClient, omit_defaults=True, kw_only=True):
     """What both kinds of request share. A client's null counts as absent."""
 
     model: ModelName = ""
@@ -406,7 +406,7 @@ class CompletionRequest(Sampling, omit_defaults=True, kw_only=True):
     prompt_embeds: NotText = NotText.absent
 
 
-class TokenizeRequest(Said, omit_defaults=True, kw_only=True):
+class TokenizeRequest(FromClient, omit_defaults=True, kw_only=True):
     model: ModelName = ""
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
@@ -423,7 +423,7 @@ class TokenizeRequest(Said, omit_defaults=True, kw_only=True):
     mm_processor_kwargs: EngineArguments = EngineArguments.absent
 
 
-class DetokenizeRequest(Said, omit_defaults=True, kw_only=True):
+class DetokenizeRequest(FromClient, omit_defaults=True, kw_only=True):
     model: ModelName = ""
     tokens: Annotated[list[TokenId], Meta(max_length=1_000_000)]
 

@@ -70,13 +70,13 @@ class _Results(_Top):
     results: list[_Result]
 
 
-class _Told(Struct):
+class _EngineUsage(Struct):
     prompt_tokens: int
     total_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-_decode_told = msgspec.json.Decoder(_Told).decode
+_decode_usage = msgspec.json.Decoder(_EngineUsage).decode
 
 
 def read_vectors(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
@@ -125,10 +125,14 @@ def _read(data: bytes, asked: Asked, model: str | None, decode: Any) -> WholeAns
 def _usage(raw: Raw, asked: Asked) -> tuple[Usage, bool]:
     """The input tokens to go by, and whether they are the engine's."""
     try:
-        told = _decode_told(raw)
+        figures = _decode_usage(raw)
     except WRONG:
-        told = None
-    if told is None or told.completion_tokens or not asked.least_input <= told.prompt_tokens <= asked.most_input:
+        figures = None
+    if (
+        figures is None
+        or figures.completion_tokens
+        or not asked.least_input <= figures.prompt_tokens <= asked.most_input
+    ):
         return Usage(asked.input_tokens, asked.input_tokens, 0), False
-    tokens = told.prompt_tokens
-    return Usage(tokens, tokens, 0), told.total_tokens in (None, tokens)
+    tokens = figures.prompt_tokens
+    return Usage(tokens, tokens, 0), figures.total_tokens in (None, tokens)

@@ -17,6 +17,7 @@ from scheduling.gateway.openai_types import (
     ArgumentValue,
     Count,
     EngineArguments,
+    FromClient,
     Ignored,
     Message,
     ModelName,
@@ -24,7 +25,6 @@ from scheduling.gateway.openai_types import (
     NotText,
     OwnId,
     OwnTemplate,
-    Said,
     TokenId,
 )
 
@@ -33,7 +33,7 @@ Input = str | Annotated[list[TokenId | str | list[TokenId]], Meta(min_length=1)]
 Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
 
 
-class Pooled(Said, omit_defaults=True, kw_only=True):
+class Pooled(FromClient, omit_defaults=True, kw_only=True):
     """What all of them share. A client's null counts as absent."""
 
     model: ModelName = ""

@@ -22,6 +22,7 @@ from scheduling.gateway.openai_types import (
     Consumed,
     Count,
     EngineArguments,
+    FromClient,
     Ignored,
     ModelName,
     Name,
@@ -31,7 +32,6 @@ from scheduling.gateway.openai_types import (
     NotText,
     OwnId,
     Refused,
-    Said,
     Stop,
     StructuredOutputs,
     TierOfKey,
@@ -58,7 +58,7 @@ class Inline(Refused):
     why = "Files are not kept here: send an image as a data: URL"
 
 
-class ItemPart(Said, omit_defaults=True):
+class ItemPart(FromClient, omit_defaults=True):
     """A part of a message's content, of a reasoning's, or of a tool's output."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text", "input_image"]
@@ -79,7 +79,7 @@ class ItemPart(Said, omit_defaults=True):
     input_audio: NotText = NotText.absent
 
 
-class Item(Said, omit_defaults=True):
+class Item(FromClient, omit_defaults=True):
     """One item of the input, of whichever type."""
 
     type: (
@@ -106,7 +106,7 @@ class Item(Said, omit_defaults=True):
     created_by: Ignored = IGNORED
 
 
-class ToolOffer(Said, omit_defaults=True):
+class ToolOffer(FromClient, omit_defaults=True):
     type: Literal["function", "custom", "namespace"]
     name: Name
     description: str | None = None
@@ -117,12 +117,12 @@ class ToolOffer(Said, omit_defaults=True):
     tools: list[ToolOffer] | None = None  # of a namespace
 
 
-class ToolPick(Said, omit_defaults=True):
+class ToolPick(FromClient, omit_defaults=True):
     type: Literal["function", "custom"]
     name: Name
 
 
-class Reasoning(Said, omit_defaults=True):
+class Reasoning(FromClient, omit_defaults=True):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
@@ -131,7 +131,7 @@ class Reasoning(Said, omit_defaults=True):
     mode: Ignored = IGNORED
 
 
-class TextFormat(Said, omit_defaults=True):
+class TextFormat(FromClient, omit_defaults=True):
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
     schema: Raw = ABSENT
@@ -139,16 +139,16 @@ class TextFormat(Said, omit_defaults=True):
     strict: bool | None = None
 
 
-class TextConfig(Said, omit_defaults=True):
+class TextConfig(FromClient, omit_defaults=True):
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class StreamPadding(Said, omit_defaults=True):
+class StreamPadding(FromClient, omit_defaults=True):
     include_obfuscation: Ignored = IGNORED  # none is added
 
 
-class ResponsesRequest(Said, omit_defaults=True, kw_only=True):
+class ResponsesRequest(FromClient, omit_defaults=True, kw_only=True):
     model: ModelName = ""
     input: str | Annotated[list[Item], Meta(min_length=1, max_length=MAX_MESSAGES)]
     instructions: str | None = None

@@ -150,7 +150,7 @@ class PoolModel:
             coefficients=pool.coefficients,
         )
         self._credit = any(b.prefill_tokens for b in pool.backends)
-        self._desk = Admission(pool, (client.spec for client in clients), self._view)
+        self._entry = Admission(pool, (client.spec for client in clients), self._view)
         self._meters = {client.spec.id: _Meter() for client in clients}
         self._leases: dict[str, _Lease] = {}
         self._asked: dict[str, Attempt] = {}  # those that wait
@@ -191,7 +191,7 @@ class PoolModel:
         passed = self.now_s - self._seen_s
         self._seen_s = self.now_s
         for name, meter in self._meters.items():
-            share = self._desk.share(name)
+            share = self._entry.share(name)
             meter.ran += share.running * passed
             meter.waited += share.waiting * passed
 
@@ -227,14 +227,14 @@ class PoolModel:
     def _try(self, attempt: Attempt) -> None:
         self.story.attempts.append(attempt)
         request = self._request(attempt)
-        decision = self._desk.decide(request, self._now_ms) if self._admission else LET_IN
+        decision = self._entry.decide(request, self._now_ms) if self._admission else LET_IN
         if decision.verdict is AdmissionAnswer.REFUSE:
             assert decision.reason is not None
             self._refuse(attempt, decision.reason, decision.retry_ms)
             return
         for evicted in decision.evict:
             self._end_early(self._leases[evicted], "evicted")
-        self._desk.admitted(request, decision, self._now_ms)
+        self._entry.admitted(request, decision, self._now_ms)
         if decision.verdict is AdmissionAnswer.GRANT:
             self._start(attempt, request, decision.backend)
             booked.take(self._view, request, decision.backend)
@@ -283,11 +283,11 @@ class PoolModel:
     def _pump(self) -> None:
         for over in self._scheduler.expire(self.now_s):
             attempt = self._asked.pop(over.id)
-            self._desk.left(over.id, self._now_ms)
+            self._entry.left(over.id, self._now_ms)
             self._refuse(attempt, Reason.QUEUE_TIMEOUT, None, waited=True)
         for grant in self._scheduler.step(self._view, self.now_s):
             attempt = self._asked.pop(grant.request.id)
-            self._desk.granted(grant.request.id, grant.backend, self._now_ms)
+            self._entry.granted(grant.request.id, grant.backend, self._now_ms)
             self._start(attempt, grant.request, grant.backend)
         self.story.queue.append((self.now_s, len(self._scheduler)))
 
@@ -309,7 +309,7 @@ class PoolModel:
     def _give_credit_back(self, lease: _Lease) -> None:
         if not lease.prefilled:
             lease.prefilled = True
-            self._desk.first_token(lease.request.id)
+            self._entry.first_token(lease.request.id)
             booked.first_token(self._view, lease.request, lease.backend)
 
     def _finish(self, lease: _Lease) -> None:
@@ -317,7 +317,7 @@ class PoolModel:
             return  # it was ended before
         lease.attempt.end_s = self.now_s
         request = lease.request
-        self._desk.ended(request.id, request.input_tokens + lease.attempt.output_tokens, self._now_ms)
+        self._entry.ended(request.id, request.input_tokens + lease.attempt.output_tokens, self._now_ms)
         self._free(lease)
         self._pump()
 
@@ -325,7 +325,7 @@ class PoolModel:
         lease.attempt.cut = why
         if lease.attempt.first_s is not None and lease.attempt.first_s > self.now_s:
             lease.attempt.first_s = None
-        self._desk.evicted(lease.request.id, lease.request.input_tokens, self._now_ms)
+        self._entry.evicted(lease.request.id, lease.request.input_tokens, self._now_ms)
         self._free(lease)
         self._again(lease.attempt, CUT_RETRY_S)
 
@@ -365,7 +365,7 @@ class PoolModel:
             self.pool.slo_mean_s,
             elapsed,
         )
-        self._desk.stand(standings)
+        self._entry.stand(standings)
         self.story.ticks.append(self._shot())
 
     def _look(self) -> None:
@@ -374,12 +374,12 @@ class PoolModel:
 
     def _keep_free(self) -> None:
         """Automatic headroom follows what baselines use, as the leader lets it once a second."""
-        self._desk.look(self._now_ms)
-        if self._desk.headroom != self._scheduler.headroom:
-            self._scheduler.headroom = self._desk.headroom
+        self._entry.look(self._now_ms)
+        if self._entry.headroom != self._scheduler.headroom:
+            self._scheduler.headroom = self._entry.headroom
             self._pump()
 
     def _shot(self) -> Look:
-        running = {name: self._desk.share(name).running for name in self._meters}
+        running = {name: self._entry.share(name).running for name in self._meters}
         slots = sum(b.slots for b in self._view.backends.values() if b.ready)
         return Look(self.now_s, len(self._scheduler), slots, running, dict(self._view.standings))

@@ -423,7 +423,9 @@ class Replay:
             return
         unseen = list(self._unseen[life.replica].values())[:WHOLE_AT_ONCE]
         before = [one for one in unseen if one.sim.arrival_fs < life.sim.arrival_fs]
-        self._told(life.replica, [life, *before], self._steps[life.replica])  # engines take prompts as they come
+        self._first_tokens_known(
+            life.replica, [life, *before], self._steps[life.replica]
+        )  # engines take prompts as they come
 
     def _look_at_queues(self) -> None:
         """What an engine says of its queue: whole answers that wait there no more have been prefilled, but for the last
@@ -437,13 +439,13 @@ class Replay:
             done = max(0, len(found) - waiting - (pace.per_ms > 0))
             kept = found[done : done + 1] if pace.per_ms > 0 else []
             if done:
-                self._told(number, found[:done], sum(life.sim.queued.prefill_tokens for life in kept))
+                self._first_tokens_known(number, found[:done], sum(life.sim.queued.prefill_tokens for life in kept))
             hurry, held = self._watch.hurry(backend.id), self._prefill_held[number]
             idle = not waiting and found and hurry != 1.0 and len(self._scheduler) > 0
             if idle and pace.ahead(held, self._steps[number], to_s(self._signal_fs) * 1000.0, now_ms) > 0:
                 pace.faster(hurry)
 
-    def _told(self, number: int, lives: Sequence[Life], begun: int) -> None:
+    def _first_tokens_known(self, number: int, lives: Sequence[Life], begun: int) -> None:
         """First tokens are known to have come, on one replica; ``begun``: of what is still held, may be prefilled."""
         for life in lives:
             request_id = life.sim.queued.id

@@ -43,7 +43,7 @@ class Optimizer:
         """The values to try next."""
         if self._start is not None:
             return dict(self._start)
-        with _quiet():
+        with _without_warnings():
             shares = self._process.ask()
         after = len(self._trials) - SPREAD - 1
         if after > 0 and after % NEAR_EVERY == 0:
@@ -55,7 +55,7 @@ class Optimizer:
         self._start = None
         shares = [min(1.0, max(0.0, knob.share(values[knob.name]))) for knob in self._space]
         self._trials.append((reward, shares))
-        with _quiet():
+        with _without_warnings():
             self._process.tell(shares, -reward)
 
     def _near(self) -> list[float]:
@@ -70,7 +70,7 @@ class Optimizer:
             self.tell(values, reward)
 
 
-class _quiet(warnings.catch_warnings):
+class _without_warnings(warnings.catch_warnings):
     """The process warns where it would try a point again; whole numbers make that harmless."""
 
     def __enter__(self) -> None:

@@ -75,7 +75,7 @@ class Loop:
         self._replay = self.pool.replay(self.serving)
         return self._replay.run(self.pool.requests(), None if self.mode == "off" else self._look, every_s=LOOK_S)
 
-    def run_told(self, at_s: float, serving: Serving) -> list[Outcome]:
+    def run_with_change(self, at_s: float, serving: Serving) -> list[Outcome]:
         """Serves it with another choice from a moment on, as somebody would who knew what comes."""
 
         def look(now_s: float, lives: Sequence[Life], oldest_waits_s: Mapping[str, float]) -> OrderingPolicy | None:

@@ -56,7 +56,7 @@ def addresses(target: str) -> list[str]:
     return [address.strip() for address in target.split(",") if address.strip()]
 
 
-def shown(channel: NotificationChannel) -> str:
+def masked_target(channel: NotificationChannel) -> str:
     """Where it goes, without what would let others send there."""
     if channel.kind == ChannelKind.EMAIL:
         return channel.target

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 
-from telemetry.models import Alert
+from telemetry.models import ONE_TIME, Alert
 
 
 def content(alert: Alert, ended: bool) -> dict[str, Any]:
@@ -14,7 +14,7 @@ def content(alert: Alert, ended: bool) -> dict[str, Any]:
     moment = alert.resolved_at if ended else alert.at
     return {
         "id": f"alert-{alert.pk}-resolved" if ended else f"alert-{alert.pk}",
-        "status": "resolved" if ended else "firing" if alert.rule_id else "told",
+        "status": "resolved" if ended else "firing" if alert.rule_id else ONE_TIME,
         "kind": alert.kind,
         "name": alert.name,
         "severity": alert.severity,
@@ -42,4 +42,4 @@ def trial() -> dict[str, Any]:
     """What a test of a channel sends: an alert that says that it is none."""
     return content(
         Alert(kind="test", name="test", severity="warning", line="A test of this channel: nothing is wrong."), False
-    ) | {"id": "alert-test", "rule": "Test", "status": "told", "link": ""}
+    ) | {"id": "alert-test", "rule": "Test", "status": ONE_TIME, "link": ""}

@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import limit_in_words
 from telemetry.alerts.watch import start_delivery
-from telemetry.feed.sources import LEADER, Away
+from telemetry.feed.sources import LEADER, Outage
 from telemetry.models import AlertRule, RuleKind
 from tenants.connections import own_connection
 
@@ -29,7 +29,7 @@ class LeaderWatch:
         self._start_delivery = start_delivery
         self._looked_s = float("-inf")
 
-    def look(self, away: Sequence[Away], now_s: float) -> None:
+    def look(self, away: Sequence[Outage], now_s: float) -> None:
         """Opens what is due, at most every five seconds. Never raises."""
         headless = [one for one in away if one.source == LEADER]
         if not headless or 0.0 <= now_s - self._looked_s < EVERY_S:
@@ -44,7 +44,7 @@ class LeaderWatch:
             log.exception("rules about leaders could not be looked at")
 
     @own_connection
-    def _open(self, headless: Sequence[Away], now_s: float) -> bool:
+    def _open(self, headless: Sequence[Outage], now_s: float) -> bool:
         news = False
         for rule in AlertRule.objects.filter(enabled=True, kind=RuleKind.NO_LEADER):
             for one in headless:

@@ -114,8 +114,8 @@ def deliver() -> int:
         ended = alert.delivered_at is not None
         alert.attempts += 1
         try:
-            told = content(alert, ended)
-            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, told["id"], told)
+            message = content(alert, ended)
+            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, message["id"], message)
         except Exception as error:  # whatever is wrong with one alert, the others are delivered
             message = "; ".join(error.messages) if isinstance(error, ValidationError) else error
             if not isinstance(error, (WebhookError, ValidationError)):

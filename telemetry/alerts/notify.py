@@ -73,11 +73,11 @@ def _attempt(delivery: AlertDelivery, pause_s: float) -> bool:
     return True
 
 
-def try_channel(channel: NotificationChannel, told: channels.Content) -> str:
+def try_channel(channel: NotificationChannel, message: channels.Content) -> str:
     """Sends once and notes what came of it; why not, or nothing."""
     problem, now = "", timezone.now()
     try:
-        channels.deliver(channel, told)
+        channels.deliver(channel, message)
     except WebhookError as error:
         problem = str(error)[:300]
     except Exception as error:  # whatever is wrong with one channel, the others are sent to

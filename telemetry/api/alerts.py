@@ -22,7 +22,7 @@ from telemetry.alerts.conditions import NO_THRESHOLD, OF_POOL_ONLY, OF_TENANT_ON
 from telemetry.api.answers import OpenAlertsSerializer
 from telemetry.api.common import OperatorsSeeAdminsWrite, Telemetry, viewer_of
 from telemetry.feed.sources import sources
-from telemetry.models import Alert, AlertRule, NotificationChannel, RuleKind, Severity
+from telemetry.models import ONE_TIME, Alert, AlertRule, NotificationChannel, RuleKind, Severity
 from tenants import audit
 from tenants.access import operators, scope_of
 from tenants.api import inputs
@@ -32,12 +32,12 @@ from tenants.validators import check_webhook
 STATES = {
     "open": Q(rule__isnull=False, resolved_at=None),
     "resolved": Q(resolved_at__isnull=False),
-    "told": Q(rule=None, resolved_at=None),
+    ONE_TIME: Q(rule=None, resolved_at=None),
 }
 
 
 class AlertSerializer(serializers.ModelSerializer[Alert]):
-    state = serializers.CharField(read_only=True)
+    state = serializers.CharField(read_only=True, help_text="open, resolved; told: sent once, it has no end.")
     rule_name = serializers.CharField(source="rule.name", default="", read_only=True)
 
     class Meta:

@@ -153,7 +153,7 @@ class SpendingSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema_serializer(extensions={OPTIONAL: ["at_least", "pool"]})
-class AwaySerializer(serializers.Serializer[Any]):
+class OutageSerializer(serializers.Serializer[Any]):
     """A source of data that does not answer (``docs/reference/feed.md``)."""
 
     source = serializers.CharField()  # type: ignore[assignment]  # also an attribute of fields
@@ -165,7 +165,7 @@ class AwaySerializer(serializers.Serializer[Any]):
 class OpenAlertsSerializer(serializers.Serializer[Any]):
     open = serializers.IntegerField()
     critical = serializers.IntegerField()
-    unwatched = AwaySerializer(many=True, help_text="Pools whose alert rules are not evaluated now, and since when.")
+    unwatched = OutageSerializer(many=True, help_text="Pools whose alert rules are not evaluated now, and since when.")
 
 
 # --- estimates

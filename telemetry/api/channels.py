@@ -34,7 +34,7 @@ class ChannelSerializer(serializers.ModelSerializer[NotificationChannel]):
         extra_kwargs = {"target": {"write_only": True, "style": {"input_type": "password"}}}
 
     def get_shown_target(self, channel: NotificationChannel) -> str:
-        return channels.shown(channel)
+        return channels.masked_target(channel)
 
     def get_undelivered(self, channel: NotificationChannel) -> int:
         counted: int | None = getattr(channel, "waiting", None)
@@ -109,8 +109,8 @@ class ChannelTestView(OperatorsSeeAdminsWrite, Telemetry, APIView):
     )  # fmt: skip
     def post(self, request: Request, pk: int) -> Response:
         channel = generics.get_object_or_404(NotificationChannel, pk=pk)
-        told = trial()
-        problem = notify.try_channel(channel, told)
+        message = trial()
+        problem = notify.try_channel(channel, message)
         if not problem and channel.kind == ChannelKind.PAGERDUTY:  # else the test stays open there
-            problem = notify.try_channel(channel, told | {"status": "resolved"})
+            problem = notify.try_channel(channel, message | {"status": "resolved"})
         return Response({"sent": not problem, "problem": problem})

@@ -54,13 +54,13 @@ class Unavailable(APIException):
     default_detail = "What happens now is not known: no Redis is configured here."
 
 
-class RedisAway(Unavailable):
+class RedisUnavailable(Unavailable):
     """503: Redis does not answer; with a code for programs and since when (``docs/reference/api.md``)."""
 
     default_code = "redis_away"
 
     def __init__(self) -> None:
-        away = sources.redis_away()
+        away = sources.redis_outage()
         text = (
             f"Redis has not answered {away.since_in_words()}, so what happens now is not known. Running requests are "
             "not affected; new ones are refused with 503."

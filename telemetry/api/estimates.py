@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from scheduling.core.estimate.category import Category
 from telemetry.api.answers import EstimatesHistorySerializer, EstimatesSerializer
-from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
+from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
 from telemetry.estimates import drift, learned
 from telemetry.estimates.drift import DriftStore, DriftUnavailable
 from telemetry.models import LearnedFactor, LedgerEntry
@@ -156,5 +156,5 @@ class EstimatesResetView(Telemetry, APIView):
             try:
                 drift_store().reset(pool.slug, category)
             except DriftUnavailable:
-                raise RedisAway from None
+                raise RedisUnavailable from None
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
+from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
 from telemetry.feed import history, past, snapshots
 from telemetry.feed.store import KEEP_S, LiveStore, LiveUnavailable
 
@@ -47,7 +47,7 @@ class LiveView(Telemetry, APIView):
         try:
             stored = live_store().load_all()
         except LiveUnavailable:
-            raise RedisAway from None
+            raise RedisUnavailable from None
         pools: dict[str, Any] = {}
         for name, pool in stored.items():
             seen = snapshots.visible(pool.snapshot, viewer.tenants) if pool is not None else None
@@ -100,7 +100,7 @@ class LiveHistoryView(Telemetry, APIView):
             if until_s >= now_s - KEEP_S:  # what is not in the database yet
                 recent = live_store().history(pool, min(history.POINTS, int(now_s - since_s) + 5))
         except LiveUnavailable:
-            raise RedisAway from None
+            raise RedisUnavailable from None
         if step_s > 1:
             recent = history.in_steps((p for p in recent if p["at"] > since_s), step_s)
         points += [p for p in recent if since_s < p["at"] <= until_s]

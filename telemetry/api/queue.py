@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from telemetry.access import Viewer
 from telemetry.api.answers import CancelledSerializer, QueueSerializer
-from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
+from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
 from telemetry.ledger.queue import LiveRequest, QueueStore, QueueUnavailable
 from tenants import audit
 from tenants.access import scope_of
@@ -72,7 +72,7 @@ class QueueView(Telemetry, APIView):
             store = queue_store()
             preview, running, now_s = store.preview(pool), store.running(pool), store.now_s(pool)
         except QueueUnavailable:
-            raise RedisAway from None
+            raise RedisUnavailable from None
         return Response(
             {
                 "pool": pool,
@@ -116,7 +116,7 @@ class CancelView(Telemetry, APIView):
                 if not store.cancel(item):
                     raise NotReached
         except QueueUnavailable:
-            raise RedisAway from None
+            raise RedisUnavailable from None
         return Response({"request_id": request_id, "was": state}, status=status.HTTP_202_ACCEPTED)
 
 

@@ -35,7 +35,7 @@ from telemetry.api.answers import (
     ExportedSerializer,
     StorySerializer,
 )
-from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
+from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
 from telemetry.api.csv_files import CSVRenderer, Line, safe
 from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, searched_to
@@ -305,7 +305,7 @@ class RequestView(Telemetry, APIView):
         try:
             item = queue_store().find(request_id, visible_pools(request))
         except QueueUnavailable:  # it may run all the same: "there is no such request" would be a guess
-            raise RedisAway from None
+            raise RedisUnavailable from None
         except Unavailable:
             raise Http404 from None
         if item is None or not (viewer.tenants is None or item.tenant in viewer.tenants):

@@ -121,8 +121,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     async def _pump(self, subscriber: Subscriber) -> None:
         """Sends until the client leaves or stops reading. One message is on its way at a time: that is the buffer."""
-        told_available = True
-        told_sources = (self.hub.sources_revision, subscriber.sight)
+        sent_available = True
+        sent_sources = (self.hub.sources_revision, subscriber.sight)
         await self._push(
             {
                 "type": "hello",
@@ -137,14 +137,14 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         beat_s = time.monotonic() + HEARTBEAT_S * random.uniform(0.2, 1.0)
         while True:
             subscriber.bell.clear()
-            if (state := (self.hub.sources_revision, subscriber.sight)) != told_sources:
-                told_sources = state
+            if (state := (self.hub.sources_revision, subscriber.sight)) != sent_sources:
+                sent_sources = state
                 await self._push({"type": "sources"} | self.hub.sources(subscriber.sight))
             while (text := await self.hub.next_message(subscriber)) is not None:
                 await self._push(text)
-            if self.hub.available != told_available:
-                told_available = self.hub.available
-                await self._push(_AVAILABLE if told_available else _UNAVAILABLE)
+            if self.hub.available != sent_available:
+                sent_available = self.hub.available
+                await self._push(_AVAILABLE if sent_available else _UNAVAILABLE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(beat_s - time.monotonic()):
                     await subscriber.bell.wait()

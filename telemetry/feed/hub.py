@@ -140,7 +140,7 @@ class LiveHub:
 
     def sources(self, sight: Sight) -> dict[str, Any]:
         """What cannot be seen now of what ``sight`` may see, and which pools there are, as far as that is known."""
-        message: dict[str, Any] = {"away": [away.as_json() for away in self._seen.away(sight)]}
+        message: dict[str, Any] = {"away": [away.as_json() for away in self._seen.outages(sight)]}
         pools = self._seen.pools(sight)
         return message if pools is None else message | {"pools": pools}
 

@@ -32,7 +32,7 @@ Tenants = frozenset[str] | None  # the tenants someone may see; None: all
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class Outage:
     """A source that cannot be seen."""
 
     source: str  # redis | database | leader | rules
@@ -139,13 +139,13 @@ class Sources:
                 return None
             return [name for name, pool in sorted(self._pools.items()) if _visible(pool, tenants)]
 
-    def state(self) -> tuple[list[Away], dict[str, frozenset[str]] | None]:
+    def state(self) -> tuple[list[Outage], dict[str, frozenset[str]] | None]:
         """The whole state, to be compared: what is unavailable, and the configured pools with their tenants."""
-        away = self.away()
+        outages = self.outages()
         with self._lock:
-            return away, {name: pool.tenants for name, pool in self._pools.items()} if self._configured else None
+            return outages, {name: pool.tenants for name, pool in self._pools.items()} if self._configured else None
 
-    def away(self, tenants: Tenants = None) -> list[Away]:
+    def outages(self, tenants: Tenants = None) -> list[Outage]:
         """All that cannot be seen now, of what ``tenants`` may see. What depends on a source that is away itself is not
         told beside it: without Redis nobody knows of leaders."""
         with self._lock:
@@ -157,17 +157,17 @@ class Sources:
                     outages += self._of_pool(name, pool, self.clock(), rules=self._database.answers)
             return outages
 
-    def redis_away(self) -> Away:
+    def redis_outage(self) -> Outage:
         """For an answer that Redis did not give: since when."""
         self.tell_redis(False)
-        return self._away(REDIS, self._redis)
+        return self._outage(REDIS, self._redis)
 
-    def database_away(self) -> Away:
+    def database_outage(self) -> Outage:
         """For an answer that the database did not give: since when."""
         with self._lock:
-            return self._away(DATABASE, self._database)
+            return self._outage(DATABASE, self._database)
 
-    def unwatched(self, tenants: Tenants) -> list[Away]:
+    def unwatched(self, tenants: Tenants) -> list[Outage]:
         """Each visible pool whose alert rules are not checked now, and since when, whatever the cause."""
         with self._lock:
             now_s, outages = self.clock(), []
@@ -176,23 +176,23 @@ class Sources:
                     continue
                 blind = not (self._redis.answers and self._database.answers)
                 if blind or self._of_pool(name, pool, now_s, rules=True):
-                    outages.append(self._away(RULES, _Seen(pool.rules_s), name, pool.known_s))
+                    outages.append(self._outage(RULES, _Seen(pool.rules_s), name, pool.known_s))
             return outages
 
-    def _of_pool(self, name: str, pool: _Pool, now_s: float, *, rules: bool) -> list[Away]:
+    def _of_pool(self, name: str, pool: _Pool, now_s: float, *, rules: bool) -> list[Outage]:
         if now_s - (pool.published_s or pool.known_s) > LEADER_S:
-            return [self._away(LEADER, _Seen(pool.published_s), name, pool.known_s)]
+            return [self._outage(LEADER, _Seen(pool.published_s), name, pool.known_s)]
         if rules and pool.published_s is not None and now_s - (pool.rules_s or pool.known_s) > RULES_S:
-            return [self._away(RULES, _Seen(pool.rules_s), name, pool.known_s)]
+            return [self._outage(RULES, _Seen(pool.rules_s), name, pool.known_s)]
         return []
 
-    def _of(self, source: str, seen: _Seen) -> Away | None:
-        return None if seen.answers else self._away(source, seen)
+    def _of(self, source: str, seen: _Seen) -> Outage | None:
+        return None if seen.answers else self._outage(source, seen)
 
-    def _away(self, source: str, seen: _Seen, pool: str = "", known_s: float | None = None) -> Away:
+    def _outage(self, source: str, seen: _Seen, pool: str = "", known_s: float | None = None) -> Outage:
         if seen.at_s is not None:
-            return Away(source, seen.at_s, pool=pool)
-        return Away(source, known_s or self.started_s, at_least=True, pool=pool)
+            return Outage(source, seen.at_s, pool=pool)
+        return Outage(source, known_s or self.started_s, at_least=True, pool=pool)
 
     def _pool(self, name: str, now_s: float) -> _Pool:
         return self._pools.setdefault(name, _Pool(now_s))
@@ -230,7 +230,7 @@ class SourceWatch:
         database: DatabaseStatus,
         pools: Callable[[], Mapping[str, frozenset[str]] | None],
         look_s: float = LOOK_S,
-        on_look: Callable[[list[Away], float], None] | None = None,
+        on_look: Callable[[list[Outage], float], None] | None = None,
     ) -> None:
         """``pools``: the configured pools with the tenants that may use them; None while they are not known.
         ``on_look``: called after each look with what cannot be seen; it never raises."""
@@ -266,7 +266,7 @@ class SourceWatch:
         while not self._over.is_set():
             self.look()
             if self._on_look is not None:
-                self._on_look(self._sources.away(), self._sources.clock())
+                self._on_look(self._sources.outages(), self._sources.clock())
             self._over.wait(self._look_s)
 
 

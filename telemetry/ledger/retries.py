@@ -21,7 +21,7 @@ SLACK_S = 0.01  # between a client's clock and ours
 MOST_COUNTED = 1000
 
 
-def told(row: LedgerEntry) -> Json | None:
+def retry_of(row: LedgerEntry) -> Json | None:
     """None where it was not refused. ``told_s`` is None where it was told nothing, or an older release did not record
     it. ``obeyed``: None where the key did not come back, or came within the spread."""
     if row.outcome != Outcome.REFUSED:
@@ -31,7 +31,7 @@ def told(row: LedgerEntry) -> Json | None:
     later = LedgerEntry.objects.filter(key_id=row.key_id, received_at__gt=row.done_at)
     following = later.order_by("received_at", "id").first() if row.key_id else None
     after_s = None if following is None else (following.received_at - row.done_at).total_seconds()
-    shown: Json = {
+    retry: Json = {
         "told_s": None, "least_s": None, "most_s": None, "early": 0, "obeyed": None,
         "next": None if following is None else {
             "request_id": following.request_id, "after_s": round(after_s or 0.0, 3), "outcome": following.outcome,
@@ -39,16 +39,16 @@ def told(row: LedgerEntry) -> Json | None:
         },
     }  # fmt: skip
     if retry_ms is None:
-        return shown
+        return retry
     told_s = retry_ms / 1000
     least_s, most_s = (min(MAX_RETRY_S, told_s * (1 + side * SPREAD)) for side in (-1, 1))
-    shown |= {"told_s": told_s, "least_s": round(least_s, 3), "most_s": round(most_s, 3)}
+    retry |= {"told_s": told_s, "least_s": round(least_s, 3), "most_s": round(most_s, 3)}
     if after_s is not None:
         if after_s < least_s - SLACK_S:
-            shown["obeyed"] = False
+            retry["obeyed"] = False
             until = row.done_at.timestamp() + least_s - SLACK_S
             early = later.order_by("received_at").values_list("received_at", flat=True)[:MOST_COUNTED]
-            shown["early"] = sum(at.timestamp() < until for at in early)
+            retry["early"] = sum(at.timestamp() < until for at in early)
         elif after_s >= most_s - SLACK_S:
-            shown["obeyed"] = True
-    return shown
+            retry["obeyed"] = True
+    return retry

@@ -156,7 +156,7 @@ def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool 
     return {
         "verdict": verdict(row, engine, ahead["count"] if ahead else None, predicted_s),
         "engine": _in_engine(row, engine, predicted_s),
-        "retry": retries.told(row),
+        "retry": retries.retry_of(row),
         "instead": counterfactual.instead(row) if others else None,
         "checks": checks(row, others),
         "weight": weight(row, recent, now_s, others),

@@ -1,4 +1,4 @@
-"""`lab bar`: The default policy beside every composition that is shipped."""
+"""`lab bar`: compare the default policy with every shipped composition."""
 
 from __future__ import annotations
 
@@ -20,24 +20,36 @@ from scheduling.simulator.compare import Case, parse_policy, run_case
 
 class Bar(Action):
     name = "bar"
-    help = "compare the default with every shipped composition, in front"
+    help = "compare the default policy with every shipped composition, in front of the engines"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        kinds = "Azure CSV, Mooncake JSONL, ServeGen's rates (with --lengths); may be repeated"
-        parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
-        parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")
-        parser.add_argument("--loads", default="1,1.3", metavar="N,N", help="of capacity (default %(default)s)")
-        parser.add_argument("--replicas", type=int, default=4, help="engines (default %(default)s)")
-        parser.add_argument("--seeds", type=int, default=10, help="draws (default %(default)s)")
-        parser.add_argument("--first-seed", type=int, default=101, help="the others follow it (default %(default)s)")
-        parser.add_argument(
-            "--minutes", type=float, default=4.0, help="of the recording in a draw (default %(default)g)"
+        kinds = (
+            "recorded trace: Azure CSV, Mooncake JSONL or ServeGen rates (with --lengths); can be given several times"
         )
-        limits = "requests pass the product's admission, as of `lab compare` (default: everybody is let in)"
+        parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
+        parser.add_argument("--lengths", default="", metavar="FILE", help="length distributions of a ServeGen trace")
+        parser.add_argument(
+            "--loads", default="1,1.3", metavar="N,N", help="loads as multiples of capacity (default %(default)s)"
+        )
+        parser.add_argument("--replicas", type=int, default=4, help="simulated engines (default %(default)s)")
+        parser.add_argument("--seeds", type=int, default=10, help="draws for each trace and load (default %(default)s)")
+        parser.add_argument(
+            "--first-seed",
+            type=int,
+            default=101,
+            help="seed of the first draw; the next draws use the next seeds (default %(default)s)",
+        )
+        parser.add_argument("--minutes", type=float, default=4.0, help="length of a draw (default %(default)g)")
+        limits = "apply admission limits as `lab compare` does (default: every request is admitted)"
         parser.add_argument("--limits", action="store_true", help=limits)
-        some = "these beside the default, instead of all that are shipped"
+        some = "compare only these with the default, instead of all shipped compositions"
         parser.add_argument("--policies", nargs="+", default=(), metavar="POLICY", help=some)
-        parser.add_argument("--output", type=Path, metavar="PAGE.md", help="write it into docs/results/compare.md")
+        parser.add_argument(
+            "--output",
+            type=Path,
+            metavar="PAGE.md",
+            help="write the section into this page, such as docs/results/compare.md",
+        )
 
     def run(self, options: dict[str, Any]) -> None:
         output: Path | None = options["output"]

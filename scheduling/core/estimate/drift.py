@@ -134,7 +134,7 @@ class CategoryBaseline:
         self.drift = drift or Drift(
             gamma=SLOW_GAMMA, clip=(1.0 / WIDEST, WIDEST), averaging=True, prior_answers=PRIOR_ANSWERS
         )
-        self._prior = prior or _nothing_told
+        self._prior = prior or _no_correction
 
     def predict(self, facts: PromptFacts) -> Prediction:
         drift = self.drift
@@ -151,7 +151,7 @@ class CategoryBaseline:
         self.drift.learn(facts.category, actual, cut=cut, model=facts.model, prior=self._prior(facts.category))
 
 
-def _nothing_told(category: str) -> float:
+def _no_correction(category: str) -> float:
     return 1.0
 
 

@@ -98,13 +98,13 @@ class Counters:
         self._granted: dict[str, int] = {}  # charges by entitlement
         self._elsewhere: dict[str, _Elsewhere] = {}
         self._mean: dict[str, float] = {"": 0.0}  # tokens of one request, by entitlement; "": over all
-        self._shown: list[Least] = []
+        self._mirrors: list[Least] = []
         self._crowd = SPARE_COUNTERS  # so many counters are looked through for idle ones
         self._resumed: float | None = None  # the floor until something is served
 
-    def show_in(self, names: Least) -> None:
+    def mirror_in(self, names: Least) -> None:
         """Keeps the values in ``names`` up to date."""
-        self._shown.append(names)
+        self._mirrors.append(names)
 
     def __getitem__(self, entitlement: str) -> float:
         """Tokens served per weight."""
@@ -247,7 +247,7 @@ class Counters:
 
     def _set(self, name: str, value: float) -> None:
         self._value[name] = value
-        for names in (self._active, *self._shown):
+        for names in (self._active, *self._mirrors):
             if name in names:
                 names.put(name, value)
 
@@ -285,7 +285,7 @@ class FairQueue:
         self._lanes: dict[str, _Lane] = {}
         self._home: dict[str, str] = {}  # request id -> entitlement
         self._able = Least()  # lanes that may have something for this round
-        counters.show_in(self._able)
+        counters.mirror_in(self._able)
         self._kept_out: dict[str, int] = {}  # lanes at their limit, or without a turn; with their concurrency
         self._aside: list[str] = []  # lanes that had nothing with room in this round
         self._round: Round | None = None  # it was asked in last

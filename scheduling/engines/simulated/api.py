@@ -193,33 +193,33 @@ class Api:
         body = requests.decode(named_events.MESSAGES, request.body)
         if body.max_tokens <= 0:
             raise ApiError(400, "max_tokens must be positive")
-        prompt = requests.chat_prompt(named_events.said_to(body))
+        prompt = requests.chat_prompt(named_events.messages_of(body))
         seq, mark = self._one(body.model, prompt, body.max_tokens, 0, ignore_eos=False)
-        told = named_events.MessageTold(
+        answer = named_events.MessageAnswer(
             connection, model=self._named(body.model), name=f"chatcmpl-{request.name}", stream=bool(body.stream),
             seq=seq, mark=mark, abort=self._runner.abort,
         )  # fmt: skip
-        self._tell(connection, told)
+        self._tell(connection, answer)
 
     def _count(self, connection: Connection, request: Request) -> None:
         body = requests.decode(named_events.MESSAGES, request.body)
         self._check_model(body.model)
-        tokens, _ = requests.chat_prompt(named_events.said_to(body))
+        tokens, _ = requests.chat_prompt(named_events.messages_of(body))
         answer = {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
         connection.respond(200, msgspec.json.encode(answer))
 
     def _respond(self, connection: Connection, request: Request) -> None:
         body = requests.decode(named_events.RESPONSES, request.body)
-        prompt = requests.chat_prompt(named_events.given_to(body))
+        prompt = requests.chat_prompt(named_events.input_of(body))
         seq, mark = self._one(
             body.model, prompt, body.max_output_tokens, body.priority or 0, ignore_eos=bool(body.ignore_eos)
         )
-        told = named_events.ResponseTold(
+        answer = named_events.ResponseAnswer(
             connection, model=self._named(body.model), name=body.request_id or f"resp_{request.name}",
             stream=bool(body.stream), seq=seq, mark=mark, abort=self._runner.abort,
         )  # fmt: skip
-        told.body = body
-        self._tell(connection, told)
+        answer.body = body
+        self._tell(connection, answer)
 
     def _one(
         self, model: str | None, prompt: tuple[int, int], bound: int | None, priority: int, *, ignore_eos: bool
@@ -232,15 +232,15 @@ class Api:
         wanted = most if ignore_eos else natural
         return Sequence(tokens, min(wanted, most), wanted <= most and not ignore_eos, priority), mark
 
-    def _tell(self, connection: Connection, told: named_events.Told) -> None:
+    def _tell(self, connection: Connection, answer: named_events.NamedAnswer) -> None:
         self._maybe_fail()
         if self.faults.cut_rate and self._chance.random() < self.faults.cut_rate:
-            told.cut_after = max(1, told.seq.output_tokens // 2)
-        self._submit(told, [told.seq])
-        connection.exchange = told
-        if told.stream:
+            answer.cut_after = max(1, answer.seq.output_tokens // 2)
+        self._submit(answer, [answer.seq])
+        connection.exchange = answer
+        if answer.stream:
             connection.begin_stream()
-            told.head()
+            answer.head()
 
     # --- what is only read
 

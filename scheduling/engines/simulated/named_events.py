@@ -37,12 +37,12 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
 MESSAGES, RESPONSES = msgspec.json.Decoder(MessagesBody), msgspec.json.Decoder(ResponsesBody)
 
 
-def said_to(body: MessagesBody) -> list[requests.Message]:
+def messages_of(body: MessagesBody) -> list[requests.Message]:
     system = [] if body.system is None else [requests.Message("system", body.system)]
     return [*system, *body.messages]
 
 
-def given_to(body: ResponsesBody) -> list[requests.Message]:
+def input_of(body: ResponsesBody) -> list[requests.Message]:
     messages = [] if body.instructions is None else [requests.Message("system", body.instructions)]
     if isinstance(body.input, str):
         return [*messages, requests.Message("user", body.input)]
@@ -53,7 +53,7 @@ def given_to(body: ResponsesBody) -> list[requests.Message]:
     return messages
 
 
-class Told:
+class NamedAnswer:
     """One generation, told as events with names. Stops when the client leaves."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Told:
         return {}
 
     @property
-    def said(self) -> str:
+    def full_text(self) -> str:
         return text.generated_text(self._start, self.seq.generated)
 
     def _word(self) -> str:
@@ -128,7 +128,7 @@ class Told:
         raise NotImplementedError
 
 
-class MessageTold(Told):
+class MessageAnswer(NamedAnswer):
     """Anthropic's form."""
 
     def begin(self) -> None:
@@ -161,14 +161,14 @@ class MessageTold(Told):
             "id": self.id,
             "type": "message",
             "role": "assistant",
-            "content": [{"type": "text", "text": self.said}],
+            "content": [{"type": "text", "text": self.full_text}],
             "model": self.model,
             "stop_reason": self._reason,
             "usage": self._usage,
         }
 
 
-class ResponseTold(Told):
+class ResponseAnswer(NamedAnswer):
     """The form of ``/v1/responses``."""
 
     body: ResponsesBody
@@ -190,8 +190,8 @@ class ResponseTold(Told):
         self.send("response.output_text.delta", delta=word, logprobs=[], **self._place)
 
     def end(self) -> None:
-        self.send("response.output_text.done", text=self.said, logprobs=[], **self._place)
-        self.send("response.content_part.done", part=self._part(self.said), **self._place)
+        self.send("response.output_text.done", text=self.full_text, logprobs=[], **self._place)
+        self.send("response.content_part.done", part=self._part(self.full_text), **self._place)
         self.send("response.output_item.done", item=self._message(), output_index=0)
         self.send("response.completed", response=self.whole())
 
@@ -208,7 +208,7 @@ class ResponseTold(Told):
         return {"type": "output_text", "text": said, "annotations": [], "logprobs": None}
 
     def _message(self) -> dict[str, Any]:
-        content = [self._part(self.said)]
+        content = [self._part(self.full_text)]
         return {
             "id": self._item, "type": "message", "role": "assistant", "content": content, "status": "completed",
         }  # fmt: skip

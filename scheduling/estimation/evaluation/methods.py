@@ -28,7 +28,7 @@ PRODUCT = "product (regression, similar, application, category)"
 WITHOUT = "product without regression"
 TOGETHER = "product, all tenants in one history"  # what the isolation of tenants costs
 
-Said = tuple[float, tuple[float, ...]]  # mean, and quantiles in the order of LEVELS
+Predicted = tuple[float, tuple[float, ...]]  # mean, and quantiles in the order of LEVELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Case:
 class Method(Protocol):
     name: str
 
-    def say(self, case: Case) -> Said | None:
+    def say(self, case: Case) -> Predicted | None:
         """None where the method has nothing to say: the case is not counted for it."""
 
     def expect(self, case: Case) -> Prediction | None:
@@ -66,7 +66,7 @@ class Crude:
         size = float(case.words) if self._words else case.facts.input_tokens
         return self.drift.expected(self._category(case), size)
 
-    def say(self, case: Case) -> Said:
+    def say(self, case: Case) -> Predicted:
         point = self.point(case)
         upper = point if self._calibrator is None else point * self._calibrator.factor("")
         return point, (point, point, upper)
@@ -95,7 +95,7 @@ class Distributional:
         assert prediction is not None  # the baseline always speaks
         return prediction
 
-    def say(self, case: Case) -> Said:
+    def say(self, case: Case) -> Predicted:
         prediction = self.expect(case)
         return prediction.mean, (*(prediction.quantile(q) for q in LEVELS[:-1]), self._calibrator.upper(prediction))
 
@@ -120,7 +120,7 @@ class Product:
     def expect(self, case: Case) -> Prediction:
         return self.chain.predict(self._facts(case)).prediction
 
-    def say(self, case: Case) -> Said:
+    def say(self, case: Case) -> Predicted:
         forecast = self.chain.predict(self._facts(case))
         return forecast.prediction.mean, (*(forecast.prediction.quantile(q) for q in LEVELS[:-1]), forecast.p90)
 
@@ -156,7 +156,7 @@ class Oracle:
             return None
         return distribution([(length, False, 1.0) for _, _, length in same], "oracle", float(len(same)))
 
-    def say(self, case: Case) -> Said | None:
+    def say(self, case: Case) -> Predicted | None:
         prediction = self.expect(case)
         return None if prediction is None else (prediction.mean, tuple(prediction.quantile(q) for q in LEVELS))
 
@@ -178,8 +178,8 @@ class PerModel:
             self.instances[model] = self._make(self.name)
         return self.instances[model]
 
-    def say(self, case: Case) -> Said | None:
-        answer: Said | None = self._of(case).say(case)
+    def say(self, case: Case) -> Predicted | None:
+        answer: Predicted | None = self._of(case).say(case)
         return answer
 
     def expect(self, case: Case) -> Prediction | None:

@@ -264,8 +264,8 @@ MUTATIONS = (
         "unknown-fields-pass",
         "a field that nobody knows is dropped in silence (promise 35)",
         "scheduling/gateway/openai_types.py",
-        "class Said(Struct, forbid_unknown_fields=True):",
-        "class Said(Struct):",
+        "class FromClient(Struct, forbid_unknown_fields=True):",
+        "class FromClient(Struct):",
         ("tests/unit/gateway/test_gateway_prepare.py::test_an_unknown_field_is_refused_by_its_path_and_taken_as_null",),
     ),
     Mutation(

@@ -207,10 +207,10 @@ def test_a_run_is_done_in_pieces_and_tells_intervals_for_every_tier_and_tenant(
 def test_doing_a_piece_twice_changes_nothing(world: worlds.World) -> None:
     number = run(client(world, "olga"))["id"]
     runs.work(number)
-    found = LabRun.objects.get(pk=number).found
-    LabRun.objects.filter(pk=number).update(state="running", found={k: found[k] for k in list(found)[:2]})
+    figures = LabRun.objects.get(pk=number).figures
+    LabRun.objects.filter(pk=number).update(state="running", figures={k: figures[k] for k in list(figures)[:2]})
     runs.work(number)
-    assert LabRun.objects.get(pk=number).found == found
+    assert LabRun.objects.get(pk=number).figures == figures
 
 
 def test_a_run_can_be_cancelled_and_keeps_what_was_done(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_a_run_can_be_cancelled_and_keeps_what_was_done(world: worlds.World, mon
     assert LabRun.objects.get(pk=number).done == 1
 
 
-def test_a_run_that_nobody_works_on_is_rung_for_again(world: worlds.World) -> None:
+def test_a_run_that_nobody_works_on_is_announced_again(world: worlds.World) -> None:
     number = run(client(world, "olga"))["id"]
     assert runs.still() == []
     LabRun.objects.update(at=timezone.now() - 2 * runs.STILL)

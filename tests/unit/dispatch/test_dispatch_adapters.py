@@ -195,7 +195,7 @@ async def test_the_word_of_the_leader_before_stands_until_every_replica_was_look
     world.homes.inherit({"b1", "b2"})
     world.configure()
     await world.homes.look("b1", Replica([EngineModel("sql-v2", None)]))
-    await world.homes.tell(again=True)
+    await world.homes.publish(again=True)
     await world.settle()
     assert world.told == []
     await world.homes.look("b2", Replica())

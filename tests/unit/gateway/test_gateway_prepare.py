@@ -21,10 +21,10 @@ from scheduling.gateway.openai_types import (
     ChatRequest,
     CompletionRequest,
     Consumed,
+    FromClient,
     Message,
     Part,
     Refused,
-    Said,
     Tool,
     ToolCall,
 )
@@ -342,7 +342,7 @@ def test_what_an_engine_must_not_be_told_is_refused(fields: dict[str, Any]) -> N
     assert refused.value.status == 400
 
 
-def everything_said(base: type = Said) -> set[type]:
+def everything_said(base: type = FromClient) -> set[type]:
     found = set(base.__subclasses__())
     return found.union(*(everything_said(one) for one in found)) if found else set()
 

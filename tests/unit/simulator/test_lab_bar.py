@@ -60,7 +60,7 @@ def test_limits_count_where_something_is_promised_and_have_a_section_of_their_ow
     assert not any(case.limits for case in limited.draws(asked.traces[0], 1.0, promises=False))
     found = everything(limited)
     text = bar.section(bar.result_of(limited, bar.shipped(), found), limited, bar.shipped(), date(2026, 1, 1), "c")
-    assert text.startswith("## In front, with limits")
+    assert text.startswith("## In front of the engines, with limits")
     assert "what is refused was not in time" in text
 
 
@@ -78,7 +78,7 @@ def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told
 
     better = found | {case: figures(case) | {"kept": 91.5} for case in found if case.policy == "bands+hybrid"}
     (told,) = bar.result_of(asked, bar.shipped(), better | at_load_1(found)).failures()
-    assert told == "bands+hybrid is 1.5 points better on code at 1.3"
+    assert told == "bands+hybrid is 1.5 points above the default on code at 1.3"
 
     slower = {
         case: figures(case, ttlt=11.0 + 0.01 * case.seed)
@@ -90,7 +90,7 @@ def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told
 
     ahead = found | {case: figures(case) | {"kept": 90.5} for case in found if case.policy == "edf" and case.promises}
     (told,) = bar.result_of(asked, bar.shipped(), ahead).failures()
-    assert told.startswith("edf is ahead in the geometric mean")
+    assert told.startswith("edf is ahead of the default in the geometric mean")
 
 
 def at_load_1(found: dict[Case, dict[str, float]]) -> dict[Case, dict[str, float]]:

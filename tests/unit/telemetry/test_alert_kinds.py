@@ -17,7 +17,7 @@ from telemetry.alerts.leaderless import LeaderWatch
 from telemetry.alerts.watch import AlertWatch
 from telemetry.events import A_MINUTE, Happenings, changes
 from telemetry.feed import snapshots
-from telemetry.feed.sources import LEADER, REDIS, Away
+from telemetry.feed.sources import LEADER, REDIS, Outage
 from telemetry.feed.window import WINDOW_S, Window
 from telemetry.models import Alert, AlertRule, PoolEvent
 from tenants import audit
@@ -126,7 +126,7 @@ def test_a_pool_without_a_leader_is_told_of_by_whoever_sees_it_and_ended_by_the_
     own = rule("no_leader", None, for_s=10)
     rang: list[int] = []
     watch = LeaderWatch(lambda: rang.append(1))
-    away = [Away(LEADER, NOW, pool="llama"), Away(REDIS, NOW)]
+    away = [Outage(LEADER, NOW, pool="llama"), Outage(REDIS, NOW)]
     watch.look(away, NOW + 6)
     assert not Alert.objects.exists(), "not for ten seconds yet"
     watch.look(away, NOW + 12)

@@ -16,7 +16,7 @@ from telemetry.alerts.watch import AlertWatch
 from telemetry.api import common, live
 from telemetry.feed import snapshots
 from telemetry.feed.publisher import Publisher
-from telemetry.feed.sources import Away, Sources, SourceWatch
+from telemetry.feed.sources import Outage, Sources, SourceWatch
 from telemetry.feed.store import Heads, LiveStore, LiveUnavailable
 from telemetry.feed.window import Window
 from tests.support import worlds
@@ -75,7 +75,7 @@ def place() -> Place:
 
 def test_while_everything_answers_nothing_is_away(place: Place) -> None:
     place.pass_s(60)
-    assert place.sources.away() == []
+    assert place.sources.outages() == []
     assert place.sources.unwatched(None) == []
 
 
@@ -83,39 +83,39 @@ def test_an_outage_is_told_from_the_moment_something_was_last_seen_however_late_
     place.pass_s(10)
     place.redis = False
     place.pass_s(600)
-    assert place.sources.away() == [Away("redis", NOW + 10)]
-    assert place.sources.unwatched(None) == [Away("rules", NOW + 10, pool="llama")]
+    assert place.sources.outages() == [Outage("redis", NOW + 10)]
+    assert place.sources.unwatched(None) == [Outage("rules", NOW + 10, pool="llama")]
     place.redis = True
     place.pass_s(1)
-    assert place.sources.away() == []
+    assert place.sources.outages() == []
 
 
 def test_a_process_that_was_started_in_an_outage_says_at_least_since_its_start(place: Place) -> None:
     place.redis = False
     place.pass_s(30, database=False)
-    assert place.sources.away() == [Away("database", NOW, at_least=True), Away("redis", NOW, at_least=True)]
+    assert place.sources.outages() == [Outage("database", NOW, at_least=True), Outage("redis", NOW, at_least=True)]
 
 
 def test_a_pool_without_a_leader_is_away_since_its_last_snapshot_also_for_a_process_started_later(place: Place) -> None:
     place.published, place.rules = {"llama": NOW - 300}, {"llama": NOW - 303}
     place.pass_s(1, led=False)
-    assert place.sources.away() == [Away("leader", NOW - 300, pool="llama")]
-    assert place.sources.unwatched(None) == [Away("rules", NOW - 303, pool="llama")]
+    assert place.sources.outages() == [Outage("leader", NOW - 300, pool="llama")]
+    assert place.sources.unwatched(None) == [Outage("rules", NOW - 303, pool="llama")]
 
 
 def test_a_pool_that_never_had_a_leader_is_told_as_well(place: Place) -> None:
     place.pass_s(3, led=False)
-    assert place.sources.away() == [], "it may just have been made"
+    assert place.sources.outages() == [], "it may just have been made"
     place.pass_s(10, led=False)
-    assert place.sources.away() == [Away("leader", NOW + 1, at_least=True, pool="llama")]
+    assert place.sources.outages() == [Outage("leader", NOW + 1, at_least=True, pool="llama")]
 
 
 def test_rules_that_nobody_looks_at_are_not_fine_although_the_leader_publishes(place: Place) -> None:
     place.pass_s(30)
     place.pass_s(15, watched=False)
-    assert place.sources.away() == []
+    assert place.sources.outages() == []
     place.pass_s(10, watched=False)
-    assert place.sources.away() == [Away("rules", NOW + 30, pool="llama")]
+    assert place.sources.outages() == [Outage("rules", NOW + 30, pool="llama")]
 
 
 def test_a_database_whose_answer_does_not_come_is_away_although_nobody_refused(place: Place) -> None:
@@ -124,7 +124,7 @@ def test_a_database_whose_answer_does_not_come_is_away_although_nobody_refused(p
         place.clock.s += 1
         place.published["llama"] = place.clock.s
         place.watch.look()
-    assert place.sources.away() == [Away("database", NOW + 10)]
+    assert place.sources.outages() == [Outage("database", NOW + 10)]
 
 
 @pytest.mark.django_db
@@ -147,7 +147,7 @@ def test_a_member_is_told_of_the_pools_of_its_tenants_only(place: Place) -> None
     place.pools = {"llama": frozenset({"acme"}), "qwen": frozenset({"globex"})}
     place.pass_s(1)
     place.pass_s(30, led=False)
-    assert [away.pool for away in place.sources.away(frozenset({"globex"}))] == ["qwen"]
+    assert [away.pool for away in place.sources.outages(frozenset({"globex"}))] == ["qwen"]
     assert place.sources.pools(frozenset({"globex"})) == ["qwen"]
     assert [away.pool for away in place.sources.unwatched(frozenset({"globex"}))] == ["qwen"]
     assert place.sources.pools(None) == ["llama", "qwen"]
@@ -163,7 +163,7 @@ def test_a_deleted_pool_is_not_missed(place: Place) -> None:
     place.pass_s(5)
     place.pools = {}
     place.pass_s(60, led=False)  # its last snapshot is still stored
-    assert place.sources.away() == []
+    assert place.sources.outages() == []
 
 
 def test_a_watch_that_fails_leaves_the_rules_unlooked_at(db: None, monkeypatch: pytest.MonkeyPatch) -> None:

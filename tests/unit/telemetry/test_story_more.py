@@ -14,7 +14,7 @@ from scheduling.core.step_time import StepTime
 from telemetry.ledger import prefill, writer
 from telemetry.ledger.counterfactual import LEAST, instead
 from telemetry.ledger.moment import at_moment
-from telemetry.ledger.retries import told
+from telemetry.ledger.retries import retry_of
 from telemetry.ledger.story import story
 from telemetry.models import Calibration, LedgerEntry
 from tests.support import worlds
@@ -52,7 +52,7 @@ def test_whether_a_client_waited_is_said_only_outside_the_headers_spread(
     after_s: float, obeyed: bool | None, early: int
 ) -> None:
     row = stored(turned_away(), record(2, received_s=NOW - 60 + after_s), record(3, received_s=NOW - 59, key_id="k2"))
-    found = told(row)
+    found = retry_of(row)
     assert found is not None
     assert (found["told_s"], found["least_s"], found["most_s"]) == (4.0, 3.0, 5.0)
     assert (found["next"]["request_id"], found["next"]["after_s"]) == (record(2).request_id, pytest.approx(after_s))
@@ -60,14 +60,14 @@ def test_whether_a_client_waited_is_said_only_outside_the_headers_spread(
 
 
 def test_a_wait_that_was_not_recorded_is_unknown_and_one_who_never_came_back_neither_obeyed_nor_not() -> None:
-    unknown = told(stored(turned_away(None), record(2, received_s=NOW - 50)))
+    unknown = retry_of(stored(turned_away(None), record(2, received_s=NOW - 50)))
     assert unknown is not None
     assert (unknown["told_s"], unknown["obeyed"], unknown["next"]["outcome"]) == (None, None, "completed")
     LedgerEntry.objects.all().delete()
-    gone = told(stored(turned_away()))
+    gone = retry_of(stored(turned_away()))
     assert gone is not None
     assert (gone["told_s"], gone["next"], gone["obeyed"]) == (4.0, None, None)
-    assert told(stored(record(9))) is None, "it was not refused"
+    assert retry_of(stored(record(9))) is None, "it was not refused"
 
 
 # --- another tier

@@ -235,7 +235,7 @@ def test_the_ledgers_fields_are_these_and_none_holds_what_was_said() -> None:
 # Long fields that hold figures of ours: what was fitted, asked of a lab and found by it, sizes and times of a recording
 # (which have no field for text), points of the charts; and addresses.
 FIGURES = {
-    "Calibration.step_time", "Calibration.trust", "LabRecording.packed", "LabRun.asked", "LabRun.found",
+    "Calibration.step_time", "Calibration.trust", "LabRecording.packed", "LabRun.asked", "LabRun.figures",
     "PastPoint.point", "AlertRule.webhook", "NotificationChannel.target", "SavedView.query",
 }  # fmt: skip
 

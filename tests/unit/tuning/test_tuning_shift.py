@@ -38,7 +38,7 @@ def test_a_loop_that_is_off_changes_nothing():
     before = off.serving
     outcomes = off.run()
     assert off.done == []
-    assert outcomes == loop("off").run_told(END_S + 60, before)
+    assert outcomes == loop("off").run_with_change(END_S + 60, before)
     assert len(outcomes) == len(off.pool.rows)
 
 
@@ -140,7 +140,7 @@ def test_a_settled_comparison_measures_on_what_comes_after_the_study(
 def test_a_setting_that_serves_from_a_moment_on_brings_its_room_with_it():
     one = loop("off")
     chosen = replace(one.serving, policy="fifo", params={}, room=Room(4096, 3))
-    one.run_told(50.0, chosen)
+    one.run_with_change(50.0, chosen)
     assert one.pool.room_of(chosen) == (3, 0, (4096,))
     replay = one.pool.replay(one.serving)
     replay.give_room(*one.pool.room_of(chosen))

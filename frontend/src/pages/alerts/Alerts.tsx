@@ -21,7 +21,7 @@ import { Marks, Ways } from "./AlertParts";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { Channels, useChannels } from "./Channels";
 import { Rehearsal } from "./Rehearsal";
-import { kindLabel, lastedS, ruleSpecs, sentence } from "./rules";
+import { kindLabel, lastedS, ONE_TIME, ruleSpecs, sentence, stateLabel } from "./rules";
 
 const REFRESH_MS = 10_000;
 const mayWrite = user.role === "admin";
@@ -30,7 +30,7 @@ const tones: Record<string, Tone> = { critical: "bad", warning: "warn" };
 const STATES = [
   { value: "", label: "All" },
   { value: "resolved", label: "Resolved" },
-  { value: "told", label: "One-time" },
+  { value: ONE_TIME, label: "One-time" },
 ] as const;
 
 /** Pools whose rules are not evaluated: nobody would be told. */
@@ -97,8 +97,8 @@ function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: b
 
 const historyColumns: Column<AlertRow>[] = [
   { label: "Started", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
-  { label: "Duration", right: true, cell: (row) => (row.state === "told" ? "" : age(lastedS(row.at, row.resolved_at, Date.now()))) },
-  { label: "State", cell: (row) => <Badge tone={row.state === "open" ? tones[row.severity] : "plain"}>{row.state}</Badge> },
+  { label: "Duration", right: true, cell: (row) => (row.state === ONE_TIME ? "" : age(lastedS(row.at, row.resolved_at, Date.now()))) },
+  { label: "State", cell: (row) => <Badge tone={row.state === "open" ? tones[row.severity] : "plain"}>{stateLabel(row.state)}</Badge> },
   { label: "Subject", cell: (row) => kindLabel(row.kind), className: "whitespace-nowrap" },
   {
     label: "Message",

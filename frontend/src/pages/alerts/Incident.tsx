@@ -13,7 +13,7 @@ import { age, clock, compact, moment, utc, zone } from "../../lib/format";
 import { Question, type Asked } from "../queue/Actions";
 import { Failed, Waiting, When } from "../tenants/parts";
 import { Marks, Ways } from "./AlertParts";
-import { lastedS } from "./rules";
+import { lastedS, ONE_TIME, stateLabel } from "./rules";
 
 const REFRESH_MS = 10_000;
 const tones: Record<string, Tone> = { critical: "bad", warning: "warn" };
@@ -129,12 +129,12 @@ export function Incident() {
           <span className="text-faint">/ {alert.id}</span>
         </p>
         <h1 className="mt-1 flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight">
-          <Badge tone={alert.state === "open" ? tones[alert.severity] : "plain"}>{alert.state === "open" ? alert.severity : alert.state}</Badge>
+          <Badge tone={alert.state === "open" ? tones[alert.severity] : "plain"}>{alert.state === "open" ? alert.severity : stateLabel(alert.state)}</Badge>
           {alert.rule_name || alert.kind.replaceAll("_", " ")}
         </h1>
         <p className="mt-1 text-base">{alert.line}</p>
         <p className="mt-1 text-sm text-soft">
-          Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === "told" ? "sent once" : `for ${age(lastedS(alert.at, alert.resolved_at, Date.now()))}`}
+          Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === ONE_TIME ? "sent once" : `for ${age(lastedS(alert.at, alert.resolved_at, Date.now()))}`}
           {alert.resolution && `. Over: ${alert.resolution}`}
         </p>
         {unseen && (

@@ -5,6 +5,11 @@ import { fieldsOf } from "../../components/form/fields";
 import type { FieldSpec, Option, Values } from "../../components/form/form";
 import { age, percent, text } from "../../lib/format";
 
+/** The API's word for an alert that no rule opened: it is sent once, and nothing resolves it. */
+export const ONE_TIME = "told";
+
+export const stateLabel = (state: string) => (state === ONE_TIME ? "one-time" : state);
+
 export const KINDS: Record<AlertRule["kind"], string> = {
   slo_attainment: "SLO attainment",
   queue_age: "Queue age",
