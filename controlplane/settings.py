@@ -10,11 +10,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env as environment
+from controlplane.secret_key import secret_key
 from tenants.unfold import UNFOLD as CATALOG_UNFOLD
 
 try:
     ENV = environment.load()
-    SECRET_KEY = environment.secret_key(ENV)
+    SECRET_KEY = secret_key(ENV)
 except environment.SettingsError as error:
     raise ImproperlyConfigured(str(error)) from None
 

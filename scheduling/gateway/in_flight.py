@@ -14,20 +14,9 @@ from collections.abc import Awaitable, Callable
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.stages import Submitted
 from scheduling.state.codec import decode_notice
+from scheduling.state.notices import CancelNotice, CompletionNotice, EvictionNotice, GrantNotice, RefusalNotice
 from scheduling.state.store import PoolStore
-from scheduling.state.types import (
-    BATCH,
-    SERVICE_MS,
-    AnnounceStatus,
-    CancelNotice,
-    CompletionNotice,
-    EvictionNotice,
-    GrantNotice,
-    RefusalNotice,
-    Renewal,
-    RenewStatus,
-    StateUnavailable,
-)
+from scheduling.state.types import BATCH, SERVICE_MS, AnnounceStatus, Renewal, RenewStatus, StateUnavailable
 
 log = logging.getLogger(__name__)
 

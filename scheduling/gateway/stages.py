@@ -28,7 +28,8 @@ from scheduling.gateway.headers import Header
 from scheduling.gateway.idempotency import Pass
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.sse import Frames
-from scheduling.state.types import Admission, GrantNotice, RequestFacts
+from scheduling.state.notices import GrantNotice
+from scheduling.state.types import Admission, RequestFacts
 
 NEVER = float("inf")
 HOLD = "quartermaster.hold"  # extension of a scope: what runs in an engine's place (beside.py)

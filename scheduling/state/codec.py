@@ -29,17 +29,8 @@ from scheduling.core.ledger import LedgerRecord, sane
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
-from scheduling.state.types import (
-    ENTRY_FORMAT,
-    Attempts,
-    CancelNotice,
-    CompletionNotice,
-    EvictionNotice,
-    GrantNotice,
-    RefusalNotice,
-    RequestFacts,
-    StoredRequest,
-)
+from scheduling.state.notices import CancelNotice, CompletionNotice, EvictionNotice, GrantNotice, RefusalNotice
+from scheduling.state.types import ENTRY_FORMAT, Attempts, RequestFacts, StoredRequest
 
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(StoredRequest)

@@ -231,51 +231,6 @@ class GrantStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GrantNotice:
-    """The notification a gateway hears on its channel: this request may run there now."""
-
-    request_id: str
-    attempt: int
-    backend: str
-    policy: str
-    why: str
-    prefill: int = 0  # as in an admission
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionNotice:
-    """Heard on the same channel: this preemptible request has lost its slot, and ends."""
-
-    request_id: str
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelNotice:
-    """Heard on the same channel: an operator ends this request, waiting or running."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionNotice:
-    """Heard on the same channel: somebody told another gateway of the end of a request that is held here."""
-
-    request_id: str
-    secret: str  # of its lease
-    completion: bytes  # as it was told
-
-
-@dataclass(frozen=True, slots=True)
-class RefusalNotice:
-    """What tells a gateway that a request of its waits for what will not come."""
-
-    request_id: str
-    attempt: int
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
 class EvictItem:
     """A waiting request that preemptible ones are to make room for, as it is written."""
 

@@ -28,17 +28,12 @@ from rest_framework.views import APIView
 
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
-from telemetry.api.answers import (
-    OPTIONAL,
-    AliveRequestSerializer,
-    ExploredSerializer,
-    ExportedSerializer,
-    StorySerializer,
-)
+from telemetry.api.answers import OPTIONAL, ExploredSerializer, ExportedSerializer
 from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
 from telemetry.api.csv_files import CSVRenderer, Line, safe
 from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, searched_to
+from telemetry.api.story_answers import AliveRequestSerializer, StorySerializer
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
 from telemetry.ledger.explore import GROUPS, LARGEST, MOST, ORDERS, SORTS, explored, exported, largest

@@ -10,6 +10,7 @@ from django.core.exceptions import NON_FIELD_ERRORS
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import IntegrityError
 from django.db.models import Model, ProtectedError, QuerySet
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, status, viewsets
 from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.filters import SearchFilter
@@ -24,6 +25,23 @@ from tenants.api.authentication import AUTHENTICATION
 from tenants.api.filters import Filter, ListedFilters
 from tenants.api.inputs import Page
 from tenants.audit import Actor
+
+WRITES = ("create", "partial_update", "destroy")
+
+
+def described(one: str, many: str, *verbs: str) -> Any:
+    """Operation summaries for a viewset, so that the browsable page reads as sentences."""
+    texts = {
+        "list": f"List {many}",
+        "retrieve": f"Read one {one}",
+        "create": f"Make a {one}",
+        "partial_update": f"Change a {one}",
+        "destroy": f"Delete a {one}",
+    }
+    trial = OpenApiParameter("dry_run", bool, description="true: say what it would do to the pools, and keep nothing.")
+    described = {verb: extend_schema(summary=texts[verb]) for verb in ("list", "retrieve")}
+    described |= {verb: extend_schema(summary=texts[verb], parameters=[trial]) for verb in verbs}
+    return extend_schema_view(**described)
 
 
 class Right(Enum):

@@ -4,6 +4,7 @@ from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
 from tenants.api import (
+    credentials,
     people,
     schema,  # noqa: F401  registers what it says of fields
     setup,
@@ -23,8 +24,8 @@ router.register("entitlements", views.EntitlementViewSet, "entitlement")
 router.register("quotas", views.QuotaViewSet, "quota")
 router.register("budgets", views.BudgetViewSet, "budget")
 router.register("prices", views.PriceViewSet, "price")
-router.register("keys", views.KeyViewSet, "key")
-router.register("tokens", views.TokenViewSet, "token")
+router.register("keys", credentials.KeyViewSet, "key")
+router.register("tokens", credentials.TokenViewSet, "token")
 router.register("memberships", views.MembershipViewSet, "membership")
 router.register("people", people.PersonViewSet, "person")
 router.register("invitations", people.InvitationViewSet, "invitation")

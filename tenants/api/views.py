@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from io import StringIO
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from django.contrib.auth.models import User
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
-from rest_framework import mixins, status, viewsets
+from rest_framework import mixins, viewsets
 from rest_framework.decorators import action
 from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
@@ -22,13 +21,11 @@ from scheduling.core.registry import modifiers, orderings, routings
 from tenants import audit, audit_chain, engine_figures, services
 from tenants.access import scope_of
 from tenants.api import serializers
-from tenants.api.base import CatalogViewSet, ChangeableViewSet, Right, ScopedView, WritableViewSet, is_trial
+from tenants.api.base import WRITES, CatalogViewSet, Right, ScopedView, WritableViewSet, described, is_trial
 from tenants.api.filters import Filter, ListedFilters
 from tenants.api.inputs import Page
 from tenants.models import (
-    AccessToken,
     Adapter,
-    ApiKey,
     AuditEntry,
     Backend,
     Budget,
@@ -45,27 +42,10 @@ from tenants.models import (
     Tier,
 )
 
-
-def _described(one: str, many: str, *verbs: str) -> Any:
-    """Operation summaries for a viewset, so that the browsable page reads as sentences."""
-    texts = {
-        "list": f"List {many}",
-        "retrieve": f"Read one {one}",
-        "create": f"Make a {one}",
-        "partial_update": f"Change a {one}",
-        "destroy": f"Delete a {one}",
-    }
-    trial = OpenApiParameter("dry_run", bool, description="true: say what it would do to the pools, and keep nothing.")
-    described = {verb: extend_schema(summary=texts[verb]) for verb in ("list", "retrieve")}
-    described |= {verb: extend_schema(summary=texts[verb], parameters=[trial]) for verb in verbs}
-    return extend_schema_view(**described)
-
-
 MOST_EXPORTED = 20_000  # audit entries in one answer
-_WRITES = ("create", "partial_update", "destroy")
 
 
-@_described("tenant", "tenants", *_WRITES)
+@described("tenant", "tenants", *WRITES)
 class TenantViewSet(WritableViewSet):
     """Organisations and teams that share the GPUs."""
 
@@ -117,7 +97,7 @@ class TenantViewSet(WritableViewSet):
         return Response({"revoked": [key.public_id for key in ended]})
 
 
-@_described("SLO", "SLOs", *_WRITES)
+@described("SLO", "SLOs", *WRITES)
 class SloViewSet(WritableViewSet):
     """Promises about time [s]: TTFT and TBT (interactive), or TTLT."""
 
@@ -125,7 +105,7 @@ class SloViewSet(WritableViewSet):
     serializer_class = serializers.SloSerializer
 
 
-@_described("tier", "tiers", *_WRITES)
+@described("tier", "tiers", *WRITES)
 class TierViewSet(WritableViewSet):
     """Contract templates: service class, rank, weight, SLO and queueing rule."""
 
@@ -138,7 +118,7 @@ class TierViewSet(WritableViewSet):
     }
 
 
-@_described("pool", "pools", *_WRITES)
+@described("pool", "pools", *WRITES)
 class PoolViewSet(WritableViewSet):
     """One model behind one capacity."""
 
@@ -169,7 +149,7 @@ class PoolViewSet(WritableViewSet):
         return self.answer(pool)
 
 
-@_described("backend", "backends", *_WRITES)
+@described("backend", "backends", *WRITES)
 class BackendViewSet(WritableViewSet):
     """The engines (replicas) of pools. Members do not see them."""
 
@@ -212,7 +192,7 @@ class BackendViewSet(WritableViewSet):
         return self.answer(services.drain_backend(actor=self.actor, backend=self.get_object(), draining=False))
 
 
-@_described("adapter", "adapters", *_WRITES)
+@described("adapter", "adapters", *WRITES)
 class AdapterViewSet(WritableViewSet):
     """LoRA adapters of pools' models: model names of their own, on the pools' capacity."""
 
@@ -222,7 +202,7 @@ class AdapterViewSet(WritableViewSet):
     filters: ClassVar = {"pool": Filter("pool__slug", "Only those of this pool.")}
 
 
-@_described("project", "projects", *_WRITES)
+@described("project", "projects", *WRITES)
 class ProjectViewSet(WritableViewSet):
     """Teams and applications of a tenant: what their keys open, and under which names. Deleting one deletes its
     keys."""
@@ -233,7 +213,7 @@ class ProjectViewSet(WritableViewSet):
     filters: ClassVar = {"tenant": Filter("tenant__slug", "Only this tenant's.")}
 
 
-@_described("entitlement", "entitlements", *_WRITES)
+@described("entitlement", "entitlements", *WRITES)
 class EntitlementViewSet(WritableViewSet):
     """A tenant's right to a share of a pool. Deleting one deletes its keys."""
 
@@ -250,7 +230,7 @@ class EntitlementViewSet(WritableViewSet):
     }
 
 
-@_described("quota", "quotas", *_WRITES)
+@described("quota", "quotas", *WRITES)
 class QuotaViewSet(WritableViewSet):
     """Tokens a tenant may use in a day or month (UTC), over all pools."""
 
@@ -267,7 +247,7 @@ class QuotaViewSet(WritableViewSet):
     }
 
 
-@_described("budget", "budgets", *_WRITES)
+@described("budget", "budgets", *WRITES)
 class BudgetViewSet(WritableViewSet):
     """What may be spent in a month (UTC), over all pools, by a tenant or one project, user or key of it."""
 
@@ -284,7 +264,7 @@ class BudgetViewSet(WritableViewSet):
     }
 
 
-@_described("price", "prices", *_WRITES)
+@described("price", "prices", *WRITES)
 class PriceViewSet(WritableViewSet):
     """What use of a pool or adapter costs, from an hour on until its next price. Those of the past stay as they are."""
 
@@ -298,128 +278,7 @@ class PriceViewSet(WritableViewSet):
     filters: ClassVar = {"pool": Filter("pool__slug", "Only this pool's.")}
 
 
-@_described("key", "keys", "partial_update")
-class KeyViewSet(ChangeableViewSet):
-    """API keys for ``/v1``. The secret is in the answer that makes a key, and nowhere else. What a key is called, opens
-    of its project, may take and when it ends can change: for admins, and for members of the tenant."""
-
-    model = ApiKey
-    related = ("entitlement__tenant", "project__tenant", "created_by")
-    serializer_class = serializers.KeySerializer
-    lookup_field = "public_id"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9A-Za-z]{12}"
-    search_fields: ClassVar = ("public_id", "name")
-    filters: ClassVar = {
-        "entitlement": Filter("entitlement__slug", "Only keys of this entitlement alone."),
-        "project": Filter("project__slug", "Only keys of this project."),
-        "user": Filter("user", "Only keys attributed to this user."),
-        "tenant": Filter("entitlement__tenant__slug,project__tenant__slug", "Only keys of this tenant."),
-        "revoked": Filter("revoked_at__isnull", "Only revoked ones, or only others.", "boolean", negated=True),
-    }
-    rights: ClassVar = {
-        "create": Right.OWN, "partial_update": Right.OWN, "revoke": Right.OWN, "rotate": Right.OWN,
-    }  # fmt: skip
-
-    @extend_schema(
-        summary="Make a key", request=serializers.KeySerializer, responses={201: serializers.IssuedKeySerializer}
-    )
-    def create(self, request: Request) -> Response:
-        """For admins, and for members of the tenant. Give an entitlement or a project."""
-        body = self.get_serializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        for owner in ("entitlement", "project"):
-            if body.validated_data.get(owner) is not None:
-                self._check_owner(body.validated_data[owner].tenant)
-        issued = services.issue_key(actor=self.actor, **body.validated_data)
-        return self._once(issued)
-
-    @extend_schema(
-        summary="Revoke a key", operation_id="keys_revoke", request=None, responses=serializers.KeySerializer
-    )
-    @action(detail=True, methods=["post"])
-    def revoke(self, request: Request, **kwargs: Any) -> Response:
-        """Ends it now; gateways notice within seconds. Revoking twice changes nothing."""
-        key = self.get_object()
-        self._check_owner(key.tenant)
-        return self.answer(services.revoke_key(actor=self.actor, key=key))
-
-    @extend_schema(
-        summary="Rotate a key",
-        operation_id="keys_rotate",
-        request=serializers.RotateSerializer,
-        responses={201: serializers.IssuedKeySerializer},
-    )
-    @action(detail=True, methods=["post"])
-    def rotate(self, request: Request, **kwargs: Any) -> Response:
-        """Makes a new key of the same name; the old one works on for ``overlap_s`` seconds."""
-        key = self.get_object()
-        self._check_owner(key.tenant)
-        body = serializers.RotateSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        return self._once(services.rotate_key(actor=self.actor, key=key, overlap_s=body.validated_data["overlap_s"]))
-
-    def check_owner_of(self, instance: Model) -> None:
-        self._check_owner(cast(ApiKey, instance).tenant)
-
-    def _check_owner(self, tenant: Tenant) -> None:
-        if not self.scope.may_manage_keys(tenant):
-            raise PermissionDenied("Only admins and members of the tenant can create, change or revoke its keys.")
-
-    def _once(self, issued: services.Issued) -> Response:
-        shown = self.get_serializer(issued.row).data | {"key": issued.credential.text}
-        return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
-
-
-@_described("token", "tokens")
-class TokenViewSet(CatalogViewSet):
-    """One's own access tokens to this API; admins see and revoke everybody's. The secret is in the answer that makes
-    one, and nowhere else."""
-
-    model = AccessToken
-    related = ("user", "made_with")
-    filters: ClassVar = {
-        "user": Filter("user__username", "Only this user's."),
-        "revoked": Filter("revoked_at__isnull", "Only revoked ones, or only others.", "boolean", negated=True),
-    }
-    serializer_class = serializers.TokenSerializer
-    lookup_field = "public_id"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9A-Za-z]{12}"
-    search_fields: ClassVar = ("public_id", "name")
-    rights: ClassVar = {"create": Right.OWN, "revoke": Right.OWN}
-
-    @extend_schema(
-        summary="Make an access token",
-        request=serializers.TokenSerializer,
-        responses={201: serializers.IssuedTokenSerializer},
-    )
-    def create(self, request: Request) -> Response:
-        """It acts in your name, with your rights as they are at each call. One made with a token ends with that token:
-        at the same time at the latest (the default), and when that one is revoked."""
-        body = self.get_serializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        asking = request.auth if isinstance(request.auth, AccessToken) else None
-        given = body.validated_data
-        if asking is not None and "expires_at" not in given:
-            given["expires_at"] = asking.expires_at
-        issued = services.issue_token(actor=self.actor, user=cast(User, request.user), made_with=asking, **given)
-        shown = self.get_serializer(issued.row).data | {"token": issued.credential.text}
-        return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
-
-    @extend_schema(
-        summary="Revoke an access token",
-        operation_id="tokens_revoke",
-        request=None,
-        responses=serializers.TokenSerializer,
-    )
-    @action(detail=True, methods=["post"])
-    def revoke(self, request: Request, **kwargs: Any) -> Response:
-        """Ends it and those made with it, now. Admins may end anybody's. Revoking twice changes nothing."""
-        return self.answer(services.revoke_token(actor=self.actor, token=self.get_object()))
-
-
-@_described("membership", "memberships", *_WRITES)
+@described("membership", "memberships", *WRITES)
 class MembershipViewSet(WritableViewSet):
     """Who acts for whom: admins and operators for all, members for their tenant."""
 
@@ -437,7 +296,7 @@ class MembershipViewSet(WritableViewSet):
     }
 
 
-@_described("group rule", "group rules", *_WRITES)
+@described("group rule", "group rules", *WRITES)
 class GroupRuleViewSet(WritableViewSet):
     """What roles the identity provider's groups give. A change acts at the next check, seconds later."""
 
@@ -455,7 +314,7 @@ class GroupRuleViewSet(WritableViewSet):
     }
 
 
-@_described("audit entry", "audit entries")
+@described("audit entry", "audit entries")
 class AuditViewSet(CatalogViewSet):
     """Who changed, was refused or read what, newest first. Each entry is linked to the one before it
     (`manage.py audit verify`); members see their tenant's."""

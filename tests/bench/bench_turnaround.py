@@ -21,10 +21,11 @@ import uvloop
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import OverLimit
 from scheduling.state import codec
+from scheduling.state.notices import GrantNotice
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
-from scheduling.state.types import GrantNotice, gateway_channel
+from scheduling.state.types import gateway_channel
 from tests.support.dispatch_world import catalog_of, dispatching, until, until_await
 from tests.support.redis_server import RedisServer
 from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier

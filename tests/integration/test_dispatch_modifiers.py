@@ -11,8 +11,8 @@ from scheduling.core.contracts import Served
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import write_points
 from scheduling.core.types import ServiceClass
+from scheduling.state.notices import GrantNotice
 from scheduling.state.resp import RespConnection
-from scheduling.state.types import GrantNotice
 from tests.integration.test_dispatch_loop import Gateway, make_gateway, ready, tiered
 from tests.support.dispatch_world import catalog_of, dispatching, until
 from tests.support.state_world import backend, ledger

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from scheduling.state.notices import GrantNotice
 from scheduling.state.resp import RespConnection
-from scheduling.state.types import GrantNotice
 from tests.integration.test_dispatch_loop import Gateway, make_gateway, ready, tiered
 from tests.integration.test_dispatch_modifiers import end
 from tests.support.dispatch_world import catalog_of, dispatching, until, until_await

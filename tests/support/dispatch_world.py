@@ -18,8 +18,8 @@ from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpe
 from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import Sample
 from scheduling.engines.client import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe, StepPage
+from scheduling.state.notices import GrantNotice
 from scheduling.state.resp import RespConnection
-from scheduling.state.types import GrantNotice
 
 T = TypeVar("T")
 

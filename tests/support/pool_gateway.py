@@ -11,10 +11,11 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, PoolSpec
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.state import codec
+from scheduling.state.notices import EvictionNotice, GrantNotice
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
-from scheduling.state.types import Admission, EvictionNotice, GrantNotice, gateway_channel
+from scheduling.state.types import Admission, gateway_channel
 from tests.support.dispatch_world import until, until_await
 from tests.support.state_world import FACTS, backend, estimate, ledger, pool_spec, request
 

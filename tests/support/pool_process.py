@@ -25,10 +25,11 @@ from typing import Any
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, OverLimit, PoolSpec, ServiceClass
 from scheduling.state import codec
+from scheduling.state.notices import EvictionNotice, GrantNotice
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
-from scheduling.state.types import AdmissionStatus, EvictionNotice, GrantNotice, RenewStatus, gateway_channel
+from scheduling.state.types import AdmissionStatus, RenewStatus, gateway_channel
 from tests.support.connected import connected
 from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 

@@ -7,7 +7,6 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from scheduling.engines.simulated import metrics, named_events, pooling, request
 from scheduling.engines.simulated.adapters import Adapters
 from scheduling.engines.simulated.answers import Answer
 from scheduling.engines.simulated.engine import QueueFull, Sequence
+from scheduling.engines.simulated.faults import Faults, Parked
 from scheduling.engines.simulated.http import Connection, Exchange, Request
 from scheduling.engines.simulated.prefix_cache import PrefixCache, ids_of
 from scheduling.engines.simulated.requests import ApiError
@@ -27,35 +27,6 @@ from scheduling.engines.simulated.runner import Runner
 VERSION = "0.32.0"
 ASLEEP_LOOK_S = 0.02  # so often one that is put to sleep looks whether all has ended
 HOST_TO_GPU = 25e9  # bytes/s of weights that come back from host memory (PCIe 4.0 x16, about)
-
-
-class Faults(msgspec.Struct, forbid_unknown_fields=True):
-    """What is wrong with this replica now. ``POST /sim/fault`` changes the fields it names."""
-
-    stall: bool | float = False  # compute nothing: seconds, or until told otherwise
-    error_rate: float = 0.0  # share of generations answered with 500
-    cut_rate: float = 0.0  # share of generations whose connection is cut half-way
-    hang: bool = False  # accept requests and answer nothing; /health stays 200
-    slow: float = 1.0  # factor on every step's time
-    load_s: float = 0.0  # so long it takes to load an adapter
-    load_fails: bool = False  # there are no weights where an adapter is said to be
-
-
-@dataclass(slots=True)
-class _Parked:
-    """A request that hangs."""
-
-    connection: Connection
-    request: Request
-    gone: bool = False
-
-    def lost(self) -> None:
-        self.gone = True
-
-    def answer(self, body: object) -> None:
-        if not self.gone:
-            self.connection.exchange = None
-            self.connection.respond(200, msgspec.json.encode(body))
 
 
 class Api:
@@ -78,7 +49,7 @@ class Api:
         self._authorization = f"Bearer {api_key}" if api_key else ""
         self._chance = random.Random(seed)
         self.asleep = False  # its weights are in host memory: what is asked of it waits
-        self._parked: list[_Parked] = []
+        self._parked: list[Parked] = []
         self._created = int(time.time())
         self._routes = {
             ("POST", "/v1/chat/completions"): self._chat,
@@ -125,7 +96,7 @@ class Api:
             return
         hangs = self.faults.hang and (request.path.startswith("/v1/") or request.path == "/tokenize")
         if hangs or (self.asleep and request.method == "POST" and request.path.startswith("/v1/")):
-            parked = _Parked(connection, request)
+            parked = Parked(connection, request)
             connection.exchange = parked
             self._parked.append(parked)
             return
@@ -349,13 +320,13 @@ class Api:
             why = f"Loading lora {body.lora_name} failed: No adapter found for <path>"
             raise ApiError(404, why, "NotFoundError")
         if self.faults.load_s > 0:
-            parked = _Parked(connection, request)
+            parked = Parked(connection, request)
             connection.exchange = parked
             asyncio.get_running_loop().call_later(self.faults.load_s, self._loaded, parked, body)
         else:
             connection.respond(200, self.adapters.load(body).encode(), "text/plain; charset=utf-8")
 
-    def _loaded(self, parked: _Parked, body: lora.LoadBody) -> None:
+    def _loaded(self, parked: Parked, body: lora.LoadBody) -> None:
         try:
             status, said = 200, self.adapters.load(body).encode()
         except ApiError as error:
@@ -406,11 +377,11 @@ class Api:
     def _sleep(self, connection: Connection, request: Request) -> None:
         """As vLLM's ``/sleep?mode=wait``: what runs ends, what comes waits."""
         self.asleep = True
-        parked = _Parked(connection, request)
+        parked = Parked(connection, request)
         connection.exchange = parked
         self._fall_asleep(parked)
 
-    def _fall_asleep(self, parked: _Parked) -> None:
+    def _fall_asleep(self, parked: Parked) -> None:
         if len(self._engine.running) + self._engine.waiting:
             asyncio.get_running_loop().call_later(ASLEEP_LOOK_S, self._fall_asleep, parked)
         else:
@@ -419,11 +390,11 @@ class Api:
     def _wake_up(self, connection: Connection, request: Request) -> None:
         """Weights come back from host memory."""
         seconds = self._preset.weights_bytes / self._preset.gpus / HOST_TO_GPU / self._runner.speed
-        parked = _Parked(connection, request)
+        parked = Parked(connection, request)
         connection.exchange = parked
         asyncio.get_running_loop().call_later(seconds if self.asleep else 0.0, self._awake, parked)
 
-    def _awake(self, parked: _Parked) -> None:
+    def _awake(self, parked: Parked) -> None:
         self.asleep = False
         self._release()
         parked.answer({"status": "awake", "tags": None})

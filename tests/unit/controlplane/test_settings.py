@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane import env as environment
+from controlplane.secret_key import secret_key
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -106,16 +107,16 @@ def test_a_variable_that_is_no_setting_is_found():
 
 def test_an_instance_makes_its_secret_key_once_and_for_its_owner_only(tmp_path):
     env = environment.load({"QUARTERMASTER_HOME": str(tmp_path / "home")})
-    key = environment.secret_key(env)
+    key = secret_key(env)
     assert len(key) >= 48
-    assert environment.secret_key(env) == key
+    assert secret_key(env) == key
     assert (tmp_path / "home" / "secret-key").stat().st_mode & 0o077 == 0
 
 
 def test_a_shared_database_needs_a_shared_secret_key():
     env = environment.load({"QUARTERMASTER_DATABASE_URL": "postgresql://u@h/d"})
     with pytest.raises(environment.SettingsError, match="SECRET_KEY"):
-        environment.secret_key(env)
+        secret_key(env)
 
 
 def test_the_page_of_settings_shows_the_table_as_it_is():

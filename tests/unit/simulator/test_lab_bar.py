@@ -61,7 +61,7 @@ def test_limits_count_where_something_is_promised_and_have_a_section_of_their_ow
     found = everything(limited)
     text = bar.section(bar.result_of(limited, bar.shipped(), found), limited, bar.shipped(), date(2026, 1, 1), "c")
     assert text.startswith("## In front of the engines, with limits")
-    assert "what is refused was not in time" in text
+    assert "a refused request counts as late" in text
 
 
 def test_what_is_far_behind_after_the_first_draws_is_not_run_again_but_rivals_are(asked: bar.Asked):

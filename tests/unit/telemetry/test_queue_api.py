@@ -14,7 +14,8 @@ from rest_framework.test import APIClient
 
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.state.codec import Entry, decode_notice, encode_entry, encode_request
-from scheduling.state.types import CancelNotice, RequestFacts, StoredRequest, preview_key
+from scheduling.state.notices import CancelNotice
+from scheduling.state.types import RequestFacts, StoredRequest, preview_key
 from telemetry.ledger import writer
 from telemetry.ledger.queue import QueueStore
 from tenants.models import AuditEntry, Price
