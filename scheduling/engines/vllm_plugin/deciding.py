@@ -15,13 +15,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from scheduling.core.calibration import LoggedStep
 from scheduling.core.chunking import next_token_due_s, prefill_budget
-from scheduling.core.contracts import Key
 from scheduling.core.deadline import prefill_due_s
 from scheduling.core.engine_digest import ARGUMENT, decode, plain
 from scheduling.core.engine_step import Begun, hand_out, last_first, place_among_running, progressed
@@ -30,6 +28,7 @@ from scheduling.core.types import BackendView, PoolView, QueuedRequest
 from scheduling.engines.vllm_plugin.learning import Learning, Runner, in_a_thread
 from scheduling.engines.vllm_plugin.log import Admitted, Log, Step
 from scheduling.engines.vllm_plugin.order import EngineRequest, PolicyOrder
+from scheduling.engines.vllm_plugin.plan import Held, Plan
 from scheduling.engines.vllm_plugin.recording import Recording
 from scheduling.engines.vllm_plugin.settings import Settings
 
@@ -54,44 +53,6 @@ else:
 VICTIMS = 16  # of one step that are ranked; vLLM rarely needs a second
 
 logger = logging.getLogger("vllm.quartermaster")  # below vLLM's own, so that its handlers print it
-
-
-class Held:
-    """What we know of one of the engine's requests beside what the engine knows."""
-
-    __slots__ = ("added_s", "base_s", "bucket", "due_s", "order", "pace_s", "place", "priority", "queued")
-
-    def __init__(self, queued: QueuedRequest, pace_s: float, due_s: float, priority: int) -> None:
-        self.queued = queued
-        self.pace_s = pace_s  # per token while it decodes; inf: nothing is promised
-        self.due_s = due_s  # of its prefill
-        self.priority = priority  # that vLLM was given
-        self.added_s = queued.arrival_s
-        self.base_s = -inf  # what its tokens are due by: set with the first
-        self.bucket = -1  # of generated tokens, when it was placed
-        self.place: Key = ()  # among the running
-        self.order = queued.seq  # of admission
-
-
-@dataclass(slots=True)
-class Plan:
-    """One step that is decided and not yet over."""
-
-    now_s: float
-    room: int  # prompt tokens
-    budget: int  # tokens
-    decodes: int
-    kv_dec: int
-    slack_s: float
-    shortened: bool
-    waiting: int
-    began: list[tuple[EngineRequest, int]]  # prompts in progress, with what was computed of them
-    wants: bool  # room was left for something that waits
-    predicted_s: float | None = None
-    prefill: int = 0
-    pp: float = 0.0
-    began_s: float = 0.0
-    dues: list[tuple[float, float, int]] | None = None  # of who decodes: base, pace and tokens; where they are recorded
 
 
 class Deciding(_Base):
