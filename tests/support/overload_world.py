@@ -116,6 +116,7 @@ class Overload:
             self._start(name)
 
     def _refused(self, job: Job, refusal: Refusal) -> None:
+        random.seed(self.random.getrandbits(32))  # the headers' jitter comes from the common source
         headers = dict(render(refusal).headers)
         wait_ms = headers.get(b"retry-after-ms")
         if wait_ms is not None:
@@ -154,6 +155,12 @@ class Overload:
     def served_share(self) -> float:
         """Of all requests, those that were served in the end, at whatever attempt."""
         return sum(j.served_s is not None for j in self.jobs) / len(self.jobs)
+
+    def refused_at_least(self, load_ends_s: float) -> float:
+        """Of all requests, those that could not be served while the load lasted: each is refused once at least, by
+        whatever rule. Who had begun by then has ended after one and a half services."""
+        by_s = load_ends_s + 1.5 * self.service_s
+        return sum(j.served_s is None or j.served_s > by_s for j in self.jobs) / len(self.jobs)
 
     def told_p50(self, begin_s: float = 0.0, end_s: float = float("inf")) -> float:
         """The least that anybody is told where nobody was refused."""

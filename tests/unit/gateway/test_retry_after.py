@@ -43,12 +43,37 @@ def test_a_request_is_sent_one_and_a_half_times_at_most_by_clients_that_wait_as_
     assert world.attempts_each() <= 1.5
 
 
-def test_at_twice_the_load_all_are_served_in_the_end_and_few_come_back_twice():
-    """Half of them cannot be served at once, so one and a half attempts are the least: what is more came back while the
-    overload lasted. Longer times would save those attempts, and turn away for good who is served here."""
-    world = open_loop(2)
-    assert world.served_share() >= 0.95
-    assert world.attempts_each() <= 1.75
+def too_many_attempts(load: float, seed: int) -> float:
+    """Attempts for each request beyond the least that any rule needs and the third of the services that is left to
+    those who come back, under ``load``."""
+    world = Overload(seed=seed)
+    world.arrivals(team(), load * world.capacity, 0, SECONDS)
+    world.run(1000)
+    return world.attempts_each() - (1 + world.refused_at_least(SECONDS)) - 1 / (3 * load)
+
+
+LOADS = (1, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("load", LOADS)
+def test_from_one_to_ten_times_the_load_hardly_more_attempts_are_made_than_any_rule_needs(load: float, seed: int):
+    """At twice the load half of the requests cannot be served at once: one and a half attempts are the least while all
+    are asked to come back. What is above that is a third of what is served, whatever the load."""
+    assert too_many_attempts(load, seed) <= 0.03
+
+
+@pytest.mark.parametrize("load", [2, 3, 5])
+def test_without_room_left_for_newcomers_many_more_attempts_are_made(load: float, monkeypatch: pytest.MonkeyPatch):
+    """The broken variant: the refused come back as fast as requests are served."""
+    monkeypatch.setattr(admission, "SERVED_PER_RETURN", 1)
+    assert too_many_attempts(load, 1) > 0.1
+
+
+@pytest.mark.parametrize("load", [1, 1.5, 2, 2.5])
+def test_up_to_two_and_a_half_times_the_load_all_are_served_in_the_end(load: float):
+    """Longer times would save attempts, and turn away for good who is served here."""
+    assert open_loop(load).served_share() >= 0.95
 
 
 @pytest.mark.parametrize("times", [1, 2, 10])
