@@ -5,22 +5,18 @@ Figures are printed; what is asserted are counts and one time, with room for a m
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from statistics import median
 
 import psutil
 import pytest
 
 from tests.support.instance import Up
+from tests.support.instance_load import Load, under
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -39,82 +35,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield instance.wait_ready()
     finally:
         instance.stop()
-
-
-def give_way() -> None:
-    """This process goes last, also where the test is run with a real-time priority (``chrt -r 1``)."""
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    os.nice(19)
-
-
-class Load(threading.Thread):
-    """``clients`` of one key, each sending its next request as soon as it has an answer, whatever it says.
-
-    They are in a process of their own with the lowest priority: who makes the load must not take the core of what is
-    measured, nor the interpreter of who measures.
-    """
-
-    def __init__(self, up: Up, tier: str, clients: int, seconds: float = WINDOW_S) -> None:
-        super().__init__(daemon=True)
-        self._port, self._clients, self._seconds = up.port, clients, seconds
-        data = json.dumps({
-            "model": up.demo()["model"], "messages": [{"role": "user", "content": "word " * 50}], "max_tokens": 32,
-        }).encode()  # fmt: skip
-        self._request = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer "
-            + up.demo()["keys"][tier].encode()
-            + b"\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
-            + data
-        )
-        self.statuses: Counter[int] = Counter()
-        self.told_s: list[float] = []  # Retry-After of each refusal
-        self.cpu_s = 0.0  # of the process that made the load
-        self._beside = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=give_way)
-        self._beside.submit(time.monotonic).result()  # it has begun before anything is measured
-
-    def run(self) -> None:
-        with self._beside:
-            given = self._port, self._request, self._clients, self._seconds
-            self.statuses, self.told_s, self.cpu_s = self._beside.submit(drive, *given).result()
-
-
-def drive(port: int, request: bytes, clients: int, seconds: float) -> tuple[Counter[int], list[float], float]:
-    """What ``clients`` were answered, when they were told to come back, and the CPU time that this took [s]."""
-    statuses, told_s = Counter[int](), list[float]()
-
-    async def client(end: float) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            while time.monotonic() < end:
-                writer.write(request)
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = re.search(rb"content-length: (\d+)", head)
-                assert length is not None, head
-                await reader.readexactly(int(length[1]))
-                if time.monotonic() < end:
-                    statuses[int(head[9:12])] += 1
-                    if (told := re.search(rb"retry-after-ms: (\d+)", head)) is not None:
-                        told_s.append(int(told[1]) / 1000)
-        finally:
-            writer.close()
-
-    async def crowd() -> None:
-        end = time.monotonic() + seconds
-        await asyncio.gather(*(client(end) for _ in range(clients)))
-
-    before_s = time.process_time()
-    asyncio.run(crowd())
-    return statuses, told_s, time.process_time() - before_s
-
-
-def under(up: Up, *loads: Load) -> Counter[int]:
-    """What these loads came to, all at once."""
-    for load in loads:
-        load.start()
-    for load in loads:
-        load.join(WINDOW_S + 60)
-        assert not load.is_alive(), "a request was not answered"
-    return sum((load.statuses for load in loads), Counter())
 
 
 def clocks(up: Up) -> dict[str, float]:
@@ -140,11 +60,11 @@ def epoch(up: Up) -> str:
 
 
 def test_goodput_holds_at_ten_times_the_load(up: Up):
-    under(up, Load(up, "standard", AT_1X, 3.0))  # everything is warm
+    under(Load(up, "standard", AT_1X, 3.0))  # everything is warm
     served = {}
     for times in (1, 2, 5, 10):
-        before, load = clocks(up), Load(up, "standard", times * AT_1X)
-        statuses = under(up, load)
+        before, load = clocks(up), Load(up, "standard", times * AT_1X, WINDOW_S)
+        statuses = under(load)
         after = clocks(up)
         used = {part: round((after[part] - before.get(part, 0.0)) / WINDOW_S, 2) for part in after}
         used["load"] = round(load.cpu_s / WINDOW_S, 2)
@@ -160,7 +80,7 @@ def test_goodput_holds_at_ten_times_the_load(up: Up):
 def test_health_login_and_the_leader_go_on_beside_a_key_that_storms(up: Up):
     before, statuses = epoch(up), Counter[tuple[str, int]]()
     times: dict[str, list[float]] = {"/healthz": [], "/readyz": [], "/login": []}
-    storm = Load(up, "standard", 10 * AT_1X)
+    storm = Load(up, "standard", 10 * AT_1X, WINDOW_S)
     storm.start()
     while storm.is_alive():
         for path, took in times.items():
@@ -186,8 +106,8 @@ def test_health_login_and_the_leader_go_on_beside_a_key_that_storms(up: Up):
 def test_a_calm_tenant_is_served_beside_a_key_that_storms(up: Up):
     rates = {}
     for beside in (0, AT_1X, 10 * AT_1X):  # at 1x the replica's batches are as full as in the storm: tokens take longer
-        calm = Load(up, "premium", 4)
-        under(up, calm, *([Load(up, "standard", beside)] if beside else []))
+        calm = Load(up, "premium", 4, WINDOW_S)
+        under(calm, *([Load(up, "standard", beside, WINDOW_S)] if beside else []))
         rates[beside] = calm.statuses[200] / WINDOW_S
         assert set(calm.statuses) == {200}, "nothing of it is refused"
     print("premium/s beside so many standard clients:", rates)
