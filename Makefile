@@ -10,7 +10,7 @@ SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit secrets clean
+.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos faults soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-slow: setup-test ## tests that take minutes
 
 chaos: setup-test ## kill processes under load; with faults in random order: make chaos SEED=7 MINUTES=5
 	$(if $(SEED)$(MINUTES),$(PY) -m tests.chaos.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),5) $(ARGS),$(PYTEST) -m chaos --timeout 1800 $(ARGS))
+
+faults: setup-test ## bring about each fault of docs/results/hardening.md and print its table: make faults ARGS="--only Redis"
+	$(PY) -m tests.chaos.table $(ARGS)
 
 soak: setup-test ## steady load for long, and what grows: make soak MINUTES=120
 	$(PY) -m tests.support.soak --minutes $(or $(MINUTES),120) $(ARGS)

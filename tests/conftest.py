@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import hypothesis
 import pytest
@@ -68,6 +68,17 @@ def _one_migrated_database(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ["PYTEST_MIGRATED_FOLDER"] = str(shared / "migrated")
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Says what a test measured: to who reads its output, and to the table of faults (``tests/chaos/table.py``)."""
+
+    def say(text: str) -> None:
+        print(f"\n{text}")
+        record_property("figure", text)
+
+    return say
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -23,11 +24,12 @@ def rows(up: Up) -> list[str]:
         return [request for (request,) in database.execute("SELECT request_id FROM telemetry_ledgerentry")]
 
 
-def test_no_ledger_row_is_lost_by_flushes_under_load(tmp_path: Path) -> None:
+def test_no_ledger_row_is_lost_by_flushes_under_load(tmp_path: Path, figure: Callable[[str], None]) -> None:
     up = Up(tmp_path / "home", QUARTERMASTER_SIM_SLOTS="16", QUARTERMASTER_WEB_PROCESSES="2")
     up.start().wait_ready()
     answered: set[str] = set()
     served: list[int] = []
+    back_s: list[float] = []
     stop = threading.Event()
 
     def client(n: int) -> None:
@@ -53,6 +55,9 @@ def test_no_ledger_row_is_lost_by_flushes_under_load(tmp_path: Path) -> None:
             up.wait(lambda before=before: served.count(200) >= before + 60)
             state.flushall()
             time.sleep(1.0)
+            flushed, again = time.monotonic() - 1.0, served.count(200) + CLIENTS  # beyond those that ran
+            up.wait(lambda again=again: served.count(200) > again)
+            back_s.append(time.monotonic() - flushed)
         before = served.count(200)
         up.wait(lambda: served.count(200) >= before + 20)
         stop.set()
@@ -61,7 +66,10 @@ def test_no_ledger_row_is_lost_by_flushes_under_load(tmp_path: Path) -> None:
         end = time.monotonic() + 60
         while (missing := answered - set(rows(up))) and time.monotonic() < end:
             time.sleep(0.5)
-        print(f"\n{len(answered)} answered, {served.count(200)} served, {len(missing)} without a ledger row")
+        figure(
+            f"{FLUSHES} FLUSHALL: {len(answered)} answered, {served.count(200)} served, {len(missing)} without a row; "
+            f"served again after {', '.join(f'{s:.1f}' for s in back_s)} s"
+        )
         assert not missing
         found = rows(up)
         assert len(found) == len(set(found))

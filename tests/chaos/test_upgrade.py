@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -100,7 +101,7 @@ def kill(up: Up) -> None:
     up.process = None
 
 
-def take_over(before: Up, tree: Path) -> Up:
+def take_over(before: Up, tree: Path, figure: Callable[[str], None]) -> Up:
     """Another tree on the same HOME. Everything that was in flight has ended, and it serves."""
     running = keep_busy(before)
     assert len(running) >= IN_FLIGHT // 2
@@ -113,27 +114,31 @@ def take_over(before: Up, tree: Path) -> Up:
     after.wait(lambda: not held(after) and not totals(after))
     assert ask(after, "standard", 5) == 200
     after.wait(lambda: not held(after) and not totals(after))
-    print(f"\n{len(running)} in flight at the kill, ended as {ends}, {time.monotonic() - began:.1f} s after the start")
+    figure(f"{len(running)} in flight at the kill, each ended as {sorted(ends)} {time.monotonic() - began:.0f} s after")
     assert ends == {"gateway_lost"}
     return after
 
 
-def test_an_upgrade_and_a_rollback_with_requests_in_flight_lose_and_leak_nothing(tmp_path: Path) -> None:
+def test_an_upgrade_and_a_rollback_with_requests_in_flight_lose_and_leak_nothing(
+    tmp_path: Path, figure: Callable[[str], None]
+) -> None:
     older = older_tree(tmp_path / "older")
     up: Up = UpOf(older, tmp_path / "home", **SETTINGS)
     up.start().wait_ready()
     try:
-        up = take_over(up, ROOT)
+        up = take_over(up, ROOT, figure)
         assert up.get("/readyz")[0] == 200
-        up = take_over(up, older)
+        up = take_over(up, older, figure)
     finally:
         up.stop()
 
 
-def test_an_upgrade_from_entries_of_twelve_words_loses_and_leaks_nothing(tmp_path: Path) -> None:
+def test_an_upgrade_from_entries_of_twelve_words_loses_and_leaks_nothing(
+    tmp_path: Path, figure: Callable[[str], None]
+) -> None:
     up: Up = UpOf(older_tree(tmp_path / "older", TWELVE_WORDS), tmp_path / "home", **SETTINGS)
     up.start().wait_ready()
     try:
-        up = take_over(up, ROOT)
+        up = take_over(up, ROOT, figure)
     finally:
         up.stop()

@@ -460,7 +460,9 @@ async def test_what_comes_behind_the_end_of_a_stream_closes_its_connection(world
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("streamed", [True, False])
-def test_absurd_usage_reaches_neither_ledger_nor_hours_nor_quotas(redis_url: str, pool_id: str, streamed: bool) -> None:
+def test_absurd_usage_reaches_neither_ledger_nor_hours_nor_quotas(
+    redis_url: str, pool_id: str, streamed: bool, figure: Callable[[str], None]
+) -> None:
     """From a real engine's bytes over Redis into the database, as the leader's recorder writes it."""
 
     async def serve() -> list[LedgerRecord]:
@@ -477,6 +479,10 @@ def test_absurd_usage_reaches_neither_ledger_nor_hours_nor_quotas(redis_url: str
     rollup.roll_up()
     since = datetime.fromtimestamp(records[0].received_s - 7200, tz=UTC)
     [row] = usage.usage(None, since, since + timedelta(hours=4), ["tenant"], pool=pool_id)
+    figure(
+        f"{len(ABSURD)} absurd figures in {'streams' if streamed else 'whole answers'}: {row['completed']} completed, "
+        f"{len(records)} ledger rows, {row['output_tokens']} tokens summed"
+    )
     assert row["requests"] == row["completed"] == len(ABSURD)
     assert len(ABSURD) <= row["output_tokens"] <= BOUND * len(ABSURD)
     assert len(ABSURD) <= row["input_tokens"] < 100 * len(ABSURD)

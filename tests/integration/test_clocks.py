@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +42,9 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
 
 
 @pytest.mark.parametrize(("policy", "off_s"), [("edf", -OFF_S), ("fifo", OFF_S)])
-async def test_who_waits_is_served_however_far_clocks_are_off(redis_url: str, wall: Wall, policy: str, off_s: float):
+async def test_who_waits_is_served_however_far_clocks_are_off(
+    redis_url: str, wall: Wall, policy: str, off_s: float, figure: Callable[[str], None]
+):
     wall.off_s = off_s
     pool_id = f"clocks-{policy}-{'behind' if off_s < 0 else 'ahead'}"
     async with gateway_world(redis_url, pool_id, lead=False) as world:
@@ -53,6 +56,8 @@ async def test_who_waits_is_served_however_far_clocks_are_off(redis_url: str, wa
             body = {"model": "demo", "prompt": "Hello", "max_tokens": 2}
             asked = [client.post("/v1/completions", json=body) for _ in range(8)]
             answers = await asyncio.gather(*asked)
+        served = sum(a.status_code == 200 for a in answers)
+        figure(f"Redis {-off_s:+g} s against the gateway, {policy}: {served} of 8 served")
         assert [a.status_code for a in answers] == [200] * 8, {a.headers["x-quartermaster-reason"] for a in answers}
         assert {record.reason for record in world.metrics.records} == {"length"}
 
@@ -128,7 +133,7 @@ def stepped_scripts() -> dict[str, Script]:
 
 @pytest.mark.parametrize("step_s", [-600, pytest.param(40, marks=slow), pytest.param(3600, marks=slow)])
 async def test_when_redis_clock_is_set_nobody_is_ended_and_the_dead_still_are(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, step_s: int
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, step_s: int, figure: Callable[[str], None]
 ):
     scripts = stepped_scripts()
     monkeypatch.setattr("scheduling.state.store.load_scripts", lambda: scripts)
@@ -149,8 +154,12 @@ async def test_when_redis_clock_is_set_nobody_is_ended_and_the_dead_still_are(
             asked = [asyncio.ensure_future(client.post("/v1/completions", json=body)) for _ in range(3)]
             await until_await(lambda: counts(world.store, (2, 2)))
             await world.resp.call("SET", f"qm:{{{pool_id}}}:test_step", step_s)
+            began = asyncio.get_running_loop().time()
             await until_await(lambda: ended(world.resp, pool_id, dead.id), 20)
+            swept_s = asyncio.get_running_loop().time() - began
             answers = await asyncio.gather(*asked)
+            served = sum(a.status_code == 200 for a in answers)
+            figure(f"Redis set by {step_s:+} s: {served} of 3 served, dead leases (2 s) swept after {swept_s:.1f} s")
             assert [a.status_code for a in answers] == [200] * 3, [a.text for a in answers]
             assert dispatcher.epoch == epoch
         assert [record.reason for record in world.metrics.records] == ["length"] * 3

@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,7 +71,9 @@ def test_a_question_that_gets_no_answer_fails_and_its_connection_is_closed(patie
 
 
 @pytest.mark.slow
-def test_pages_answer_503_while_postgresql_is_frozen_and_inference_goes_on(tmp_path: Path) -> None:
+def test_pages_answer_503_while_postgresql_is_frozen_and_inference_goes_on(
+    tmp_path: Path, figure: Callable[[str], None]
+) -> None:
     with postgresql(tmp_path) as url:
         up = Up(
             tmp_path / "home",
@@ -83,20 +85,33 @@ def test_pages_answer_503_while_postgresql_is_frozen_and_inference_goes_on(tmp_p
             up.wait_ready()
             header = up.admin()
 
+            took: list[float] = []
+
             def page(path: str) -> int:
-                return httpx.get(up.url + path, headers=header, timeout=PAGE_S).status_code
+                begun = time.monotonic()
+                status = httpx.get(up.url + path, headers=header, timeout=PAGE_S).status_code
+                took.append(time.monotonic() - begun)
+                return status
 
             assert page("/api/v1/tenants") == 200
             server = psutil.Process(int((tmp_path / "pg" / "postmaster.pid").read_text().split()[0]))
             with asleep(server.pid, *(child.pid for child in server.children(recursive=True))):
+                took.clear()
                 for path in ("/api/v1/tenants", "/admin/", "/login", "/api/v1/requests"):
                     assert page(path) == 503
                 with up.client() as client:
+                    begun = time.monotonic()
                     client.chat.completions.create(
                         model=up.demo()["model"], messages=[{"role": "user", "content": "x"}], max_tokens=2
                     )
+                    served_s = time.monotonic() - begun
                 for _ in range(40):  # nor do questions add up
                     assert page("/api/v1/tenants") == 503
+                asked = len(took)
+                figure(
+                    f"{asked} pages: all 503, after {sorted(took)[asked // 2]:.2f} s (median), {max(took):.2f} s at "
+                    f"most; an answer on /v1 after {served_s:.2f} s"
+                )
             up.wait(lambda: page("/api/v1/tenants") == 200)
         finally:
             up.stop()

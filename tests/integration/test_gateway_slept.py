@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import openai
@@ -79,7 +79,7 @@ async def test_an_engine_that_says_nothing_afterwards_is_still_found(world: Worl
             await words(world, port, process, asyncio.Event())
 
 
-async def test_readers_that_do_not_read_are_held_in_little_memory(world: World) -> None:
+async def test_readers_that_do_not_read_are_held_in_little_memory(world: World, figure: Callable[[str], None]) -> None:
     world.engines[0].script = replace(world.engines[0].script, word=" " + "w" * 8000)
     body = json.dumps({"model": "demo", "prompt": "x", "stream": True, "max_tokens": 1000}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {world.key}\r\n"
@@ -100,5 +100,5 @@ async def test_readers_that_do_not_read_are_held_in_little_memory(world: World) 
                 seen.append((memory().rss - before) / READERS)
         for writer in writers:
             writer.transport.abort()
-        print(f"{seen[-1] / 1000:.0f} KB for each reader that does not read")
+        figure(f"{READERS} readers, events of 8 KB: {seen[-1] / 1000:.0f} KB for each")
         assert seen[-1] < READER_BYTES

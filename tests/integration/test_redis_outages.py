@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -109,7 +109,9 @@ async def served(url: str, link: SlowLink, pool_id: str) -> AsyncIterator[World]
             yield world
 
 
-async def outage(server: RedisServer, pool_id: str, log: Path, how: str, for_s: float) -> None:
+async def outage(
+    server: RedisServer, pool_id: str, log: Path, how: str, for_s: float, figure: Callable[[str], None]
+) -> None:
     link = SlowLink(server.port)
     await link.start()
     config = replace(GatewayConfig(), renew_every_s=1.0)
@@ -158,8 +160,8 @@ async def outage(server: RedisServer, pool_id: str, log: Path, how: str, for_s: 
     refused = seen.took_s("503 state_unavailable", began, ended)
     known = seen.took_s("503 state_unavailable", began + 1.5, ended)
     kinds = Counter(kind for at, _, kind in seen.answers if began <= at < ended)
-    print(
-        f"\nRedis {how} for {for_s:g} s: {dict(kinds)}; 503 after {summary(refused)}; from 1.5 s on {summary(known)}; "
+    figure(
+        f"Redis {how} for {for_s:g} s: {dict(kinds)}; 503 after {summary(refused)}; from 1.5 s on {summary(known)}; "
         f"served again after {back_s:.1f} s; streams {dict(seen.streams)}; tasks {before[0]} before, {during[0]} at "
         f"most, threads {before[1]} and {during[1]}; {len(written)} lines"
     )
@@ -175,12 +177,12 @@ async def outage(server: RedisServer, pool_id: str, log: Path, how: str, for_s: 
 
 @pytest.mark.parametrize("how", [pytest.param("frozen", marks=pytest.mark.slow), "slow"])
 async def test_under_load_new_requests_are_refused_at_once_running_streams_finish_and_nothing_piles_up(
-    pool_id: str, tmp_path: Path, how: str
+    pool_id: str, tmp_path: Path, how: str, figure: Callable[[str], None]
 ) -> None:
     server = RedisServer(appendonly=True)
     server.start()
     try:
-        await outage(server, pool_id, tmp_path / "log", how, 3.0)
+        await outage(server, pool_id, tmp_path / "log", how, 3.0, figure)
     finally:
         server.stop()
 
@@ -188,10 +190,12 @@ async def test_under_load_new_requests_are_refused_at_once_running_streams_finis
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("how", ["killed", "frozen", "slow"])
-async def test_a_minute_without_redis_under_load(pool_id: str, tmp_path: Path, how: str) -> None:
+async def test_a_minute_without_redis_under_load(
+    pool_id: str, tmp_path: Path, how: str, figure: Callable[[str], None]
+) -> None:
     server = RedisServer(appendonly=True)
     server.start()
     try:
-        await outage(server, pool_id, tmp_path / "log", how, 60.0)
+        await outage(server, pool_id, tmp_path / "log", how, 60.0, figure)
     finally:
         server.stop()

@@ -7,7 +7,7 @@ each time at a sixth of what three replicas could do; 2 in 100 may fail while on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -107,13 +107,15 @@ USUAL = {(1, "404"), (1, "429"), (1, "html"), (2, "503")}  # in every run; the o
         for kind in SICK
     ],
 )
-async def test_what_one_replica_fails_the_others_serve(redis_url: str, pool_id: str, kind: str, sick: int) -> None:
+async def test_what_one_replica_fails_the_others_serve(
+    redis_url: str, pool_id: str, kind: str, sick: int, figure: Callable[[str], None]
+) -> None:
     async with three(redis_url, pool_id, Script(pause_s=0.02)) as (world, dispatcher):
         await answers(world, 20)
         for engine in world.engines[:sick]:
             await infect(engine, SICK[kind])
         ended = failed(await answers(world))
-        print(f"FAILED {kind} x{sick}: {sum(ended.values())} of {REQUESTS} {ended}")
+        figure(f"{kind} by {sick} of 3: {sum(ended.values())} of {REQUESTS} failed {ended or ''}")
         assert sum(ended.values()) <= MAX_FAILED, ended
         assert states(dispatcher)[2] == "ready"
         if kind not in ("429", "503"):
@@ -160,7 +162,9 @@ async def slow() -> bytes:
     ],
     ids=lambda m: m.__name__,
 )
-async def test_a_broken_metrics_page_stops_nothing(redis_url: str, pool_id: str, metrics: Any) -> None:
+async def test_a_broken_metrics_page_stops_nothing(
+    redis_url: str, pool_id: str, metrics: Any, figure: Callable[[str], None]
+) -> None:
     """Streams and whole answers of 2 s each for 12 s: none fails, and no replica is taken out."""
     async with three(redis_url, pool_id, Script(pause_s=0.1)) as (world, dispatcher):
         for engine in world.engines:
@@ -171,5 +175,7 @@ async def test_a_broken_metrics_page_stops_nothing(redis_url: str, pool_id: str,
             seen |= set(states(dispatcher))
             await asyncio.sleep(0.1)
         ended = failed(await work)
-        print(f"METRICS {metrics.__name__}: {ended} {seen}")
+        figure(
+            f"{metrics.__name__}: {sum(ended.values())} of {WORKERS * 10} failed {ended or ''}, replicas {sorted(seen)}"
+        )
         assert (ended, seen) == ({}, {"ready"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -36,7 +37,12 @@ async def sound(store: PoolStore) -> bool:
     ids=str,
 )
 async def test_a_wrong_total_is_written_anew_and_grants_go_on(
-    redis_url: str, resp: RespConnection, pool_id: str, wrong: dict[str, Any], caplog: pytest.LogCaptureFixture
+    redis_url: str,
+    resp: RespConnection,
+    pool_id: str,
+    wrong: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    figure: Callable[[str], None],
 ):
     spec, telemetry = entitlement("acme", pool_id), Telemetry()
     async with (
@@ -46,12 +52,14 @@ async def test_a_wrong_total_is_written_anew_and_grants_go_on(
         await ready(dispatcher, gateway.store)
         words = [word for name, value in wrong.items() for word in (name, str(value))]
         await resp.call("HSET", f"qm:{{{pool_id}}}:totals", *words)  # at once: the leader looks each second
+        began = asyncio.get_running_loop().time()
 
         async def healed() -> bool:
             return (await gateway.store.view()).rebuilt == 1
 
         with caplog.at_level(logging.ERROR, "quartermaster.dispatch"):
             await until_await(healed)
+        figure(f"{' '.join(words)}: right after {asyncio.get_running_loop().time() - began:.1f} s")
         assert await sound(gateway.store)
         assert await resp.call("HGETALL", f"qm:{{{pool_id}}}:totals") == []
         assert (await gateway.admit("r1", spec)).status is AdmissionStatus.GRANTED

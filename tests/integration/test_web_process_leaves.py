@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -57,7 +58,7 @@ class Client(threading.Thread):
 
 
 @pytest.mark.parametrize("names", [["web-1"], pytest.param(["web", "web-1", "web"], marks=pytest.mark.slow)])
-def test_of_two_web_processes_one_stops_and_no_request_fails(up, names):
+def test_of_two_web_processes_one_stops_and_no_request_fails(up, names, figure: Callable[[str], None]):
     stop = threading.Event()
     clients = [Client(up, number < KEPT, stop) for number in range(KEPT + NEW)]
     up.wait(lambda: all(client.seen["done"] > 3 for client in clients))
@@ -71,4 +72,6 @@ def test_of_two_web_processes_one_stops_and_no_request_fails(up, names):
     stop.set()
     for client in clients:
         client.join(60)
-    assert set(sum((client.seen for client in clients), Counter())) == {"done"}
+    seen = sum((client.seen for client in clients), Counter())
+    figure(f"SIGTERM of {', '.join(names)}: {seen['done']} served, {seen.total() - seen['done']} failed")
+    assert set(seen) == {"done"}
