@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from io import StringIO
-from math import nan
+from math import isfinite, nan
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,28 @@ def test_a_figure_holds_inside_its_interval_and_differs_outside():
     assert judged(row(run="one", low=1, high=2), one=nan).verdict == "differs", "what is not known does not hold"
     assert judged(row(run="one", low=1, high=2), one=2.5).verdict == "differs"
     assert judged(row(run="one"), one=2.5).verdict == "shown"
+
+
+def _number(paper: str) -> float | None:
+    """The one figure that a paper prints, if it is one: not an order, an interval or a word."""
+    found = re.fullmatch(r"([<~+-]?) ?([0-9.]+)[+]?", paper)
+    return None if found is None else float(found[2]) * (-1.0 if found[1] == "-" else 1.0)
+
+
+def _rows_with_a_printed_figure() -> list[tuple[str, lab.Row, float]]:
+    rows = [(name, row) for name in scenario_names() for row in load_scenario(name).rows if not row.runs]
+    return [(name, row, value) for name, row in rows if (value := _number(row.paper)) is not None]
+
+
+def test_a_figure_that_a_paper_prints_is_judged():
+    rows = _rows_with_a_printed_figure()
+    assert len(rows) > 50
+    assert not [(name, row.name) for name, row, _ in rows if not (isfinite(row.low) or isfinite(row.high))]
+
+
+def test_a_papers_figure_lies_in_the_interval_unless_we_say_that_it_cannot_be():
+    odd = [(n, r.name) for n, r, value in _rows_with_a_printed_figure() if (r.low <= value <= r.high) == r.contradicts]
+    assert not odd
 
 
 def test_a_change_is_in_percent_of_the_other_run():
