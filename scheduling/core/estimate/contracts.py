@@ -7,8 +7,10 @@ how many there were. Admission, ordering, routing and the ledger see only :class
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import lt
 from typing import Any, Protocol
 
 
@@ -61,6 +63,22 @@ class Prediction:
         probabilities = (*self.probabilities[:keep], sum(self.probabilities[keep:]))
         mean = sum(v * p for v, p in zip(lengths, probabilities, strict=True))
         return replace(self, lengths=lengths, probabilities=probabilities, mean=mean)
+
+
+def ascending(lengths: Sequence[float], probabilities: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Lengths in order with their probabilities, none twice: neighbours that rounding or a bound has made equal, or has
+    swapped, are one. What has no mass is left out."""
+    if all(map(lt, lengths, lengths[1:])) and all(probabilities):
+        return tuple(lengths), tuple(probabilities)
+    values: list[float] = []
+    masses: list[float] = []
+    for value, mass in zip(lengths, probabilities, strict=True):
+        if values and value <= values[-1]:
+            masses[-1] += mass
+        elif mass > 0.0:
+            values.append(value)
+            masses.append(mass)
+    return tuple(values), tuple(masses)
 
 
 class Predictor(Protocol):

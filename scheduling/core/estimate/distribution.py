@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import exp
 from statistics import NormalDist
 
-from scheduling.core.estimate.contracts import Prediction
+from scheduling.core.estimate.contracts import Prediction, ascending
 
 BINS = 16  # values a distribution is kept to: the Gittins index costs little, and a queue entry stays small
 
@@ -53,10 +53,12 @@ def distribution(samples: Iterable[Sample], source: str, support: float, bins: i
             mass = moment = 0.0
         mass += survival
         moment += survival * value
-    lengths.append(moment / mass)
-    masses.append(mass)
-    mean = sum([v * p for v, p in zip(lengths, masses, strict=True)])
-    return Prediction(tuple(lengths), tuple(masses), source, mean, support)
+    if mass > 0.0:  # what has next to no weight may leave nothing
+        lengths.append(moment / mass)
+        masses.append(mass)
+    values, probabilities = ascending(lengths, masses)
+    mean = sum([v * p for v, p in zip(values, probabilities, strict=True)])
+    return Prediction(values, probabilities, source, mean, support)
 
 
 def log_normal(median: float, sigma: float, source: str, bins: int = BINS) -> Prediction:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from math import exp, log
 from typing import Any, Protocol
 
-from scheduling.core.estimate.contracts import Prediction, PromptFacts
+from scheduling.core.estimate.contracts import Prediction, PromptFacts, ascending
 from scheduling.core.estimate.distribution import distribution
 
 SOURCE = "regression"
@@ -163,9 +163,9 @@ class PromptRegression:
         if center is None or shape is None:
             return None
         scale = exp(center[1])
-        lengths = tuple([max(1.0, scale * ratio) for ratio in shape.lengths])
-        mean = sum([v * p for v, p in zip(lengths, shape.probabilities, strict=True)])
-        said = Prediction(lengths, shape.probabilities, SOURCE, mean, shape.support)
+        lengths, probabilities = ascending([max(1.0, scale * ratio) for ratio in shape.lengths], shape.probabilities)
+        mean = sum([v * p for v, p in zip(lengths, probabilities, strict=True)])
+        said = Prediction(lengths, probabilities, SOURCE, mean, shape.support)
         return said.truncated(facts.output_bound)
 
     def scoring(self, facts: PromptFacts) -> bool:

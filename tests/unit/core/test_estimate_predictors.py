@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -60,6 +62,18 @@ class TestDistribution:
     def test_nothing_to_go_by_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="at least one sample"):
             distribution([], "x", 0)
+
+    def test_whatever_the_weights_lengths_increase_and_shares_add_up(self) -> None:
+        for seed in range(3_000):
+            rng = random.Random(seed)
+            power, lengths = rng.choice([1, 4, 9, 40]), (1.0, 53.0, 297.0, 336.0, math.nextafter(510.0, 0.0), 510.0)
+            samples = [
+                (rng.choice(lengths), rng.random() < 0.2, rng.random() ** power) for _ in range(rng.randint(2, 40))
+            ]
+            found = distribution(samples, "x", 1.0)
+            assert all(a < b for a, b in pairwise(found.lengths)), seed
+            assert min(found.probabilities) > 0.0, seed
+            assert sum(found.probabilities) == pytest.approx(1.0), seed
 
     def test_a_bound_cuts_a_distribution_and_its_mean(self) -> None:
         found = Prediction((10.0, 100.0, 1000.0), (0.5, 0.25, 0.25), "x", 280.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,16 @@ class TestRanking:
         assert said.prediction.source == "regression"
         assert said.prediction.lengths[-1] <= 90
         assert said.p90 <= 90
+
+    def test_answers_of_a_token_or_two_are_an_order_that_queues_can_use(self) -> None:
+        """Several ratios to a length of one token are all one token, and a cost distribution has each cost once."""
+        rng, chain = random.Random(7), Chain(None, RidgeRegression)
+        for text, _, long in prompts(150, 7):
+            teach(chain, text, rng.choice((2, 3, 4)) if long else rng.choice((1, 1, 1, 2)))
+        said = [chain.predict(facts(text)).prediction for text, _, _ in prompts(40, 8)]
+        assert {one.source for one in said} == {"regression"}
+        assert all(a < b for one in said for a, b in pairwise(one.lengths))
+        assert all(sum(one.probabilities) == pytest.approx(1.0) for one in said)
 
     def test_a_prompt_of_extremes_is_predicted_within_what_was_seen(self) -> None:
         chain = taught()
