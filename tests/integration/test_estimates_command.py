@@ -7,13 +7,15 @@ import gzip
 import io
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduling.estimation.evaluation import data
+from scheduling.estimation.embedding import Embedder
+from scheduling.estimation.evaluation import ceiling, data, endtoend, run
 
 TASKS = {
     "list the parts of": 20,
@@ -211,6 +213,28 @@ def test_better_predictions_shorten_the_wait_in_a_simulated_engine(tmp_path: Pat
     assert {r["to_constant"] for r in told["runs"] if r["predictor"] == "application history"} == {1.0}
     for policy in ("gittins", "unified"):
         assert runs[policy, "oracle lengths"] <= runs[policy, "product"] < runs["fifo", "no prediction"]
+
+
+def test_a_ceiling_knows_more_than_the_product_and_less_than_the_lengths(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "prompts.jsonl", rows(300))
+    target, asked = tmp_path / "waits.json", ["--data", str(source), "--policies", "mean_cost", "--ceiling"]
+    call_command("estimates", "simulate", *asked, "--json", str(target), stdout=io.StringIO())
+    runs = {r["predictor"]: r["mean_ttlt_s"] for r in json.loads(target.read_text())["runs"]}
+    assert runs["oracle lengths"] <= runs[ceiling.NAME] < runs["application history"]
+    assert endtoend.OTHERS not in runs, "no prompt has two answers"
+
+
+def test_a_ceiling_never_learns_from_the_prompt_that_it_speaks_of(tmp_path: Path) -> None:
+    """Nine times as long answers in one fifth: what is said of that fifth stays, of the others not."""
+    cases = run.cases_of(data.read(write_lines(tmp_path / "prompts.jsonl", rows(200))), Embedder())
+    own = [ceiling.fold_of(case.example.prompt) == 2 for case in cases]
+    changed = [
+        replace(case, example=replace(case.example, output_tokens=9 * case.example.output_tokens)) if mine else case
+        for case, mine in zip(cases, own, strict=True)
+    ]
+    for before, after in zip(ceiling.guesses(cases), ceiling.guesses(changed), strict=True):
+        assert all(a == b for a, b, mine in zip(before, after, own, strict=True) if mine)
+        assert not any(a == b for a, b, mine in zip(before, after, own, strict=True) if not mine)
 
 
 def test_labels_that_are_common_can_be_applications_of_their_own(tmp_path: Path) -> None:

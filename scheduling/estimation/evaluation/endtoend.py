@@ -21,11 +21,13 @@ from scheduling.core.percentiles import interpolated
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import QueuedRequest
+from scheduling.estimation.evaluation.ceiling import Ceiling
 from scheduling.estimation.evaluation.methods import (
     WITHOUT,
     Case,
     Crude,
     Method,
+    Oracle,
     PerModel,
     Product,
     application_history,
@@ -49,6 +51,7 @@ STEP_TOKENS = 2048
 LOAD = 1.5  # of what the engine can do: requests come this much faster
 REQUESTS = 2_000
 CONSTANT = "application history"  # the same for each prompt of an application
+OTHERS = "ceiling: other models' answers to the same prompt"
 POLICIES = ("fifo", "gittins", "mean_cost", "unified")
 
 Progress = Callable[[str, int, int], None]
@@ -118,15 +121,24 @@ def contestants() -> list[Method]:
     ]
 
 
+def ceilings(cases: Sequence[Case]) -> list[Method]:
+    """What no pool can know of these prompts; the second only where each of them has several models' answers."""
+    others = Oracle(OTHERS, [case.example for case in cases])
+    known: list[Method] = [Ceiling(cases)]
+    return [*known, others] if all(others.expect(case) for case in cases) else known
+
+
 def compare(
     cases: Sequence[Case],
     seed: int,
     progress: Progress,
     where: str = FRONT,
     policies: Sequence[str] = POLICIES,
+    ceiling: bool = False,
 ) -> dict[str, Any]:
     """Mean and 99th percentile of the time to the last token [s] by policy and predictor, relative to the oracle's and
-    to those with the application's history. Raises ValueError for a place that is none of :data:`PLACES`."""
+    to those with the application's history; with ``ceiling`` those of :func:`ceilings` too. Raises ValueError for a
+    place that is none of :data:`PLACES`."""
     if where not in PLACES:
         raise ValueError(f"{where!r} is none of {', '.join(PLACES)}")
     chosen = list(cases)
@@ -141,9 +153,10 @@ def compare(
     rate = LOAD * busy["requests_per_s"]
     times = list(islice(poisson(rng(seed, "arrivals"), rate), len(chosen)))
     runs: list[dict[str, Any]] = []
-    total, done = len(policies) * len(contestants()), 0
+    above = ceilings(chosen) if ceiling else []
+    total, done = len(policies) * (len(contestants()) + len(above)), 0
     for policy in policies:
-        for method in contestants():
+        for method in (*contestants(), *above):
             done += 1
             if policy == "fifo" and not isinstance(method, BoundOnly):
                 continue  # it does not look at what is expected

@@ -79,6 +79,11 @@ class Command(BaseCommand):
             metavar="POLICY",
             help=f"only these (default {' '.join(endtoend.POLICIES)})",
         )
+        simulate.add_argument(
+            "--ceiling",
+            action="store_true",
+            help="also what learners find that have seen the answers to all other prompts, and other models' answers",
+        )
         simulate.add_argument("--seed", type=int, default=1, help="seed of the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -115,6 +120,7 @@ class Command(BaseCommand):
                 lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
                 where,
                 options["policies"],
+                options["ceiling"],
             )
         if out is not None:
             out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
