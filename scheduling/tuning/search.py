@@ -2,9 +2,13 @@
 
 Candidates are tried in rounds. In the first, many of them serve a short stretch of the window, the busiest, because
 where nobody waits settings do not differ; the better third serves a longer one, the best of those all of it (Jamieson
-and Talwalkar 2016). What the first round tries: what serves, what a new pool has, orders at their defaults, a few
-points at random, then in turn what a forest of extremely randomised trees expects most of (scikit-optimize's, which has
-no trouble with words and with numbers that exist only sometimes) and a neighbour of one of the best.
+and Talwalkar 2016). What a tier loses on one stretch it may lose twice as much of on another, and the gate forgives
+none of it: so what goes on is in turn the best of all, the best of those under which no tier loses more than half of
+what it may, and the best of those under which none loses anything.
+
+What the first round tries: what serves, what a new pool has, orders at their defaults, a few points at random, then in
+turn what a forest of extremely randomised trees expects most of (scikit-optimize's, which has no trouble with words and
+with numbers that exist only sometimes) and a neighbour of one of the best.
 
 A third of the window, in blocks of time, is held out: one of each three that are about as busy. Nobody has
 been chosen by it, and the gate (:mod:`scheduling.tuning.gate`) is held there: the best candidates meet what serves on
@@ -20,6 +24,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -39,6 +44,7 @@ HELD_OUT = 3  # one block of so many is held out
 SHARES = (0.25, 0.5, 1.0)  # of the others, that a round serves
 KEEP = 3  # one in so many goes on to the next round
 GATED = 3  # of the best that may meet what serves: the very best one may win at somebody's cost
+SPARED = (1.0, 0.5, 0.0)  # of the loss that a tier may have: what goes on is the best by each of these, in turn
 AT_RANDOM = 4  # points before the trees are asked
 BEST = 3  # whose neighbours are tried
 LEAST = 60  # requests of a round
@@ -145,19 +151,23 @@ class Search:
     def _of_round(self, number: int) -> list[int]:
         if number == 0:
             return list(range(self.tried))
-        before = self._merits[number - 1]
-        best = sorted((n for n in before if n > DEFAULT), key=lambda n: -self._reward(number - 1, n))
+        best = self._best(number - 1, [n for n in self._merits[number - 1] if n > DEFAULT])
         return [SERVING, DEFAULT, *sorted(best[: self._kept(number)])]
+
+    def _best(self, number: int, among: Sequence[int]) -> list[int]:
+        """In turn the best by each share of the loss that a tier may have."""
+        orders = (sorted(among, key=lambda n: -self._reward(number, n, spared)) for spared in SPARED)
+        return list(dict.fromkeys(chain.from_iterable(zip(*orders, strict=True))))
 
     def _finalists(self) -> list[int]:
         last = self._merits[GATE - 1]
         better = [n for n in last if n != SERVING and self._reward(GATE - 1, n) > plain_reward(last[SERVING])]
-        return sorted(better, key=lambda n: -self._reward(GATE - 1, n))[:GATED]
+        return self._best(GATE - 1, better)[:GATED]
 
-    def _reward(self, number: int, candidate: int) -> float:
+    def _reward(self, number: int, candidate: int, spared: float = 1.0) -> float:
         merits = self._merits[number]
         held_against = [merits[number] for number in (SERVING, DEFAULT) if number in merits and number != candidate]
-        return reward(merits[candidate], held_against, self._settings.drop)
+        return reward(merits[candidate], held_against, spared * self._settings.drop)
 
     # --- doing it
 

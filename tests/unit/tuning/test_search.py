@@ -113,6 +113,31 @@ def _verdict(found: Search, after: Any) -> GateDecision:
     return decided(number not in (DEFAULT, best), "it starves somebody" if number == best else "it wins")
 
 
+def merit_told(number: int, candidate: int, premium: int, standard: int) -> dict[str, Any]:
+    """What one replay came to: of 200 premium and 400 standard requests so many in time."""
+    tiers = {"premium": (50.0, 200, premium), "standard": (30.0, 400, standard)}
+    merit = {name: {"weight": w, "asked": asked, "kept": kept, "tail": 0.5} for name, (w, asked, kept) in tiers.items()}
+    return {"round": number, "candidate": candidate, "point": {}, "merit": merit}
+
+
+def test_beside_what_gains_most_goes_on_what_costs_nobody_anything():
+    """Four gain more by what premium pays, all of it within what may be lost here; one gains less and costs nothing."""
+    found = Search(traffic(), Serving("priority"), FEW, 1)
+    kept = {SERVING: (160, 240), DEFAULT: (160, 240), 2: (151, 330), 3: (151, 328), 4: (152, 326), 5: (156, 300),
+            6: (160, 280)}  # fmt: skip
+    dull = dict.fromkeys(range(7, found.tried), (160, 239))
+    for number, (premium, standard) in (kept | dull).items():
+        found._learn(merit_told(0, number, premium, standard))
+    best = found._best(0, range(2, found.tried))
+    assert best[:3] == [2, 5, 6], "the best, the best that costs half, and the best that costs nothing"
+    for candidate in found._of_round(1):
+        found._learn(merit_told(1, candidate, *(kept | dull)[candidate]))
+    assert {2, 5, 6} < set(found._of_round(2))
+    for candidate in found._of_round(2):
+        found._learn(merit_told(2, candidate, *(kept | dull)[candidate]))
+    assert found._finalists() == [2, 5, 6]
+
+
 def test_a_point_that_is_no_policy_is_out_and_the_study_goes_on(monkeypatch: pytest.MonkeyPatch):
     real = Structure.serving
 
