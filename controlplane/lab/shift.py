@@ -9,9 +9,10 @@ Before the shift four of five prompts are short. After it
 * ``documents``: two of five requests are premium with long prompts, and more than the replica can serve arrives.
 
 The pool starts with what a new pool has. ``random`` is the loop with eight random points in place of a study's search;
-``oracle`` gets, at the shift, what a study finds on traffic of the second mix. With ``limits`` requests pass the
-product's admission: each tier has an entitlement whose concurrency is its share of the requests as a share of the
-slots, and what is refused was not in time.
+``oracle`` gets, at the shift, what a study finds on traffic of the second mix. ``hindsight`` gets what is best on the
+very traffic that is measured (:mod:`controlplane.lab.hindsight`), so that what there is to gain is known. With
+``limits`` requests pass the product's admission: each tier has an entitlement whose concurrency is its share of the
+requests as a share of the slots, and what is refused was not in time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from rich.table import Table as Grid
 
 import scheduling.tuning
+from controlplane.lab import hindsight
 from controlplane.lab.plot import Panel, Series, draw
 from controlplane.lab.tables import Figures, figure
 from scheduling.core.step_time import load_preset
@@ -50,6 +52,7 @@ DOCUMENT_SHARES = {"premium": 0.4, "standard": 0.45, "batch": 0.15}
 SHORT_PROMPT, LONG_PROMPT = (32, 256), (1024, 4096)  # tokens
 SHORT_OUT, LONG_OUT = (16, 64), (32, 128)
 PERIOD_S, PEAK_S, PEAK = 240.0, 60.0, 1.7
+HINDSIGHT = "hindsight"
 MODES = ("automatic", "advise", "random", "off")
 # as shipped, but for smaller studies, every five minutes
 SETTINGS = LoopSettings(every_s=300.0, window_s=480.0, most_requests=900, interval_s=120.0, trials=16)
@@ -72,7 +75,7 @@ class Job:
 
 def modes_of(settled: bool) -> tuple[str, ...]:
     """What is compared where nobody says what."""
-    return ("automatic", "random", "off") if settled else (*MODES, "oracle")
+    return ("automatic", "random", "off", HINDSIGHT) if settled else (*MODES, "oracle")
 
 
 def jobs(
@@ -170,26 +173,32 @@ def _settled(job: Job, pool: Traffic, serving: Serving) -> Figures:
     fresh = replace(pool, rows=tuple(row for row in later if known_s <= row.arrival_s))
     search = {"automatic": study, "random": blind}.get(job.mode)
     found, _ = (None, "") if search is None else search(replace(pool, rows=seen), serving, SETTINGS, job.seed)
+    if job.mode == HINDSIGHT:
+        found = hindsight.best_of(fresh, serving, SETTINGS.drop, job.seed)
     outcomes = fresh.serve(found or serving)
     figures = {
         "after": attainment(outcomes, 0.0, math.inf),
         "refused": _refused(outcomes, 0.0),
         "proposed": float(found is not None),
     }
+    if job.mode == HINDSIGHT:
+        figures["bound"] = hindsight.bound_of(fresh)
     for tier in SHIPPED:
         figures[f"after.{tier.name}"] = attainment([o for o in outcomes if o.tier == tier.name], 0.0, math.inf)
     return figures
 
 
 def settled_grid(table: Sequence[Mapping[str, object]]) -> Grid:
-    grid = Grid(
-        "workload", "setting", "proposed", "SLO %, by seed", "mean %", title="after one study of the second mix"
-    )
+    title = "after one study of the second mix; hindsight: the best on what is measured, no tier paying"
+    grid = Grid("workload", "setting", "proposed", "SLO %, by seed", "mean %", "no scheduler exceeds %", title=title)
     for row in table:
         after = row["after"]
         assert isinstance(after, list)
         by_seed = ", ".join(figure(value) for value in after)
-        grid.add_row(str(row["workload"]), str(row["mode"]), f"{row['proposed']}", by_seed, figure(_mean(after)))
+        bound = row["bound"]
+        assert isinstance(bound, list)
+        most = ", ".join(figure(value) for value in bound)
+        grid.add_row(str(row["workload"]), str(row["mode"]), f"{row['proposed']}", by_seed, figure(_mean(after)), most)
     return grid
 
 
@@ -203,6 +212,7 @@ def settled_rows(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
                 "workload": kind, "mode": mode, "after": [figures_of[job]["after"] for job in mine],
                 "proposed": sum(figures_of[job]["proposed"] for job in mine),
                 "tiers": {tier.name: [figures_of[job][f"after.{tier.name}"] for job in mine] for tier in SHIPPED},
+                "bound": [figures_of[job]["bound"] for job in mine if "bound" in figures_of[job]],
             })  # fmt: skip
     return table
 
@@ -242,7 +252,8 @@ def back_s(mode: Figures, oracle: Figures) -> float:
 def kept_name(job: Job) -> str:
     """The file that a job's figures are kept in."""
     digest = hashlib.sha256(f"{job} {code_digest()}".encode())
-    for path in [*sorted(Path(scheduling.tuning.__file__).parent.glob("*.py")), Path(__file__)]:
+    own = (Path(__file__), Path(hindsight.__file__))
+    for path in [*sorted(Path(scheduling.tuning.__file__).parent.glob("*.py")), *own]:
         digest.update(path.read_bytes())
     return f"shift-{digest.hexdigest()[:24]}"
 

@@ -23,7 +23,7 @@ class Shift(Action):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--policy", default=shift.DEFAULT, help="what the pool begins with (default %(default)s)")
         parser.add_argument("--kind", action="append", choices=shift.KINDS, help="only this mix; may be repeated")
-        modes = (*shift.MODES, "oracle")
+        modes = (*shift.MODES, "oracle", shift.HINDSIGHT)
         parser.add_argument("--mode", action="append", choices=modes, help="only this mode; may be repeated")
         parser.add_argument("--seeds", type=int, default=5, help="runs with different traffic (default 5)")
         follows = "advise mode: minutes until a proposal is started (default %(default)g)"
@@ -33,7 +33,10 @@ class Shift(Action):
             "tiers' queue limits and longest waits apply (default: everybody is let in)"
         )
         parser.add_argument("--limits", action="store_true", help=limits)
-        settled = "one study on the first minutes of the second mix, measured on what comes after them"
+        settled = (
+            "one study on the first minutes of the second mix, measured on what comes after them; mode hindsight is "
+            "the best setting on what is measured, under which no tier pays"
+        )
         parser.add_argument("--settled", action="store_true", help=settled)
         parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a chart")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
@@ -43,6 +46,8 @@ class Shift(Action):
             raise CommandError("--seeds must be at least 1, --follows at least 0")
         policy, plot = options["policy"], chart_of(options)
         make_ordering(policy)
+        if shift.HINDSIGHT in (options["mode"] or ()) and not options["settled"]:
+            raise CommandError("--mode hindsight: only with --settled")
         kinds, modes = options["kind"] or shift.KINDS, options["mode"] or shift.modes_of(options["settled"])
         follows_s, limits = 60.0 * options["follows"], options["limits"]
         jobs = shift.jobs(policy, options["seeds"], follows_s, kinds, modes, options["settled"], limits)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.lab import shift
+from controlplane.lab import hindsight, shift
 from scheduling.core.step_time import load_preset
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.replay import Replica
 from scheduling.tuning.rehearsal import Loop, attainment
 from scheduling.tuning.settings import LoopSettings
-from scheduling.tuning.traffic import Room, Traffic
+from scheduling.tuning.traffic import Room, Serving, Traffic
 
 SHIFT_S, END_S = 120.0, 300.0
 QUICK = LoopSettings(every_s=1e6, trials=2, pairs=3, least_requests=100, most_requests=300, window_s=600, interval_s=30)
@@ -135,6 +135,32 @@ def test_a_settled_comparison_measures_on_what_comes_after_the_study(
     (window,) = seen
     assert window.rows[0].arrival_s >= 10.0
     assert window.rows[-1].arrival_s < 70.0
+
+
+def test_hindsight_is_the_best_setting_on_what_is_measured_under_which_nobody_pays(monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("BEFORE_S", 10.0), ("AFTER_S", 80.0), ("SETTINGS", replace(QUICK, window_s=50.0))):
+        monkeypatch.setattr(shift, name, value)
+    chosen = {"priority": Serving("priority"), "edf": Serving("edf"), "fifo": Serving("fifo")}
+    monkeypatch.setattr(hindsight, "tried", lambda *_: iter(chosen.values()))
+    job = replace(JOB, kind="documents", policy="unified", settled=True)
+    off, best = (shift.run_job(replace(job, mode=mode)) for mode in ("off", "hindsight"))
+    assert off["after"] <= best["after"] <= best["bound"]
+    assert "bound" not in off
+    pool = loop("off").pool
+    served = {name: pool.serve(serving) for name, serving in chosen.items()}
+    kept = {name: sum(not outcome.late for outcome in outcomes) for name, outcomes in served.items()}
+    worst, *_, strongest = sorted(kept, key=lambda name: kept[name])
+    assert kept[worst] < kept[strongest]
+    assert hindsight.best_of(pool, chosen[worst], drop=1.0, seed=1) == chosen[strongest]
+    premium = {name: sum(not o.late for o in rows if o.tier == "premium") for name, rows in served.items()}
+    monkeypatch.setattr(hindsight, "tried", lambda *_: iter([chosen[min(premium, key=lambda name: premium[name])]]))
+    most = chosen[max(premium, key=lambda name: premium[name])]
+    assert hindsight.best_of(pool, most, drop=0.01, seed=1) == most, "premium would pay"
+
+
+def test_hindsight_needs_what_was_measured():
+    with pytest.raises(CommandError, match="only with --settled"):
+        call_command("lab", "shift", "--mode", "hindsight")
 
 
 def test_a_setting_that_serves_from_a_moment_on_brings_its_room_with_it():
