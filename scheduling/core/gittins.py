@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import accumulate
 from math import inf
 
+from scheduling.core.estimate.contracts import ascending
 from scheduling.core.types import QueuedRequest
 
 
@@ -89,9 +90,10 @@ def cost_distribution(input_tokens: int, outputs: CostDistribution) -> CostDistr
 
 
 def outputs_of(request: QueuedRequest) -> CostDistribution:
-    """The distribution of output lengths a request carries, or its expected output taken as certain."""
+    """The distribution of output lengths a request carries, or its expected output taken as certain. A length that a
+    gateway of an earlier release says twice counts once: what cannot be queued would end every leader's term."""
     if request.output_lengths:
-        return CostDistribution(request.output_lengths, request.output_probabilities)
+        return CostDistribution(*ascending(request.output_lengths, request.output_probabilities))
     return CostDistribution((max(1.0, request.output_tokens),), (1.0,))
 
 
@@ -105,4 +107,4 @@ def cost_of(request: QueuedRequest) -> CostDistribution:
 
 @lru_cache(maxsize=4096)
 def _cost_of(input_tokens: int, lengths: tuple[float, ...], probabilities: tuple[float, ...]) -> CostDistribution:
-    return cost_distribution(input_tokens, CostDistribution(lengths, probabilities))
+    return cost_distribution(input_tokens, CostDistribution(*ascending(lengths, probabilities)))

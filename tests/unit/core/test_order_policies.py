@@ -15,7 +15,7 @@ from scheduling.core.order.gittins import Gittins
 from scheduling.core.order.hybrid import Hybrid
 from scheduling.core.order.unified import Unified
 from scheduling.core.queues.relegated import Relegate
-from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.core.registry import PolicyError, make_ordering, orderings
 from scheduling.core.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 from scheduling.simulator.lab import load_scenario, scenario_names
@@ -54,6 +54,14 @@ def filled(policy: str, *requests: QueuedRequest, **params: float | int | str) -
 def test_shortest_serves_the_smallest_expected_budget() -> None:
     long_prompt, long_answer = request("p", input_tokens=900), request("a", output_tokens=700.0)
     assert order(filled("shortest", long_prompt, long_answer, BASE)) == ["r", "a", "p"]
+
+
+@pytest.mark.parametrize("policy", orderings())
+def test_a_request_whose_gateway_said_a_length_twice_can_be_queued(policy: str) -> None:
+    """It would wait in Redis for every next leader, and end each one's term."""
+    twice = request("twice", output_lengths=(1.0, 1.0, 40.0), output_probabilities=(0.25, 0.25, 0.5))
+    once = request("once", output_lengths=(1.0, 40.0), output_probabilities=(0.5, 0.5))
+    assert sorted(order(filled(policy, twice, once))) == ["once", "twice"]
 
 
 def test_aging_lets_a_low_tier_pass_after_the_rank_difference_over_the_rate() -> None:
