@@ -44,7 +44,7 @@ test-slow: setup-test ## tests that take minutes
 chaos: setup-test ## kill processes under load; with faults in random order: make chaos SEED=7 MINUTES=5
 	$(if $(SEED)$(MINUTES),$(PY) -m tests.chaos.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),5) $(ARGS),$(PYTEST) -m chaos --timeout 1800 $(ARGS))
 
-faults: setup-test ## bring about each fault of docs/results/hardening.md and print its table: make faults ARGS="--only Redis"
+faults: setup-test ## bring about each fault of docs/results/hardening.md and print its table: make faults ARGS="--only redis"
 	$(PY) -m tests.chaos.table $(ARGS)
 
 soak: setup-test ## steady load for long, and what grows: make soak MINUTES=120

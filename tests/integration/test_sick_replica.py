@@ -92,6 +92,10 @@ def failed(ended: list[str]) -> dict[str, int]:
     return {kind: ended.count(kind) for kind in sorted(set(ended)) if kind != "200"}
 
 
+def of(ended: dict[str, int]) -> str:
+    return f" ({', '.join(f'{n} x {kind}' for kind, n in ended.items())})" if ended else ""
+
+
 async def infect(engine: FakeEngine, script: Script) -> None:
     engine.script = replace(script, statuses=[])
 
@@ -115,7 +119,7 @@ async def test_what_one_replica_fails_the_others_serve(
         for engine in world.engines[:sick]:
             await infect(engine, SICK[kind])
         ended = failed(await answers(world))
-        figure(f"{kind} by {sick} of 3: {sum(ended.values())} of {REQUESTS} failed {ended or ''}")
+        figure(f"{kind} by {sick} of 3: {sum(ended.values())} of {REQUESTS} failed{of(ended)}")
         assert sum(ended.values()) <= MAX_FAILED, ended
         assert states(dispatcher)[2] == "ready"
         if kind not in ("429", "503"):
@@ -175,7 +179,6 @@ async def test_a_broken_metrics_page_stops_nothing(
             seen |= set(states(dispatcher))
             await asyncio.sleep(0.1)
         ended = failed(await work)
-        figure(
-            f"{metrics.__name__}: {sum(ended.values())} of {WORKERS * 10} failed {ended or ''}, replicas {sorted(seen)}"
-        )
+        lost = f"{sum(ended.values())} of {WORKERS * 10} failed{of(ended)}"
+        figure(f"{metrics.__name__}: {lost}, replicas {', '.join(sorted(seen))}")
         assert (ended, seen) == ({}, {"ready"})
