@@ -60,6 +60,7 @@ class Bar(Action):
         loads = numbers(options["loads"], "--loads")
         same = {name: options[name] for name in ("lengths", "replicas", "seeds", "first_seed", "minutes", "limits")}
         asked = bar.Asked(tuple(options["trace"]), loads=tuple(loads), **same)
+        asked = bar.heard(asked)
         policies, bench = bar.shipped(), Lab(self.folder(), options["processes"])
         if options["policies"]:
             for policy in options["policies"]:

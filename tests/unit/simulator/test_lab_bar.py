@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date
 from io import StringIO
@@ -12,7 +13,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.lab import bar
 from scheduling.core.registry import modifiers, orderings
-from scheduling.simulator.compare import Case, parse_policy
+from scheduling.simulator.compare import Case, CompareError, parse_policy
 
 TIERS = ("premium", "standard", "batch")
 SLO = {"unified": 90.0, "hybrid": 89.0, "edf": 60.0, "priority": 70.0, "fifo": 30.0}
@@ -26,10 +27,16 @@ def figures(case: Case, slo: float = 80.0, ttlt: float = 10.0) -> dict[str, floa
     return found
 
 
+def recorded(seconds: Iterable[int]) -> str:
+    """A trace as Azure publishes them, with a request at each of these seconds."""
+    rows = (f"2023-11-16 18:{at // 60:02}:{at % 60:02}.0000000,{100 + at % 7},{10 + at % 5}" for at in seconds)
+    return "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, ""])
+
+
 @pytest.fixture
 def asked(tmp_path: Path) -> bar.Asked:
     trace = tmp_path / "code.csv"
-    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    trace.write_text(recorded(range(0, 30 * 60, 5)))
     return bar.Asked((str(trace),), "", (1.0, 1.3), 4, 5, 101)
 
 
@@ -52,6 +59,25 @@ def test_draws_have_seeds_and_parts_of_the_recording_of_their_own(asked: bar.Ask
     draws = asked.draws(asked.traces[0], 1.0)
     assert [case.seed for case in draws] == [101, 102, 103, 104, 105]
     assert len({case.from_minute for case in draws}) == 5
+
+
+def test_a_draw_in_whose_part_nothing_arrives_is_left_out_and_counted(asked: bar.Asked):
+    trace = Path(asked.traces[0])
+    assert bar.heard(asked) == asked
+    bar.prepare.cache_clear()
+    second = range(5 * 60, 9 * 60)  # of the draws, four minutes each, three apart
+    trace.write_text(recorded(at for at in range(0, 30 * 60, 5) if at not in second))
+    heard = bar.heard(asked)
+    assert [case.seed for case in heard.draws(asked.traces[0], 1.3)] == [101, 103, 104, 105]
+    text = bar.section(
+        bar.result_of(heard, bar.shipped(), everything(heard)), heard, bar.shipped(), date(2026, 1, 1), "c"
+    )
+    assert "too little arrives in their part: 1 draws" in text
+    assert "| `unified` | 4 |" in text
+    bar.prepare.cache_clear()
+    trace.write_text(recorded(range(0, 5 * 60, 5)))
+    with pytest.raises(CompareError, match="nothing arrives"):
+        bar.heard(asked)
 
 
 def test_limits_count_where_something_is_promised_and_have_a_section_of_their_own(asked: bar.Asked):
@@ -126,6 +152,6 @@ def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_wa
     assert text.startswith("# Policies\n\n## In front")
     assert "OUTDATED" not in text
     assert text.endswith("## Inside every engine\n\nkept\n")
-    assert "| `unified` | 3 | 90.0 | 94.7 | 90.0 | 90.0 | 90.0 |" in text
+    assert "| `unified` | 3 | 90.0 | 90.0 to 90.0 | 94.7 | 90.0 | 90.0 | 90.0 |" in text
     with pytest.raises(CommandError, match="at least 3"):
         call_command(*ask[:-4], "--seeds", "2")
