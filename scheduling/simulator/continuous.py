@@ -88,12 +88,13 @@ class ContinuousEngine(Intake):
 
     def _room(self, sequence: Sequence, slack: DecodeSlack) -> int:
         """Prompt tokens that the next step may take, where that depends on how much time the decoding ones have."""
+        now_s = to_s(self.clock)
         return prefill_budget(
             self._planner,
             self.decodes,
             self.kv_dec,
             sequence.prefilled,
-            slack.slack_s(self.step_no, to_s(self.clock)),
+            lambda from_s: slack.slack_s(self.step_no, now_s, from_s),
             margin=self.config.margin,
             most=self.config.max_chunk,
             least=self.config.min_chunk,
@@ -222,7 +223,7 @@ class ContinuousEngine(Intake):
         if self._slack is not None:
             slo = sequence.sim.slo
             pace = slo.tbt_s if slo.tbt_s is not None else self.config.ttlt_pace_s
-            due = next_token_due_s(self._due(sequence), to_s(sequence.first_fs), pace, sequence.generated)
+            due = next_token_due_s(self._due(sequence), pace, sequence.generated)
             self._slack.join(sequence.order, due, pace, self.step_no)
 
     def _leave_decodes(self, sequence: Sequence) -> None:

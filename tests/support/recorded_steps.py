@@ -123,7 +123,7 @@ class Replayed:
         engine.decodes, engine.kv_dec = row["decodes"], row["kv_dec"]
         engine._slack = DecodeSlack()
         for at, (base, pace, made) in enumerate(row["dues"]):
-            engine._slack.join(at, next_token_due_s(base, base, pace, made), pace, engine.step_no)
+            engine._slack.join(at, next_token_due_s(base, pace, made), pace, engine.step_no)
 
 
 def victim_of(row: Row, policy: str, params: dict[str, Any]) -> str:

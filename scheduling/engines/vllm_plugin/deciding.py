@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from math import ceil, inf
@@ -235,9 +236,10 @@ class Deciding(_Base):
     def _qm_decide(self, now_s: float) -> Plan:
         settings = self.qm_settings
         free_s = self._qm_free_s(now_s)
-        decodes, kv_dec, least_due = 0, 0, inf
+        decodes, kv_dec = 0, 0
         begun: list[EngineRequest] = []
         decoding: list[EngineRequest] = []
+        slacks: list[float] = []
         for request in self.running:
             if request.is_prefill_chunk:
                 begun.append(request)
@@ -246,20 +248,15 @@ class Deciding(_Base):
             decodes += 1
             kv_dec += request.num_computed_tokens
             held: Held = request.quartermaster
-            if held.pace_s != inf:
-                if held.base_s == -inf:
-                    if not request.num_output_tokens:
-                        continue  # its first token is on its way
-                    held.base_s = next_token_due_s(held.due_s, self.qm_ended_s, held.pace_s, 0)
-                due = held.base_s + held.pace_s * (request.num_output_tokens + request.num_output_placeholders)
-                if due < least_due:
-                    least_due = due
-        slack = least_due - free_s
+            if held.pace_s != inf and held.due_s != inf:
+                made = request.num_output_tokens + request.num_output_placeholders
+                slacks.append(next_token_due_s(held.due_s, held.pace_s, made) - free_s)
+        slack = min(slacks, default=inf)
         dues = None
         if self.qm_recording is not None:
             dues = [
-                (r.quartermaster.base_s, r.quartermaster.pace_s, r.num_output_tokens + r.num_output_placeholders)
-                for r in decoding if r.quartermaster.base_s != -inf
+                (r.quartermaster.due_s, r.quartermaster.pace_s, r.num_output_tokens + r.num_output_placeholders)
+                for r in decoding if r.quartermaster.pace_s != inf and r.quartermaster.due_s != inf
             ]  # fmt: skip
         order = self.qm_order
         waiting = len(self.waiting)
@@ -267,14 +264,20 @@ class Deciding(_Base):
         taken: int = decodes * (1 + self.num_spec_tokens)
         planner = self.qm_learning.planner
         most = max(0, min(self.qm_most, full - taken))
-        shortened = False
+        shortened, late = False, 0
+
+        def slack_from(seconds: float) -> float:
+            nonlocal late
+            slacks.sort()
+            late = bisect_left(slacks, seconds)
+            return slacks[late] if late < len(slacks) else inf
 
         def room_at(context: int) -> int:
             nonlocal shortened
             if planner is None or not settings.chunks or not self.scheduler_config.enable_chunked_prefill or not most:
                 return most
             tokens = prefill_budget(
-                planner, decodes, kv_dec, context, slack,
+                planner, decodes, kv_dec, context, slack_from,
                 margin=settings.margin, most=most, least=min(self.qm_least, most),
             )  # fmt: skip
             shortened = tokens < most
@@ -296,7 +299,7 @@ class Deciding(_Base):
             self._qm_rank(decodes, len(begun), room if begun or waiting else 0)
         return Plan(
             now_s, room, max(1, budget), decodes, kv_dec, slack, shortened, waiting,
-            [(request, request.num_computed_tokens) for request in begun], wants, dues=dues,
+            [(request, request.num_computed_tokens) for request in begun], wants, late, dues=dues,
         )  # fmt: skip
 
     def _qm_free_s(self, now_s: float) -> float:
@@ -455,7 +458,7 @@ class Deciding(_Base):
             Step(
                 now_s, seconds, plan.room, plan.prefill, plan.decodes, plan.kv_dec, plan.pp,
                 None if plan.slack_s == inf else plan.slack_s, plan.predicted_s, plan.waiting,
-                self.kv_cache_manager.usage,
+                self.kv_cache_manager.usage, plan.late,
             )
         )  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from scheduling.core.contracts import Key
 from scheduling.core.types import QueuedRequest
@@ -13,7 +12,7 @@ from scheduling.engines.vllm_plugin.order import EngineRequest
 class Held:
     """What we know of one of the engine's requests beside what the engine knows."""
 
-    __slots__ = ("added_s", "base_s", "bucket", "due_s", "order", "pace_s", "place", "priority", "queued")
+    __slots__ = ("added_s", "bucket", "due_s", "order", "pace_s", "place", "priority", "queued")
 
     def __init__(self, queued: QueuedRequest, pace_s: float, due_s: float, priority: int) -> None:
         self.queued = queued
@@ -21,7 +20,6 @@ class Held:
         self.due_s = due_s  # of its prefill
         self.priority = priority  # that vLLM was given
         self.added_s = queued.arrival_s
-        self.base_s = -inf  # what its tokens are due by: set with the first
         self.bucket = -1  # of generated tokens, when it was placed
         self.place: Key = ()  # among the running
         self.order = queued.seq  # of admission
@@ -41,8 +39,9 @@ class Plan:
     waiting: int
     began: list[tuple[EngineRequest, int]]  # prompts in progress, with what was computed of them
     wants: bool  # room was left for something that waits
+    late: int  # answers whose next token is late whatever the step takes
     predicted_s: float | None = None
     prefill: int = 0
     pp: float = 0.0
     began_s: float = 0.0
-    dues: list[tuple[float, float, int]] | None = None  # of who decodes: base, pace and tokens; where they are recorded
+    dues: list[tuple[float, float, int]] | None = None  # of who decodes, where it is recorded: first, pace, tokens

@@ -11,6 +11,7 @@ from scheduling.simulator.batches import make_engine
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import Engine, EngineConfig
 from scheduling.simulator.kernel import to_s
+from scheduling.simulator.result import is_late
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 
 PLAIN = StepTime(t0=1.0, a=0.01, b=0.1, c=0.0, e=0.0, knee=1e9, a2=0.0)
@@ -112,6 +113,36 @@ def test_dynamic_chunks_are_large_while_nothing_is_due_and_small_beside_a_chat()
     assert to_s(chat_life.end_fs) <= 0.2 + 499 * 0.06
     assert max(sizes) == 1000  # the early first token of the chat had gathered slack
     assert min(sizes[2:-1]) <= 500
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "tbt_s", "output", "share"),
+    [(0.5, 0.02, 50, 0.97), (1.0, 0.03, 300, 0.97), (1.0, 0.05, 50, 0.94)],
+    ids=["no token can be in time", "few can", "those that begin in time can"],
+)
+def test_beyond_capacity_dynamic_chunks_serve_as_much_as_full_ones_but_for_what_saves_promises(
+    ttft_s: float, tbt_s: float, output: int, share: float
+):
+    step = StepTime(t0=0.015, a=8e-5, b=1e-4, c=1e-7, e=3e-9, knee=512, a2=9e-6)
+    chat, batch = Tier("chat", Slo(ttft_s=ttft_s, tbt_s=tbt_s)), Tier("batch", Slo(ttlt_s=30.0), 1)
+    # 16,400 tokens a second and more; full steps compute 10,000.
+    work = [ask(n, n / 8, 2000, output, chat if n % 2 else batch) for n in range(320)]
+
+    def served(**chunks: object) -> tuple[float, int]:
+        config = EngineConfig(step, max_seqs=32, preempt_prefills=True, selective=True, **chunks)  # type: ignore[arg-type]
+        engine = simulate(config, work, "hybrid")
+        tokens = sum(s.sim.input_tokens + s.sim.output_tokens for s in engine.finished)
+        kept = [
+            s for s in engine.finished if s.sim.tier == "chat" and not is_late(
+                s.sim.slo, to_s(s.first_fs - s.sim.arrival_fs), to_s(s.end_fs - s.sim.arrival_fs), output
+            )
+        ]  # fmt: skip
+        return tokens / to_s(engine.clock), len(kept)
+
+    full, full_kept = served(token_budget=2048)
+    dynamic, kept = served(dynamic_chunks=True, max_chunk=2048 - 32)
+    assert dynamic >= share * full
+    assert kept >= full_kept + (100 if share < 0.95 else 0)
 
 
 def test_a_request_that_is_lost_is_relegated_and_still_served():

@@ -6,6 +6,8 @@ from itertools import islice, pairwise
 from math import inf, isnan
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduling.core.chunking import DecodeSlack, prefill_budget
 from scheduling.core.percentiles import interpolated
@@ -29,6 +31,7 @@ from scheduling.simulator.workload import (
     square_wave,
     uniform_gaps,
 )
+from tests.support.slack import due_in
 
 A100 = StepTime(14.936e-3, 81.3e-6, 95.17e-6, 0.1111e-6, 2801e-12, 512, 8.86e-6)
 
@@ -138,16 +141,70 @@ def test_a_request_without_output_is_refused():
 
 
 def test_a_chunk_is_as_large_as_the_slack_allows_and_one_more_is_too_much():
-    budget = prefill_budget(A100, 10, 25_000, 0, 0.08)
+    budget = prefill_budget(A100, 10, 25_000, 0, due_in(0.08))
     assert 1.2 * A100.step(budget, 10, 25_000, budget * budget / 2) <= 0.08
     over = budget + 1
     assert 1.2 * A100.step(over, 10, 25_000, over * over / 2) > 0.08
 
 
 def test_a_chunk_grows_with_the_slack_between_its_bounds():
-    sizes = [prefill_budget(A100, 10, 25_000, 0, slack) for slack in (-1.0, 0.0, 0.06, 0.1, 0.2, 9.0, inf)]
+    soonest = A100.step(128, 10, 25_000, 128 * 64)
+    sizes = [prefill_budget(A100, 10, 25_000, 0, due_in(slack)) for slack in (soonest, 0.06, 0.1, 0.2, 9.0)]
     assert sizes == sorted(sizes)
     assert (sizes[0], sizes[-1]) == (128, 2500)
+    assert prefill_budget(A100, 10, 25_000, 0, due_in()) == 2500
+
+
+def test_what_is_late_whatever_the_step_takes_does_not_limit_it():
+    soonest = A100.step(128, 10, 25_000, 128 * 64)
+    assert prefill_budget(A100, 10, 25_000, 0, due_in(-1.0, 0.0, soonest - 1e-6)) == 2500
+    limited = prefill_budget(A100, 10, 25_000, 0, due_in(0.08))
+    assert prefill_budget(A100, 10, 25_000, 0, due_in(-1.0, 0.08)) == limited < 2500
+
+
+@given(
+    slacks=st.lists(st.floats(-1.0, 1.0), max_size=20),
+    decodes=st.integers(0, 200),
+    context=st.integers(0, 8000),
+    least=st.integers(1, 600),
+)
+def test_fewer_tokens_than_most_always_save_one_from_being_late(
+    slacks: list[float], decodes: int, context: int, least: int
+):
+    def seconds(tokens: int) -> float:
+        return A100.step(tokens, decodes, 500 * decodes, tokens * (context + tokens / 2))
+
+    budget = prefill_budget(A100, decodes, 500 * decodes, context, due_in(*slacks), least=least)
+    assert least <= budget <= 2500
+    saved = [slack for slack in slacks if seconds(budget) <= slack < 1.2 * seconds(budget + 1)]
+    late = [slack for slack in slacks if slack < seconds(least)]
+    assert budget == 2500 or saved, "a small step that saves nothing costs throughput"
+    if len(late) == len(slacks):
+        assert budget == 2500
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.booleans(), st.floats(0, 10), st.sampled_from((0.05, 0.4, inf))), max_size=30
+    ),
+    st.integers(0, 50), st.floats(-2, 2),
+)  # fmt: skip
+def test_slack_from_a_bound_is_the_least_of_those_that_are_not_below_it(
+    moves: list[tuple[int, bool, float, float]], step: int, bound: float
+):
+    slack, there = DecodeSlack(), dict[int, tuple[float, float]]()
+    for sequence, joins, due, pace in moves:
+        if joins:
+            slack.join(sequence, due, pace, 0)
+            there[sequence] = (due, pace)
+        else:
+            slack.leave(sequence)
+            there.pop(sequence, None)
+    left = [due + pace * step - 5.0 for due, pace in there.values() if pace != inf]
+    assert slack.slack_s(step, 5.0) == pytest.approx(min(left, default=inf))
+    if all(abs(each - bound) > 1e-9 for each in left):
+        expected = min((each for each in left if each >= bound), default=inf)
+        assert slack.slack_s(step, 5.0, bound) == pytest.approx(expected)
 
 
 def test_slack_is_that_of_the_sequence_whose_next_token_is_due_first():
