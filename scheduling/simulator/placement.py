@@ -6,7 +6,8 @@ Reads Mooncake's format, of which the simulator's other parts use the lengths on
 blocks of 512 tokens. Every replica is an engine of the preset with a prefix cache of its own, of which the least
 recently used block leaves first; what it finds there it does not compute. KV cache is not limited otherwise: prompts of
 this trace are longer than the model of the preset takes. Beside them one cache with the room of all, in order of
-arrival: what placement can reach.
+arrival: what placement can reach. And the rule of ``prefix_affinity`` where the caches themselves are asked at every
+choice, instead of an index of where prompts ran: what engines could at best add by telling what they hold and evict.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import argparse
 import gzip
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scheduling.core.compose import make_policy
+from scheduling.core.placement import Warmth, place, read_points, worth
 from scheduling.core.registry import make_routing, routings
 from scheduling.core.step_time import load_preset
+from scheduling.core.types import BackendView, QueuedRequest
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
@@ -32,6 +35,8 @@ from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 
 STAMPS_S = 3.0
 EXPECTED_OUTPUT = 350.0  # tokens, of every answer: nothing is known of its length when it is placed
+
+TOLD = "prefix_affinity, told what caches hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ def _run(
 ) -> Row:  # fmt: skip
     caches = [BlockCache(blocks) for _ in range(replicas)]
     hits = [0] * replicas
+    routing = _Told(caches, {request.queued.id: ids[request.index] for request in work}) if name == TOLD else None
 
     def cached(number: int, request: SimRequest) -> int:
         tokens = min(caches[number].take(ids[request.index]) * BLOCK_TOKENS, request.input_tokens - 1)
@@ -103,7 +109,7 @@ def _run(
         return tokens
 
     engines = [ContinuousEngine(config, make_policy("fifo")) for _ in range(replicas)]
-    lives = Cluster(engines, make_routing(name), cached=cached).run(work)
+    lives = Cluster(engines, routing or make_routing(name), cached=cached).run(work)
     assigned = [0] * replicas
     for life in lives:
         assigned[life.replica] += life.sim.input_tokens + life.sim.output_tokens
@@ -114,6 +120,29 @@ def _run(
         name, hit_rate, hit_rate / ideal if ideal else 1.0, max(assigned) * replicas / sum(assigned),
         max(computed) * replicas / sum(computed), ttft[len(ttft) // 2], ttft[len(ttft) * 99 // 100],
     )  # fmt: skip
+
+
+class _Told:
+    """The rule of ``prefix_affinity`` over what the caches hold at that moment."""
+
+    name = TOLD
+
+    def __init__(self, caches: Sequence[BlockCache], ids: Mapping[str, Sequence[int]]) -> None:
+        self._caches = caches
+        self._ids = ids
+
+    def router(self) -> _Told:
+        return self
+
+    def choose(self, request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
+        fit = list(backends)
+        if not request.prefixes:
+            return place(fit)
+        skew, points = read_points(request.prefixes)
+        held = (cache.known(self._ids[request.id]) * BLOCK_TOKENS for cache in self._caches)
+        return place(fit, Warmth(skew, points[0][0], {
+            view.id: worth(tokens, goes_on=True) for view, tokens in zip(fit, held, strict=True)
+        }))  # fmt: skip
 
 
 def main() -> None:
@@ -132,6 +161,7 @@ def main() -> None:
         cache_tokens=args.cache,
         rate=args.rate,
         preset=args.preset,
+        names=(*routings(), TOLD),
     )
     if args.json:
         print(json.dumps({"ideal_hit_rate": ideal, "rows": [asdict(row) for row in rows]}, indent=2))

@@ -22,6 +22,10 @@ class BlockCache:
         self._most = blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
+    def known(self, ids: Sequence[int]) -> int:
+        """How many blocks from the beginning are known. It changes nothing."""
+        return next((at for at, block in enumerate(ids) if block not in self._blocks), len(ids))
+
     def take(self, ids: Sequence[int]) -> int:
         """How many blocks from the beginning are known; all of them are from now on."""
         cached, going = 0, True
