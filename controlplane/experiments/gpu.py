@@ -1,4 +1,4 @@
-"""``manage.py experiment gpu``: vLLM's orders, ours in front, and ours in front with the plugin, on one engine.
+"""``manage.py experiment gpu``: vLLM's orders, our plugin in it, ours in front, and both, on one engine.
 
 A run is cut into parts: a mode, a workload and a rate. Each part that ended is kept in the ``--json`` file, and a call
 ends before its time is over and says how many parts are left: the same command goes on. Engines and instance are
@@ -30,7 +30,7 @@ from scheduling.simulator.result import late_share, served
 from scheduling.tuning.traffic import Serving, Traffic
 
 NAME: Final = "gpu"
-FCFS, PRIORITY, FRONT, PLUGIN = "fcfs", "priority", "front", "front+plugin"
+FCFS, PRIORITY, INSIDE, FRONT, PLUGIN = "fcfs", "priority", "plugin", "front", "front+plugin"
 SHOWN: Final = 400  # steps of a part that are kept, for the drawing
 PART_S: Final = 8.0  # beside load and drain: a pause, the log, the lab
 START_S: Final = 45.0  # what an engine and an instance are taken to need until one was seen
@@ -51,6 +51,7 @@ class Mode:
 MODES: Final = (
     Mode(FCFS, "fcfs", False, lab="fifo"),
     Mode(PRIORITY, "priority", False, lab="priority"),
+    Mode(INSIDE, "priority", True),  # its clients tell it what a gateway would
     Mode(FRONT, "priority", False, "vllm", lab="unified"),
     Mode(PLUGIN, "priority", True, "vllm_plugin"),
 )
@@ -69,10 +70,12 @@ class Setup:
     seconds: float
     promises: Promises
     seed: int
+    modes: tuple[str, ...] = tuple(mode.name for mode in MODES)
 
     def parts(self) -> list[tuple[Mode, str, float]]:
         """Those of one engine follow each other."""
-        return [(mode, workload, rate) for mode in MODES for workload in self.workloads for rate in self.rates]
+        modes = [mode for mode in MODES if mode.name in self.modes]
+        return [(mode, workload, rate) for mode in modes for workload in self.workloads for rate in self.rates]
 
 
 def key_of(mode: str, workload: str, rate: float) -> str:
@@ -186,7 +189,12 @@ def _part(
     asked = plan(workload, rate, setup.seconds, setup.promises, setup.max_model_len, setup.seed)
     before = max((row.get("number", 0) for row in engine.steps() if row["kind"] == "step"), default=0)
     load_before = os.getloadavg()[0]
-    rows = asyncio.run(drive(url, model, asked, keys=keys, rank=mode.order == "priority" and keys is None))
+    alone = keys is None
+    rows = asyncio.run(
+        drive(
+            url, model, asked, keys=keys, rank=alone and mode.name == PRIORITY, digest=alone and mode.decides
+        )
+    )  # fmt: skip
     log = [row for row in engine.steps() if row["kind"] != "step" or row["number"] > before]
     steps = [row for row in log if row["kind"] == "step"]
     fit = fit_steps(logged(steps))
@@ -244,7 +252,7 @@ def drawings(report: Mapping[str, Any]) -> dict[str, str]:
     """SVG by name (no ending)."""
     parts, setup = report["parts"], report["setup"]
     rates = tuple(setup["rates"])
-    names = [mode.name for mode in MODES]
+    names = [mode.name for mode in MODES if mode.name in setup["modes"]]
     images: dict[str, str] = {}
 
     def figure(mode: str, workload: str, rate: float, name: str) -> float:
@@ -285,7 +293,7 @@ def page(report: Mapping[str, Any], command: str, day: str) -> str:
                          else f"whole answer {t.slo.ttlt_s:g} s")
         for t in tiers(Promises(**setup["promises"]))
     )  # fmt: skip
-    lines = ["# vLLM alone, ours in front, and ours in front with the plugin", ""]
+    lines = ["# vLLM alone, with the plugin, ours in front, and both", ""]
     if toy:
         lines += [
             "**Not a GPU.** No GPU could be had. These are the CPU build's figures at toy size: they show that the run",
@@ -301,7 +309,7 @@ def page(report: Mapping[str, Any], command: str, day: str) -> str:
         f"deadline of every token; what is refused, fails or has not ended {DRAIN_S:g} s after the last arrival is",
         "late.",
         "Step times are fitted to the part's own log, error over held-out steps; *lab* is the same requests simulated",
-        "with them (the plugin's mode has none).",
+        "with them (the plugin's modes have none). *plugin*: clients tell the engine what a gateway would.",
         "",
     ]
     heads = [

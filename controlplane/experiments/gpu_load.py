@@ -13,8 +13,9 @@ from typing import Any, Final
 import aiohttp
 
 from controlplane import sse
+from scheduling.core.engine_digest import ARGUMENT, encode
 from scheduling.core.percentiles import nearest_rank
-from scheduling.core.types import ServiceClass, Slo
+from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.result import is_late
 from scheduling.simulator.workload import Tier, independent_lengths, poisson
@@ -87,11 +88,28 @@ def plan(workload: str, rate: float, seconds: float, promises: Promises, longest
     return asked
 
 
+def digest_of(one: Asked, expected: float) -> str:
+    """What a gateway would tell the engine's plugin of it; ``expected``: output tokens, of every request."""
+    tier = one.tier
+    request = QueuedRequest(
+        "", 0, 0.0, tier.name, "", "", tier.rank, tier.weight, tier.service_class, len(one.prompt), one.output,
+        expected, 0, ttft_deadline_s=tier.slo.ttft_s, ttlt_deadline_s=tier.slo.ttlt_s,
+    )  # fmt: skip
+    return encode(request, tier.slo, 0.0)
+
+
 async def drive(
-    url: str, model: str, asked: Sequence[Asked], *, keys: Mapping[str, str] | None = None, rank: bool = False
+    url: str,
+    model: str,
+    asked: Sequence[Asked],
+    *,
+    keys: Mapping[str, str] | None = None,
+    rank: bool = False,
+    digest: bool = False,
 ) -> list[Answered]:
     """Sends all when their time comes. ``keys`` by tier, where a gateway asks for them; ``rank``: the engine is told
-    each tier's rank as its priority."""
+    each tier's rank as its priority; ``digest``: its plugin is told what a gateway would tell it."""
+    expected = sum(one.output for one in asked) / max(1, len(asked))
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None, sock_connect=10)
     began = time.monotonic()
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
@@ -106,6 +124,8 @@ async def drive(
             }  # fmt: skip
             if rank:
                 body["priority"] = one.tier.rank
+            if digest:
+                body["vllm_xargs"] = {ARGUMENT: digest_of(one, expected)}
             headers = {"Content-Type": "application/json"}
             if keys is not None:
                 headers["Authorization"] = f"Bearer {keys[one.tier.name]}"

@@ -125,6 +125,10 @@ class Command(BaseCommand):
         group.add_argument("--model", default=vllm_cpu.MODEL_NAME, help="its name there (default %(default)s)")
         group.add_argument("--max-model-len", type=int, default=vllm_cpu.MAX_MODEL_LEN, metavar="TOKENS")
         group.add_argument("--workloads", default=",".join(WORKLOADS), metavar="NAME,NAME")
+        group.add_argument(
+            "--modes", default=",".join(mode.name for mode in gpu.MODES), metavar="NAME,NAME",
+            help="what is compared (default %(default)s)",
+        )  # fmt: skip
         group.add_argument("--rates", default="2,4,6", metavar="N,N", help="requests per second (default %(default)s)")
         group.add_argument("--seconds", type=float, default=30.0, help="of load, of each part (default %(default)s)")
         group.add_argument("--ttft", type=float, default=Promises().ttft_s, metavar="S", help="of the first tier")
@@ -277,6 +281,10 @@ class Command(BaseCommand):
         workloads = tuple(options["workloads"].split(","))
         if unknown := [name for name in workloads if name not in WORKLOADS]:
             raise CommandError(f"--workloads: there is no {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
+        modes = tuple(options["modes"].split(","))
+        if unknown := sorted(set(modes) - {mode.name for mode in gpu.MODES}):
+            known = ", ".join(mode.name for mode in gpu.MODES)
+            raise CommandError(f"--modes: there is no {unknown[0]!r}; there are {known}")
         try:
             rates = tuple(float(rate) for rate in options["rates"].split(","))
         except ValueError:
@@ -289,7 +297,7 @@ class Command(BaseCommand):
             )
         setup = gpu.Setup(
             options["serve"], options["model"], options["slots"], options["max_model_len"], workloads, rates,
-            options["seconds"], promises, options["seed"],
+            options["seconds"], promises, options["seed"], modes,
         )  # fmt: skip
         home = options["keep"].absolute()
         server = Server(setup.serve, setup.model, setup.slots, setup.max_model_len, home)

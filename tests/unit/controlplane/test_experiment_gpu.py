@@ -13,9 +13,10 @@ import pytest
 
 from controlplane.experiments import gpu
 from controlplane.experiments.gpu_engine import WATCHING, Server
-from controlplane.experiments.gpu_load import Answered, Asked, Promises, plan, summary, tiers
+from controlplane.experiments.gpu_load import Answered, Asked, Promises, digest_of, plan, summary, tiers
 from controlplane.experiments.instance import ExperimentError
 from scheduling.core.calibration import StepFit
+from scheduling.core.engine_digest import decode
 from scheduling.engines.vllm_plugin.settings import settings_of
 from tests.support.logged_steps import TRUTH, steps
 
@@ -66,7 +67,7 @@ def test_a_summary_counts_what_was_refused_and_what_is_unknown_is_not_zero() -> 
 def test_engines_that_only_watch_leave_every_decision_to_vllm() -> None:
     settings = settings_of({"quartermaster": {"port": 9000, **WATCHING}})
     assert not any((settings.order, settings.chunks, settings.preempt_prefills, settings.victims))
-    assert [mode.name for mode in gpu.MODES if mode.decides] == [gpu.PLUGIN]
+    assert [mode.name for mode in gpu.MODES if mode.decides] == [gpu.INSIDE, gpu.PLUGIN]
 
 
 def test_a_server_of_ones_own_gets_its_port_and_finds_the_plugin() -> None:
@@ -110,11 +111,13 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     running: list[Standing] = []
 
     async def drive(
-        url: str, model: str, asked: Sequence[Asked], *, keys: Mapping[str, str] | None = None, rank: bool = False
-    ) -> list[Answered]:
+        url: str, model: str, asked: Sequence[Asked], *, keys: Mapping[str, str] | None = None, rank: bool = False,
+        digest: bool = False,
+    ) -> list[Answered]:  # fmt: skip
         now[0] += 30.0
         running[-1].work()
         assert rank == (started[-1] == gpu.PRIORITY)
+        assert digest == (started[-1] == gpu.INSIDE), "a gateway sends it itself"
         return [
             answered(one.tier, output=one.output, arrivals=[0.1 + 0.01 * n for n in range(one.output)]) for one in asked
         ]
@@ -132,7 +135,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_call_ends_in_time_and_the_next_goes_on_where_it_ended(tmp_path: Path, starts: list[str]) -> None:
     path = tmp_path / "run.json"
     left = gpu.run(tmp_path, SERVER, SETUP, path, 3.0, lambda _: None)
-    assert 0 < left < 8
+    assert 0 < left < 10
     assert starts[0] == gpu.FCFS
     assert gpu.PLUGIN not in starts
     first = json.loads(path.read_text())["parts"]
@@ -143,9 +146,25 @@ def test_a_call_ends_in_time_and_the_next_goes_on_where_it_ended(tmp_path: Path,
         calls += 1
     assert calls >= 2
     parts = json.loads(path.read_text())["parts"]
-    assert len(parts) == 8
+    assert len(parts) == 10
     assert {key: parts[key] for key in first} == first, "what was kept is not run again"
     assert gpu.run(tmp_path, SERVER, SETUP, path, 3.0, lambda _: None) == 0
+
+
+def test_a_run_of_some_modes_starts_no_others(tmp_path: Path, starts: list[str]) -> None:
+    setup = replace(SETUP, modes=(gpu.INSIDE, gpu.PRIORITY))
+    assert gpu.run(tmp_path, SERVER, setup, tmp_path / "run.json", 60.0, lambda _: None) == 0
+    assert starts == [gpu.PRIORITY, gpu.INSIDE]
+
+
+def test_a_client_without_a_gateway_tells_the_plugin_what_a_gateway_would() -> None:
+    for one in plan("azure-code", 4.0, 3.0, SETUP.promises, 4096, 0):
+        request, pace = decode(digest_of(one, 31.0), "r", 1, 100.0, len(one.prompt), one.output)
+        slo = one.tier.slo
+        assert (request.rank, request.service_class, pace) == (one.tier.rank, one.tier.service_class, slo.tbt_s)
+        assert request.output_tokens == 31.0, "not how long its answer will be"
+        assert request.ttft_deadline_s == (None if slo.ttft_s is None else 100.0 + slo.ttft_s)
+        assert request.ttlt_deadline_s == (None if slo.ttlt_s is None else 100.0 + slo.ttlt_s)
 
 
 def test_a_file_of_another_setup_is_not_written_over(tmp_path: Path, starts: list[str]) -> None:
