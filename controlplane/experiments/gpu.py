@@ -31,6 +31,7 @@ from scheduling.tuning.traffic import Serving, Traffic
 
 NAME: Final = "gpu"
 FCFS, PRIORITY, INSIDE, FRONT, PLUGIN = "fcfs", "priority", "plugin", "front", "front+plugin"
+FREE = "front+plugin without credit"
 SHOWN: Final = 400  # steps of a part that are kept, for the drawing
 PART_S: Final = 8.0  # beside load and drain: a pause, the log, the lab
 START_S: Final = 45.0  # what an engine and an instance are taken to need until one was seen
@@ -45,6 +46,7 @@ class Mode:
     order: str  # vLLM's
     decides: bool  # the plugin
     kind: str = ""  # of the pool; empty: clients ask the engine
+    credit: int | None = None  # prefill credit in front; None: automatic
     lab: str = ""  # the policy with which the lab stands for it; empty: it has no such mode
 
 
@@ -54,6 +56,7 @@ MODES: Final = (
     Mode(INSIDE, "priority", True),  # its clients tell it what a gateway would
     Mode(FRONT, "priority", False, "vllm", lab="unified"),
     Mode(PLUGIN, "priority", True, "vllm_plugin"),
+    Mode(FREE, "priority", True, "vllm_plugin", credit=0),
 )
 
 
@@ -146,21 +149,21 @@ def serving(
             return
         options = {"ENGINE": engine.url, "QUARTERMASTER_ENGINE_SLOTS": str(setup.slots)}
         instance = stack.enter_context(Instance(home / f"instance-{mode.name}", **options))
-        instance.apply(*catalog(instance.pool, setup, mode.kind))
+        instance.apply(*catalog(instance.pool, setup, mode))
         keys = {tier.name: instance.issue_key(tier.name) for tier in tiers(setup.promises)}
         instance.await_live(set(keys))
         time.sleep(2.0)  # every process has read it
         yield instance.url, instance.model, keys, engine
 
 
-def catalog(pool: str, setup: Setup, kind: str) -> list[dict[str, Any]]:
+def catalog(pool: str, setup: Setup, mode: Mode) -> list[dict[str, Any]]:
     """Three tiers with what they were promised, none with limits of its own: the engine is what is scarce."""
 
     def item(what: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         return {"kind": what, "metadata": {"name": name}, "spec": spec}
 
-    items = [item("TokenPool", pool, {"engine": kind, "policy": {"name": "unified", "params": {}},
-                                      "limits": {"headroomSlots": 0}})]  # fmt: skip
+    items = [item("TokenPool", pool, {"engine": mode.kind, "policy": {"name": "unified", "params": {}},
+                                      "limits": {"headroomSlots": 0}, "prefillCredit": mode.credit})]  # fmt: skip
     for name in ("acme", "globex", "initech"):  # the demo's own tenants stand aside
         items.append(item("TokenEntitlement", f"{name}-{pool}", {"validUntil": "2000-01-01T00:00:00Z"}))
     for tier in tiers(setup.promises):

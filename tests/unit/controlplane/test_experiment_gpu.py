@@ -67,7 +67,7 @@ def test_a_summary_counts_what_was_refused_and_what_is_unknown_is_not_zero() -> 
 def test_engines_that_only_watch_leave_every_decision_to_vllm() -> None:
     settings = settings_of({"quartermaster": {"port": 9000, **WATCHING}})
     assert not any((settings.order, settings.chunks, settings.preempt_prefills, settings.victims))
-    assert [mode.name for mode in gpu.MODES if mode.decides] == [gpu.INSIDE, gpu.PLUGIN]
+    assert [mode.name for mode in gpu.MODES if mode.decides] == [gpu.INSIDE, gpu.PLUGIN, gpu.FREE]
 
 
 def test_a_server_of_ones_own_gets_its_port_and_finds_the_plugin() -> None:
@@ -135,7 +135,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_call_ends_in_time_and_the_next_goes_on_where_it_ended(tmp_path: Path, starts: list[str]) -> None:
     path = tmp_path / "run.json"
     left = gpu.run(tmp_path, SERVER, SETUP, path, 3.0, lambda _: None)
-    assert 0 < left < 10
+    assert 0 < left < 12
     assert starts[0] == gpu.FCFS
     assert gpu.PLUGIN not in starts
     first = json.loads(path.read_text())["parts"]
@@ -146,9 +146,17 @@ def test_a_call_ends_in_time_and_the_next_goes_on_where_it_ended(tmp_path: Path,
         calls += 1
     assert calls >= 2
     parts = json.loads(path.read_text())["parts"]
-    assert len(parts) == 10
+    assert len(parts) == 12
     assert {key: parts[key] for key in first} == first, "what was kept is not run again"
     assert gpu.run(tmp_path, SERVER, SETUP, path, 3.0, lambda _: None) == 0
+
+
+def test_the_pools_of_the_modes_differ_in_their_engine_and_their_credit_only() -> None:
+    pools = [gpu.catalog("p", SETUP, mode)[0]["spec"] for mode in gpu.MODES if mode.kind]
+    assert [(pool.pop("engine"), pool.pop("prefillCredit")) for pool in pools] == [
+        ("vllm", None), ("vllm_plugin", None), ("vllm_plugin", 0),
+    ]  # fmt: skip
+    assert pools[0] == pools[1] == pools[2]
 
 
 def test_a_run_of_some_modes_starts_no_others(tmp_path: Path, starts: list[str]) -> None:
@@ -186,7 +194,7 @@ def test_a_part_has_the_fit_to_its_own_steps_and_what_the_lab_says_of_it(tmp_pat
     assert report["parts"]["front+plugin azure-code 2/s"]["lab"] is None
     page = gpu.page(report, "manage.py experiment gpu", "2026-11-23")
     assert "**Not a GPU.**" in page
-    assert page.count("| front") == 4
+    assert page.count("| front") == 6
     assert set(gpu.drawings(report)) == {"gpu-attainment", "gpu-chunks"}
 
 
