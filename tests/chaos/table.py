@@ -232,6 +232,7 @@ def of_tests(row: Row, folder: Path) -> str:
     report.unlink(missing_ok=True)
     # without xdist, in the order in which they stand, and with a form of report that has properties
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-m", "", "-o", "junit_family=xunit1"]
+    command += ["--timeout=1200"]  # of a test that has no limit of its own: other work may share the machine
     done = subprocess.run(
         [*command, f"--junitxml={report}", *row.tests], cwd=ROOT, env=os.environ | dict(row.settings),
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
@@ -263,6 +264,8 @@ def measure(row: Row, folder: Path) -> dict[str, str]:
         command = [sys.executable, "-m", "tests.chaos.run", "--seed", str(row.seed), "--minutes", "1"]
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         now = of_run(ran.stdout)
+        if ran.returncode:
+            print(ran.stdout[-2000:], ran.stderr[-4000:], file=sys.stderr)
     else:
         now = of_tests(row, folder)
     when = f"{time.strftime('%Y-%m-%d %H:%M')}, load {before:.0f} to {os.getloadavg()[0]:.0f}"

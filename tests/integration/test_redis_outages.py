@@ -160,10 +160,11 @@ async def outage(
     refused = seen.took_s("503 state_unavailable", began, ended)
     known = seen.took_s("503 state_unavailable", began + 1.5, ended)
     kinds = Counter(kind for at, _, kind in seen.answers if began <= at < ended)
+    print(f"\n{dict(kinds)}; 503 from 1.5 s on after {summary(known)}; streams {dict(seen.streams)}")
     figure(
-        f"Redis {how} for {for_s:g} s: {dict(kinds)}; 503 after {summary(refused)}; from 1.5 s on {summary(known)}; "
-        f"served again after {back_s:.1f} s; streams {dict(seen.streams)}; tasks {before[0]} before, {during[0]} at "
-        f"most, threads {before[1]} and {during[1]}; {len(written)} lines"
+        f"{how} for {for_s:g} s: 503 after {summary(refused)}, served again after {back_s:.1f} s, "
+        f"{seen.streams['whole']} of {STREAMS} streams whole, tasks {before[0]} to {during[0]}, threads {before[1]} to "
+        f"{during[1]}, {len(written)} lines"
     )
     assert seen.streams == {"whole": STREAMS}
     assert percentile(known, 0.99) <= ALLOWED_S
