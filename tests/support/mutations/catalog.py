@@ -35,6 +35,22 @@ MUTATIONS = (
         ("tests/unit/simulator/test_lab_compare.py",),
     ),
     Mutation(
+        "a-length-said-twice",
+        "orders by cost refuse a request for which a gateway said a length twice, and every leader's term ends by it",
+        "scheduling/core/gittins.py",
+        "    return cost_distribution(input_tokens, CostDistribution(*ascending(lengths, probabilities)))",
+        "    return cost_distribution(input_tokens, CostDistribution(lengths, probabilities))",
+        ("tests/unit/core/test_order_policies.py",),
+    ),
+    Mutation(
+        "premium-always-pays",
+        "a study takes only the most profitable candidates to its gate, whatever they cost a tier",
+        "scheduling/tuning/search.py",
+        "SPARED = (1.0, 0.5, 0.0)",
+        "SPARED = (1.0, 1.0, 1.0)",
+        ("tests/unit/tuning/test_search.py::test_beside_what_gains_most_goes_on_what_costs_nobody_anything",),
+    ),
+    Mutation(
         "free-on-arrival",
         "what was granted on arrival costs no turns",
         "scheduling/core/scheduler.py",
