@@ -110,9 +110,11 @@ class LedgerEntry(models.Model):
             models.Index(fields=["received_at", "id"], name="ledger_received"),
             models.Index(fields=["tenant", "received_at"], name="ledger_tenant_received"),
             models.Index(fields=["pool", "received_at"], name="ledger_pool_received"),
-            models.Index(fields=["outcome", "reason", "received_at"], name="ledger_outcome_reason"),
+            # By time, so that those of an outcome are read in order; a reason is looked for in the index alone.
+            models.Index(fields=["outcome", "received_at", "id", "reason"], name="ledger_outcome_received"),
             models.Index(fields=["entitlement", "received_at"], name="ledger_entitlement_received"),
             models.Index(fields=["key_id", "received_at"], name="ledger_key_received"),
+            models.Index(fields=["user", "received_at"], name="ledger_user_received"),
         ]
 
     def __str__(self) -> str:

@@ -388,9 +388,27 @@ class ExportedSerializer(serializers.Serializer[Any]):
     requests = serializers.ListField(child=serializers.DictField())
 
 
+class OverTimeSerializer(serializers.Serializer[Any]):
+    """Figures of requests in equal steps of time; null: unknown."""
+
+    step_s = serializers.FloatField()
+    known_s = serializers.ListField(
+        child=serializers.FloatField(), help_text="Of each step, the seconds that were looked at; 0: nothing is known."
+    )
+    figures = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField(allow_null=True)),
+        help_text="By name, one value for each step: counts of the step, attainment [0..1], percentiles [s].",
+    )
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"from": serializers.FloatField(help_text="Epoch seconds.")} | super().get_fields()
+
+
 class ExploredSerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField(help_text="That fit, and are summed up here.")
     searched_to = serializers.CharField(allow_null=True, help_text="Older ones were not looked at; null: all were.")
+    share = serializers.FloatField(help_text="Of these, how many were read [0..1]; below 1, counts are estimates.")
     facets = serializers.DictField(child=FacetSerializer(many=True), help_text="By filter: its commonest values.")
     groups = ExploredGroupSerializer(many=True)
     heat = HeatSerializer()
+    over_time = OverTimeSerializer(allow_null=True, help_text="Null: not asked for.")

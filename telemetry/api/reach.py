@@ -15,17 +15,18 @@ from rest_framework.pagination import Cursor
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from telemetry.ledger.sampling import Reach
 from telemetry.models import LedgerEntry
 from tenants.api import inputs
 
 CANDIDATES = 20_000  # rows that an index names: they lie scattered
 NEIGHBOURS = 200_000  # rows in the order in which they were written
-INDEXED = ("tenant", "pool", "entitlement", "key_id")  # each followed by received_at
+INDEXED = ("tenant", "pool", "entitlement", "key_id", "user")  # each followed by received_at
 
 
-def searched_to(
+def reach_of(
     visible_rows: QuerySet[LedgerEntry], tenants: frozenset[str] | None, filters: Mapping[str, Any]
-) -> datetime | None:
+) -> Reach | None:
     """The moment back to which a page is searched; None: to the ledger's beginning.
 
     Args:
@@ -46,13 +47,15 @@ def searched_to(
         ways.append([{}])
     elif "tenant" not in given:
         ways.append([{"tenant": name} for name in sorted(tenants)])
-    furthest: datetime | None = None
+    furthest: Reach | None = None
     for way in ways:
-        marks = [_mark(visible_rows.filter(**each), (CANDIDATES if each else NEIGHBOURS) // len(way)) for each in way]
+        most = CANDIDATES if way[0] else NEIGHBOURS
+        marks = [_mark(visible_rows.filter(**each), most // len(way)) for each in way]
         ends = [mark for mark in marks if mark is not None]
         if not ends:
             return None  # so few that all of them are looked at
-        furthest = max(ends) if furthest is None else min(furthest, max(ends))
+        if furthest is None or max(ends) < furthest.at:
+            furthest = Reach(max(ends), most)
     return furthest
 
 

@@ -32,12 +32,13 @@ from telemetry.api.answers import OPTIONAL, ExploredSerializer, ExportedSerializ
 from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
 from telemetry.api.csv_files import CSVRenderer, Line, safe
 from telemetry.api.queue import queue_store, running_row, visible_pools
-from telemetry.api.reach import NewestFirst, searched_to
+from telemetry.api.reach import NewestFirst, reach_of
 from telemetry.api.story_answers import AliveRequestSerializer, StorySerializer
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
 from telemetry.ledger.explore import GROUPS, LARGEST, MOST, ORDERS, SORTS, explored, exported, largest
 from telemetry.ledger.queue import QueueUnavailable
+from telemetry.ledger.sampling import Reach
 from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
@@ -122,7 +123,7 @@ class RequestsQuery(serializers.Serializer[Any]):
     def narrowed(self, operator: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Lookups of the time and of the rest. Raises ValidationError for a filter that makes no sense."""
         self.is_valid(raise_exception=True)
-        how = ("group_by", "sort", "order", "heat")
+        how = ("group_by", "sort", "order", "heat", "over_time")
         given = {n: value for n, value in self.validated_data.items() if value is not None and n not in how}
         if "backend" in given and not operator:
             raise serializers.ValidationError({"backend": "Only operators and admins can filter by backend."})
@@ -131,8 +132,8 @@ class RequestsQuery(serializers.Serializer[Any]):
         times = {"from": "received_at__gte", "to": "received_at__lt"}
         return {times[name]: given.pop(name) for name in times if name in given}, given
 
-    def rows(self, rows: QuerySet[LedgerEntry], operator: bool) -> QuerySet[LedgerEntry]:
-        """Narrows the visible rows."""
+    def rows(self, rows: QuerySet[LedgerEntry], operator: bool, ever: bool = False) -> QuerySet[LedgerEntry]:
+        """Narrows the visible rows; ``ever``: to all but the time."""
         times, rest = self.narrowed(operator)
         if "request_id" in rest:
             rest["request_id__startswith"] = rest.pop("request_id")
@@ -141,7 +142,7 @@ class RequestsQuery(serializers.Serializer[Any]):
                 bound = rest.pop(f"{name}_{ending}", None)
                 if bound is not None:
                     rows = rows.alias(**{f"{name}_s": span}).filter(**{f"{name}_s__{lookup}": bound})
-        return rows.filter(**times, **rest)
+        return rows.filter(**rest) if ever else rows.filter(**times, **rest)
 
 
 class ListQuery(RequestsQuery):
@@ -170,7 +171,8 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
         visible_rows = viewer.requests().filter(**times)
         if before is not None:
             visible_rows = visible_rows.filter(received_at__lt=before)
-        return searched_to(visible_rows, viewer.tenants, rest)
+        found = reach_of(visible_rows, viewer.tenants, rest)
+        return None if found is None else found.at
 
     @extend_schema(summary="Ended requests, newest first", parameters=[ListQuery])
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -186,11 +188,16 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
         return Response({"next": None, "previous": None, "results": rows, "searched_to": end})
 
 
-def _end(request: Request, query: RequestsQuery) -> datetime | None:
-    """Back to when rows are looked at for something that is not paged; None: to the ledger's beginning."""
+def _reach(request: Request, query: RequestsQuery) -> Reach | None:
+    """How far back rows are looked at for something that is not paged; None: to the ledger's beginning."""
     viewer = viewer_of(request)
     times, rest = query.narrowed(viewer.tenants is None)
-    return searched_to(viewer.requests().filter(**times), viewer.tenants, rest) if rest else None
+    return reach_of(viewer.requests().filter(**times), viewer.tenants, rest) if rest else None
+
+
+def _end(request: Request, query: RequestsQuery) -> datetime | None:
+    found = _reach(request, query)
+    return None if found is None else found.at
 
 
 class ExploreQuery(RequestsQuery):
@@ -199,12 +206,15 @@ class ExploreQuery(RequestsQuery):
     group_by = serializers.ChoiceField(list(GROUPS), default="tenant")
     sort = serializers.ChoiceField(list(SORTS), default="requests")
     heat = serializers.ChoiceField(list(SPANS), default="ttft", help_text="Of which duration the heat map is.")
+    over_time = serializers.BooleanField(default=False, help_text="With figures over the time that is asked for.")
 
 
 class ExploreView(Telemetry, APIView):
-    """Requests that fit, summed up: counts by each value of a filter, and percentiles by group.
+    """Requests that fit, summed up: counts by each value of a filter, percentiles by group, figures over time.
 
-    Of the newest requests only, as many as are read within a quarter of a second; `searched_to` tells where that ended.
+    At most 20,000 are read. Of a time (`from`) that holds more, an even sample is read: `share` tells how many of them,
+    and counts are estimates. Without `from`, and where what fits is rare, these are the newest; `searched_to` tells
+    where that ended.
     """
 
     @extend_schema(
@@ -220,9 +230,12 @@ class ExploreView(Telemetry, APIView):
         group_by = given["group_by"]
         if group_by == "backend" and not operator:
             raise serializers.ValidationError({"group_by": "Only operators and admins can group by backend."})
-        end, rows = _end(request, query), query.rows(viewer.requests(), operator)
-        between = (given.get("from"), given.get("to"))
-        return Response(explored(rows, group_by, given["sort"], end, operator, given["heat"], between))
+        if given["over_time"] and given.get("from") is None:
+            raise serializers.ValidationError({"over_time": "Figures over time need a beginning: from."})
+        rows = query.rows(viewer.requests(), operator, ever=True)
+        between, how = (given.get("from"), given.get("to")), (group_by, given["sort"])
+        reach = _reach(request, query)
+        return Response(explored(rows, *how, reach, operator, given["heat"], between, given["over_time"]))
 
 
 class ExportView(Telemetry, APIView):

@@ -1,7 +1,9 @@
 """Requests summed up: how many have each value of a filter, and percentiles of their durations by group.
 
 Exact over the newest :data:`MOST` requests that fit; with more, or where the search ended before, the answer tells from
-when on it holds. Percentiles are those of measurements (``scheduling/core/percentiles.py``): values that occurred.
+when on it holds. Of a time that was asked for and that holds more, an even sample is read instead, and the answer tells
+its share (``sampling.py``). Percentiles are those of measurements (``scheduling/core/percentiles.py``): values that
+occurred.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from django.db.models import F, Q, QuerySet
+from django.utils import timezone
 
 from scheduling.core.percentiles import nearest_rank
+from telemetry.ledger import over_time, sampling
+from telemetry.ledger.sampling import Reach
 from telemetry.ledger.spans import SPANS, Epoch
 from telemetry.models import LedgerEntry
 
@@ -52,10 +58,11 @@ def _with_spans(rows: QuerySet[LedgerEntry], searched_to: datetime | None) -> Qu
 def largest(rows: QuerySet[LedgerEntry], by: str, searched_to: datetime | None) -> tuple[list[int], datetime | None]:
     """Ids of the :data:`LARGEST` rows by one of :data:`ORDERS`, and from when on that holds (None: for all)."""
     column = f"{by}_s" if by in SPANS else by
-    read = list(_with_spans(rows, searched_to).values_list("id", "received_at", column)[: MOST + 1])
+    read = sampling.read(_with_spans(rows, searched_to).values_list("id", column)[: MOST + 1])
     if len(read) > MOST:
-        searched_to = read[MOST - 1][1]
-    measured = [(value, number) for number, _, value in read[:MOST] if value is not None]
+        last = LedgerEntry.objects.filter(id=read[MOST - 1][0])
+        searched_to = last.values_list("received_at", flat=True).first() or searched_to
+    measured = [(value, number) for number, value in read[:MOST] if value is not None]
     measured.sort(reverse=True)
     return [number for _, number in measured[:LARGEST]], searched_to
 
@@ -86,41 +93,91 @@ def explored(
     rows: QuerySet[LedgerEntry],
     group_by: str,
     sort: str,
-    searched_to: datetime | None,
+    reach: Reach | None,
     operator: bool,
     heat: str = "ttft",
     between: tuple[datetime | None, datetime | None] = (None, None),
+    with_figures: bool = False,
 ) -> Json:
-    """``rows``: those that fit. ``searched_to``: older ones are not looked at; None: all are. ``heat``: of which
-    duration the map is; ``between``: the time that was asked for.
+    """``rows``: those that fit, at any time; ``between``: the time that was asked for. ``reach``: how far back of it
+    they can be searched; None: to its beginning. ``heat``: of which duration the map is. ``with_figures``: with figures
+    over that time.
 
     Raises:
         KeyError: ``group_by`` is not in :data:`GROUPS`.
     """
     facets = {name: column for name, column in GROUPS.items() if operator or name != "backend"}
-    names = (*facets, "received_s", *SPANS)
+    more = over_time.COLUMNS if with_figures else {}
+    names = (*facets, "received_s", *SPANS, *more)
     # Moments as numbers: a driver's datetime of each row costs more than all that is done with it here.
-    newest = _with_spans(rows, searched_to).annotate(received_s=Epoch(F("received_at")))
-    read = list(newest.values_list(*facets.values(), "received_s", *(f"{name}_s" for name in SPANS))[: MOST + 1])
-    whole = len(read) <= MOST
+    searched_to = None if reach is None else reach.at
+    ever = _with_spans(rows, None).annotate(received_s=Epoch(F("received_at")))
+    ever = ever.annotate(**{f"of_{name}": F(what) if isinstance(what, str) else what for name, what in more.items()})
+    fields = ever.values_list(
+        *facets.values(), "received_s", *(f"{name}_s" for name in SPANS), *(f"of_{name}" for name in more)
+    )
+    time = sampling.span_of(between, timezone.now())
+    some = None if time is None else _sample(_within(rows, between, None), rows, reach, time)
+    if some is None:
+        share, read = 1.0, sampling.read(_within(fields, between, searched_to)[: MOST + 1])
+        whole = len(read) <= MOST
+        read = read[:MOST]
+    else:
+        share, read, whole, searched_to = some.share, sampling.read_windows(fields, some.windows, 2 * MOST), True, None
+        if len(read) > MOST:  # there were more than it seemed; every other one is as even
+            share, read = share / 2, read[::2]
+        read.sort(key=itemgetter(names.index("received_s")), reverse=True)
     # By column, so that counting is one call for all rows instead of one for each.
-    column = dict(zip(names, zip(*read[:MOST], strict=True), strict=True)) if read else dict.fromkeys(names, ())
+    column = dict(zip(names, zip(*read, strict=True), strict=True)) if read else dict.fromkeys(names, ())
     sizes = Counter(column[group_by])
     measured = {span: _by_group(column[group_by], column[span]) for span in SPANS}
-    table = [_group(key, n, {span: found.get(key, []) for span, found in measured.items()}) for key, n in sizes.items()]
+    table = [
+        _group(key, round(n / share), {span: found.get(key, []) for span, found in measured.items()})
+        for key, n in sizes.items()
+    ]
     table.sort(key=lambda line: (-(line[sort] or 0), line["name"]))
     if not whole:
         searched_to = datetime.fromtimestamp(column["received_s"][-1], UTC)
-    return {
-        "requests": min(len(read), MOST),
+    answer = {
+        "requests": round(len(read) / share),
         "searched_to": None if searched_to is None else searched_to.isoformat(),
+        "share": round(share, 6),
         "facets": {
-            name: [{"value": value, "requests": n} for value, n in Counter(column[name]).most_common(MAX_VALUES)]
+            name: [
+                {"value": value, "requests": round(n / share)}
+                for value, n in Counter(column[name]).most_common(MAX_VALUES)
+            ]
             for name in facets
         },
         "groups": table[:MAX_VALUES],
-        "heat": _heat(heat, column["received_s"], column[heat], between),
+        "heat": _heat(heat, column["received_s"], column[heat], between, share),
+        "over_time": None,
     }
+    if with_figures and time is not None:
+        since = time.begin if searched_to is None else searched_to
+        answer["over_time"] = over_time.over_time(column, time, since, share)
+    return answer
+
+
+def _within(
+    rows: QuerySet[LedgerEntry, Any], between: tuple[datetime | None, datetime | None], searched_to: datetime | None
+) -> QuerySet[LedgerEntry, Any]:
+    begins = [moment for moment in (between[0], searched_to) if moment is not None]
+    if begins:
+        rows = rows.filter(received_at__gte=max(begins))
+    return rows if between[1] is None else rows.filter(received_at__lt=between[1])
+
+
+def _sample(
+    fitting: QuerySet[LedgerEntry], ever: QuerySet[LedgerEntry], reach: Reach | None, time: sampling.Span
+) -> sampling.Sample | None:
+    """What stands for the requests of a time, where these are more than are read."""
+    if reach is None:  # whatever is looked at fits
+        last = fitting.order_by("-received_at").values_list("received_at", flat=True)[MOST : MOST + 1].first()
+        if last is None:
+            return None
+        reach = Reach(last, MOST, alone=True)
+    return sampling.sample(ever, reach, time, MOST)
 
 
 def _by_group(keys: Sequence[str], values: Sequence[float | None]) -> dict[str, list[float]]:
@@ -136,6 +193,7 @@ def _heat(
     received_s: Sequence[float],
     values: Sequence[float | None],
     between: tuple[datetime | None, datetime | None],
+    share: float,
 ) -> Json:
     """How many requests lie in each cell of time and duration, the newest first."""
     shown = {"measure": measure, "levels_s": list(LEVELS_S), "bins": TIME_BINS, "from": None, "to": None, "cells": []}
@@ -157,7 +215,7 @@ def _heat(
     return shown | {
         "from": round(first, 3),
         "to": round(first + step_s * TIME_BINS, 3),
-        "cells": [[column, level, n] for (column, level), n in sorted(cells.items())],
+        "cells": [[column, level, round(n / share)] for (column, level), n in sorted(cells.items())],
     }
 
 

@@ -6,6 +6,7 @@ import json
 import mimetypes
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -115,7 +116,7 @@ class Stage:
             self.queries.append(parse_qs(url.query))
             self._requests(route, parse_qs(url.query))
         elif url.path == "/api/v1/requests/explore":
-            route.fulfill(json=explored_of(self.rows))
+            route.fulfill(json=explored_of(self.rows, parse_qs(url.query)))
         elif url.path.startswith("/api/v1/requests/"):
             found = [r for r in self.rows if r["request_id"] == url.path.rpartition("/")[2]]
             if route.request.method == "POST":
@@ -198,12 +199,23 @@ class Stage:
         route.fulfill(json={"next": following, "previous": None, "searched_to": ended, "results": rows[:50]})
 
 
-def explored_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts by value of what the stage has; one group."""
+def explored_of(rows: list[dict[str, Any]], query: dict[str, list[str]]) -> dict[str, Any]:
+    """Counts by value of what the stage has; one group. Figures over time are known for the second half of it."""
     counted = {name: Counter(row[name] for row in rows) for name in ("outcome", "reason", "tenant", "tier")}
     facets = {n: [{"value": v, "requests": k} for v, k in c.most_common()] for n, c in counted.items()}
     spans = dict.fromkeys((f"{span}_p{p}" for span in ("waited", "ttft", "total") for p in (50, 95)), 1.0)
     groups = [{"name": "acme", "requests": len(rows)} | spans] if rows else []
     heat = {"measure": "ttft", "from": 1.79e9, "to": 1.79e9 + 600, "bins": 60, "levels_s": [0.1, 1.0, 10.0]}
     heat["cells"] = [[30, 1, len(rows)]] if rows else []
-    return {"requests": len(rows), "searched_to": None, "facets": facets, "groups": groups, "heat": heat}
+    figures = None
+    if "over_time" in query:
+        begin, end = (datetime.fromisoformat(query[name][0]).timestamp() for name in ("from", "to"))
+        step = (end - begin) / 60
+        known: list[float | None] = [None] * 30 + [6.0] * 30
+        names = ("requests", "refused", "failed", "input_tokens", "output_tokens", "waited_p50", "waited_p95")
+        figures = {"from": begin, "step_s": step, "known_s": [0.0] * 30 + [step] * 30}
+        figures["figures"] = dict.fromkeys((*names, "ttft_p50", "ttft_p95"), known) | {
+            "attainment": [None] * 30 + [0.9] * 30
+        }
+    found = {"requests": len(rows), "searched_to": None, "share": 1.0, "facets": facets, "groups": groups, "heat": heat}
+    return found | {"over_time": figures}

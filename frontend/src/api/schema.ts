@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 13966f1ea78ee8d9, body 1b96037c9b83c21e
+// schema c685ee544f5f9ad0, body 36298b91d08ab5c8
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -618,10 +618,14 @@ export interface components {
             };
             groups: components["schemas"]["ExploredGroup"][];
             heat: components["schemas"]["Heat"];
+            /** @description Null: not asked for. */
+            over_time: components["schemas"]["OverTime"] | null;
             /** @description That fit, and are summed up here. */
             requests: number;
             /** @description Older ones were not looked at; null: all were. */
             searched_to: string | null;
+            /** @description Of these, how many were read [0..1]; below 1, counts are estimates. */
+            share: number;
         };
         /** @description Requests of one group; durations in seconds, null where none had any. */
         ExploredGroup: {
@@ -1125,6 +1129,18 @@ export interface components {
          * @enum {string}
          */
         OverLimitEnum: "refuse" | "wait";
+        /** @description Figures of requests in equal steps of time; null: unknown. */
+        OverTime: {
+            /** @description By name, one value for each step: counts of the step, attainment [0..1], percentiles [s]. */
+            figures: {
+                [key: string]: (number | null)[];
+            };
+            /** @description Epoch seconds. */
+            from: number;
+            /** @description Of each step, the seconds that were looked at; 0: nothing is known. */
+            known_s: number[];
+            step_s: number;
+        };
         Owner: {
             /** @description Fields of the row that it sets: they are changed there. The others are free. */
             fields_set: string[];

@@ -214,8 +214,8 @@ def test_filters_narrow_the_list(query: str, count: int, world: worlds.World) ->
         ({"pool": "llama"}, "ledger_pool_received"),
         ({"entitlement": "acme-llama"}, "ledger_entitlement_received"),
         ({"key_id": "k1"}, "ledger_key_received"),
-        ({"outcome": "failed", "reason": "backend_lost"}, "ledger_outcome_reason"),
-        ({"reason": "backend_lost"}, "ledger_outcome_reason"),
+        ({"outcome": "failed", "reason": "backend_lost"}, "ledger_outcome_received"),
+        ({"reason": "backend_lost"}, "ledger_outcome_received"),
     ],
 )
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL plans by how many rows there are")
