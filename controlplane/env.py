@@ -21,6 +21,7 @@ IN_A_FILE = "_FILE"  # behind the name of a secret: the file that holds it
 LONGEST_SECRET = 64 * 1024  # characters
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 MAIL_PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
+SECOND_FACTOR = ("optional", "admins", "all")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -207,6 +208,11 @@ class Env:
         0,
         "Longest life of a new access token to the management API [days]; one made without an end gets it. 0: none.",
         low=0,
+    )
+    second_factor: str = setting(
+        "optional",
+        "Who must have a second factor to log in with a password: `optional` (nobody must), `admins` or `all`. "
+        "People of the identity provider have the provider's (`docs/guide/people.md`).",
     )
     oidc_issuer: str = setting(
         "",
@@ -476,6 +482,8 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         url = getattr(env, name)
         if url and urlsplit(url).scheme not in ("http", "https"):
             faults.append(f"{env_name(name)}={url!r}: must begin with http:// or https://")
+    if env.second_factor not in SECOND_FACTOR:
+        faults.append(f"{env_name('second_factor')}={env.second_factor!r}: use one of {', '.join(SECOND_FACTOR)}")
     faults += _oidc_faults(env)
     try:
         _ = env.mail_server

@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
     "allauth.usersessions",
+    "allauth.mfa",
     "tenants",
     "telemetry",
     "controlplane",
@@ -70,6 +71,7 @@ MIDDLEWARE = [
     "controlplane.web.security.LoginThrottle",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "controlplane.signin.second_factor.Enforced",
     "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -227,6 +229,12 @@ SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {
         else [],
     }
 }
+MFA_ADAPTER = "controlplane.signin.adapters.SecondFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_RECOVERY_CODE_COUNT = 10
+MFA_TOTP_ISSUER = "Quartermaster"
+MFA_TOTP_TOLERANCE = 1  # steps of 30 s before and after: clocks of phones differ, and people type slowly
+QUARTERMASTER_SECOND_FACTOR = ENV.second_factor
 QUARTERMASTER_TOKEN_DAYS = ENV.token_days
 QUARTERMASTER_OIDC_ISSUER = ENV.oidc_issuer
 QUARTERMASTER_OIDC_CLIENT_ID = ENV.oidc_client_id

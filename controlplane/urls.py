@@ -7,16 +7,20 @@ from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.signin.views import Join, Login, come_back, sign_in
+from controlplane.signin import second_factor
+from controlplane.signin.views import Join, Login, back_office_login, come_back, sign_in
 from controlplane.web.console import console
 
 handler404 = "controlplane.web.error_pages.missing"
 handler500 = "controlplane.web.error_pages.failed"
 
 urlpatterns = [
+    path("admin/login/", back_office_login),
     path("admin/", admin.site.urls),
     path("login", Login.as_view(), name="login"),
     path("login", Login.as_view(), name="account_login"),  # as django-allauth calls it
+    path("login/code", second_factor.Code.as_view(), name="login-code"),
+    path("login/second-factor", second_factor.SetUp.as_view(), name="login-second-factor"),
     path("oidc/<str:provider_id>/login/", sign_in, name="openid_connect_login"),
     path("oidc/<str:provider_id>/login/callback/", come_back, name="openid_connect_callback"),
     path("join/<str:text>", Join.as_view(), name="join"),
@@ -29,6 +33,7 @@ urlpatterns = [
         ),
         name="docs",
     ),
+    path("api/v1/", include("controlplane.signin.urls")),
     path("api/v1/", include("tenants.api.urls")),
     path("api/v1/", include("telemetry.api.urls")),
     path("api/v1/", include("controlplane.batches.urls")),

@@ -303,6 +303,12 @@ def revoke_invitation(*, actor: Actor, invitation: Invitation) -> Invitation:
     return row
 
 
+def end_others(*, user: User, but: str) -> None:
+    """Ends a person's other sessions: they began under weaker rules than the one that asks."""
+    for row in UserSession.objects.filter(user=user).exclude(session_key=but):
+        end_session(row)
+
+
 def end_sessions(user: User) -> int:
     """Ends all of a person's. Returns how many there were."""
     rows = list(UserSession.objects.filter(user=user))

@@ -12,17 +12,21 @@ from typing import Any, NoReturn
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from allauth.socialaccount.models import SocialLogin
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from controlplane.web.error_pages import notice
 from tenants import people
 from tenants.models import Identity
+from tenants.sealed import seal, unseal
 
+SECOND_FACTOR = "second factor"  # purpose of the seal
 NO_ADDRESS = "0.0.0.0"  # noqa: S104  of a request that came through a socket file
 
 
@@ -97,6 +101,29 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
             due_at=timezone.now() + timedelta(seconds=settings.QUARTERMASTER_OIDC_RECHECK_S),
         )
         user.refresh_from_db()
+
+
+class SecondFactorAdapter(DefaultMFAAdapter):
+    """Secrets of second factors lie sealed in the database. allauth's own login step asks for none: ours does, of
+    those who come with a password (``controlplane.signin.second_factor``)."""
+
+    def encrypt(self, text: str) -> str:
+        return seal(text, SECOND_FACTOR)
+
+    def decrypt(self, encrypted_text: str) -> str:
+        text = unseal(encrypted_text, SECOND_FACTOR)
+        if text is None:
+            raise ValidationError(
+                "This second factor was stored under another QUARTERMASTER_SECRET_KEY. An admin can reset it on the "
+                "page People, `manage.py second_factor reset USER` on the host."
+            )
+        return text
+
+    def is_mfa_enabled(self, user: Any, types: Any = None) -> bool:
+        return False
+
+    def get_totp_label(self, user: Any) -> str:
+        return str(user.get_username())
 
 
 def _groups(sociallogin: SocialLogin) -> list[str]:

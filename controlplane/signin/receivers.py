@@ -10,13 +10,14 @@ from django.dispatch import receiver
 from django.http import HttpRequest
 
 from controlplane.signin.adapters import address_of
-from tenants import people
+from tenants import people, second_factors
 from tenants.audit import Actor, note
 
 
 @receiver(user_logged_in)
 def _session_began(sender: Any, request: HttpRequest, user: User, **_: Any) -> None:
     request.session.set_expiry(None)  # as long as any, also where a sign-in that was begun was to end soon
+    request.session[second_factors.HOW] = getattr(request, "quartermaster_how", "password")
     if not request.session.session_key:
         request.session.save()
     if request.path:  # not a test's or a command's

@@ -9,14 +9,15 @@ from typing import Any
 import requests
 from allauth.socialaccount.providers.openid_connect import views as openid_connect
 from django.conf import settings
-from django.contrib.auth import login
 from django.contrib.auth.forms import BaseUserCreationForm
-from django.contrib.auth.views import LoginView
+from django.contrib.auth.views import LoginView, redirect_to_login
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.views.decorators.http import require_safe
 from django.views.generic import FormView
 
+from controlplane.signin.second_factor import password_was_right
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
 from controlplane.web.login_attempts import network_of
@@ -38,6 +39,17 @@ class Login(LoginView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         provider = settings.QUARTERMASTER_OIDC_NAME if settings.QUARTERMASTER_OIDC_ISSUER else ""
         return super().get_context_data(provider=provider, **kwargs)
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        return password_was_right(self.request, form.get_user(), self.get_success_url())
+
+
+def back_office_login(request: HttpRequest) -> HttpResponse:
+    """The back office has no login of its own: there is one place where passwords and codes are asked for."""
+    if request.user.is_authenticated:
+        return render(request, "403.html", status=403)
+    following = request.GET.get("next", "/admin/")
+    return redirect_to_login(following if len(following) <= LONGEST else "/admin/")
 
 
 class JoinForm(BaseUserCreationForm):
@@ -71,8 +83,8 @@ class Join(FormView):
         except ValidationError as error:
             form.add_error(None, error.messages)
             return self.form_invalid(form)
-        login(self.request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
-        return super().form_valid(form)
+        user.backend = settings.AUTHENTICATION_BACKENDS[0]
+        return password_was_right(self.request, user, self.get_success_url())
 
     def _over(self) -> HttpResponse:
         text = "This invitation was used, revoked or has expired, or its link is not whole. Ask for a new one."
@@ -102,6 +114,7 @@ def come_back(request: HttpRequest, provider_id: str) -> HttpResponse:
     """Takes what the provider sent the browser back with."""
     if len(request.META.get("QUERY_STRING", "")) > LONGEST:
         return notice(request, 400, "Not signed in", "This address is too long for one that a provider sends.")
+    request.quartermaster_how = "provider"  # type: ignore[attr-defined]  # read when a session begins
     return _asked(request, openid_connect.callback, provider_id)
 
 

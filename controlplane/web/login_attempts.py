@@ -230,6 +230,14 @@ def take(what: str, limit: int, window_s: int) -> int:
     return _local.take(key, limit, window_s)
 
 
+def forget(what: str) -> None:
+    """What :func:`take` counted is over: it was right after all."""
+    key, url = f"qm:login:{_digest(what)}", settings.QUARTERMASTER_REDIS_URL
+    _local.forget(key)
+    if url:
+        _tried(partial(_shared(url).forget, key))
+
+
 def _begin(store: Store, keys: _Keys) -> tuple[Attempt | None, Refusal | None]:
     taken: list[str] = []
     # The address comes first: one that has had its share makes no counts for names any more.

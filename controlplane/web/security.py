@@ -25,7 +25,9 @@ STRICT = (
 RELAXED = STRICT.replace("script-src 'self'", "script-src 'self' 'unsafe-inline' 'unsafe-eval'")
 RELAXED_PATHS = ("/admin/", "/api/v1/docs", "/api/v1/schema")
 
-LOGIN_PATHS = ("/login", "/admin/login/")
+CODE_PATHS = ("/login/code", "/login/second-factor")  # after the password, with the name that it was right for
+LOGIN_PATHS = ("/login", *CODE_PATHS)
+FIRST_STEP = "qm.first_step"  # of a session: whose password was right, and until when a code is waited for
 
 
 class Nobody(BasePermission):
@@ -90,8 +92,7 @@ class LoginThrottle(Middleware):
         return _busy(request) if isinstance(exception, HashingBusy) else None
 
     def _begin(self, request: HttpRequest, address: str) -> login_attempts.Attempt | HttpResponse:
-        name = _basic_name(request)
-        attempt, refusal = login_attempts.begin(request.POST.get("username", "") if name is None else name, address)
+        attempt, refusal = login_attempts.begin(_claimed_name(request), address)
         if attempt is not None:
             return attempt
         assert refusal is not None
@@ -128,6 +129,14 @@ def _busy(request: HttpRequest) -> HttpResponse:
 
 def _has_password(request: HttpRequest) -> bool:
     return (request.method == "POST" and request.path in LOGIN_PATHS) or _basic_name(request) is not None
+
+
+def _claimed_name(request: HttpRequest) -> str:
+    """Whose password or code is tried. Codes count with the passwords of that name."""
+    name = _basic_name(request)
+    if name is None and request.path in CODE_PATHS:
+        name = str(request.session.get(FIRST_STEP, {}).get("name", ""))
+    return request.POST.get("username", "") if name is None else name
 
 
 def _basic_name(request: HttpRequest) -> str | None:

@@ -22,6 +22,7 @@ from django.db import Error as DatabaseTrouble
 
 from telemetry.access import Viewer, viewer_for
 from telemetry.feed.hub import LiveHub, Subscriber, running_hub
+from tenants import second_factors
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,11 @@ RECHECK_S = 30.0  # login and tenant scope; a revoked socket is closed within tw
 SEND_TIMEOUT_S = 10.0  # a client that takes nothing for so long is not looking
 RESYNC_S = 1.0  # a pool's snapshot is sent again at most once in this time
 NOT_LOGGED_IN, NOT_A_MEMBER, TOO_SLOW, TOO_MANY, FAULT, TRY_LATER = 4401, 4403, 4408, 4429, 1011, 1013
+
+
+def _viewer(user: Any, session: Any) -> Viewer | None:
+    """None where this session may not go on: a second factor is required by now, and it began without one."""
+    return viewer_for(user) if second_factors.is_enough(user, session.get(second_factors.HOW)) else None
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
@@ -175,10 +181,11 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         if key is None:
             return None
         store = import_module(settings.SESSION_ENGINE).SessionStore
-        user = await get_user({"session": store(key)})
+        session = store(key)
+        user = await get_user({"session": session})
         if not user.is_authenticated or not user.is_active:
             return None
-        return await database_sync_to_async(viewer_for)(user)
+        return await database_sync_to_async(_viewer)(user, session)
 
     async def _push(self, message: str | dict[str, Any]) -> None:
         text = message if isinstance(message, str) else await self.encode_json(message)

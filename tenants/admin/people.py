@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from allauth.usersessions.models import UserSession
 from django.contrib import admin
@@ -65,7 +66,8 @@ class MembershipInline(RoleRights, TabularInline):
 
 admin.site.unregister(Group)
 admin.site.unregister(User)
-for _model in (EmailAddress, SocialAccount, SocialApp, SocialToken, UserSession):  # the page People; no other providers
+# the page People; no other providers; seeds of second factors are nobody's to read
+for _model in (EmailAddress, SocialAccount, SocialApp, SocialToken, UserSession, Authenticator):
     if admin.site.is_registered(_model):
         admin.site.unregister(_model)
 

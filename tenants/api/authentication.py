@@ -22,7 +22,7 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
-from tenants import keys
+from tenants import keys, second_factors
 from tenants.models import AccessToken
 from tenants.models.credentials import TokenScope
 
@@ -31,6 +31,11 @@ _REFUSED = "This access token is not valid. Make one with `manage.py token USER`
 
 _NO_BASIC = (
     "HTTP Basic is switched off here (QUARTERMASTER_BASIC_AUTH). Use an access token: `manage.py token USER` makes one."
+)
+
+
+_CODE_WANTED = (
+    "This account has a second factor, or needs one, so its password alone opens nothing here. Use an access token."
 )
 
 
@@ -74,7 +79,10 @@ class PasswordAuthentication(BasicAuthentication):
 
     def authenticate(self, request: Request) -> tuple[Any, Any] | None:
         if settings.QUARTERMASTER_BASIC_AUTH:
-            return super().authenticate(request)
+            found = super().authenticate(request)
+            if found is not None and not second_factors.password_is_enough(found[0]):
+                raise AuthenticationFailed(_CODE_WANTED)
+            return found
         if get_authorization_header(request).partition(b" ")[0].lower() == b"basic":
             raise AuthenticationFailed(_NO_BASIC)  # nothing was hashed or looked up
         return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
 from django.contrib.auth.models import User
-from django.db.models import Count, Prefetch, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import serializers, status
@@ -15,7 +16,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants import people, services
+from tenants import people, second_factors, services
 from tenants.api import serializers as rows
 from tenants.api.base import CatalogViewSet, Right
 from tenants.api.filters import Filter
@@ -62,6 +63,9 @@ class PersonSerializer(serializers.ModelSerializer):
     ended_because = serializers.CharField(
         source="identity.ended_because", read_only=True, default="", help_text="Why the identity provider ended them."
     )
+    second_factor = serializers.BooleanField(
+        read_only=True, help_text="Whether a code is asked for after their password."
+    )
     sessions = serializers.IntegerField(read_only=True, help_text="That were not ended.")
     tokens = serializers.IntegerField(read_only=True, help_text="Access tokens that work.")
 
@@ -69,7 +73,7 @@ class PersonSerializer(serializers.ModelSerializer):
         model = User
         fields = [
             "id", "username", "email", "kind", "description", "active", "superuser", "roles", "provider_groups",
-            "last_login", "checked_at", "trouble", "ended_because", "sessions", "tokens",
+            "last_login", "checked_at", "trouble", "ended_because", "second_factor", "sessions", "tokens",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ChoiceField(choices=KINDS))
@@ -116,12 +120,14 @@ class PersonViewSet(CatalogViewSet):
         works = Q(access_tokens__revoked_at__isnull=True) & (
             Q(access_tokens__expires_at__isnull=True) | Q(access_tokens__expires_at__gt=now)
         )
+        apps = Authenticator.objects.filter(user=OuterRef("pk"), type=Authenticator.Type.TOTP)
         return (
             super()
             .get_queryset()
             .select_related("identity", "service_account")
             .prefetch_related(Prefetch("memberships", roles))
             .annotate(
+                second_factor=Exists(apps),
                 sessions=Count("usersession", distinct=True),
                 tokens=Count("access_tokens", filter=works, distinct=True),
             )
@@ -156,6 +162,16 @@ class PersonViewSet(CatalogViewSet):
         """Its browsers have to sign in anew."""
         user = self.get_object()
         people.end_all(actor=self.actor, user=user)
+        return self.answer(user)
+
+    @extend_schema(summary="Reset an account's second factor", operation_id="people_reset_second_factor", request=None)
+    @action(detail=True, methods=["post"], url_path="reset-second-factor")
+    def reset_second_factor(self, request: Request, **kwargs: Any) -> Response:
+        """For a lost device: the factor, its recovery codes and all sessions end. A new one is set up after the next
+        login, at once where one is required. Make sure of who asks. Doing it twice changes nothing."""
+        user = self.get_object()
+        if second_factors.remove(actor=self.actor, user=user, action="reset second factor"):
+            people.end_all(actor=self.actor, user=user)
         return self.answer(user)
 
     @extend_schema(

@@ -33,6 +33,8 @@ STRANGERS = (
     Row("an answer that nobody reads [bytes in the process]", "controlplane.web.protocol:UNREAD_BYTES", "closed", "integration/test_gateway_slept.py::test_readers_that_do_not_read_are_held_in_little_memory"),
     Row("message of a WebSocket [bytes]", "controlplane.web.websockets:MESSAGE_BYTES", "1009"),
     Row("passwords of one name", "10 tries", "a pause", "integration/test_passwords.py::test_of_a_hundred_guesses_at_the_same_moment_ten_are_checked"),
+    Row("wrong codes of one account in an hour, from all addresses", "controlplane.signin.second_factor:WRONG_CODES", "429", "unit/controlplane/test_second_factor.py::test_wrong_codes_are_counted_for_the_account_whatever_address_they_come_from"),
+    Row("time for a code after the password [s]", "controlplane.signin.second_factor:WAITED_S", "the login begins anew", "unit/controlplane/test_second_factor.py::test_a_code_alone_or_after_a_step_that_is_over_opens_nothing"),
     Row("a key [characters]", "scheduling.gateway.auth:MAX_KEY_CHARS", "401"),
     Row("`Idempotency-Key` [characters]", "scheduling.gateway.idempotency:MAX_KEY_CHARS", "400", "integration/test_gateway_idempotency.py::test_a_key_that_is_none_is_said_to_be_so"),
 )  # fmt: skip

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema c685ee544f5f9ad0, body 36298b91d08ab5c8
+// schema ceeec49a6d60a15d, body d5013605240751ea
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -100,6 +100,7 @@ export interface components {
             silenced_by: string;
             /** @description Nothing is sent until then. */
             silenced_until: string | null;
+            /** @description open, resolved; told: sent once, it has no end. */
             state: string;
             /**
              * @description The entitlement, backend or quota of a rule.
@@ -203,16 +204,6 @@ export interface components {
          * @enum {string}
          */
         AuthorKindEnum: "person" | "optimiser";
-        /** @description A source of data that does not answer (``docs/reference/feed.md``). */
-        Away: {
-            /** @description Present and true: it may have been longer. */
-            at_least?: boolean;
-            /** @description Missing where it concerns no single pool. */
-            pool?: string;
-            /** @description Epoch seconds. */
-            since: number;
-            source: string;
-        };
         /** @description A row of the catalog. */
         Backend: {
             /** @description DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried. */
@@ -1121,7 +1112,17 @@ export interface components {
             critical: number;
             open: number;
             /** @description Pools whose alert rules are not evaluated now, and since when. */
-            unwatched: components["schemas"]["Away"][];
+            unwatched: components["schemas"]["Outage"][];
+        };
+        /** @description A source of data that does not answer (``docs/reference/feed.md``). */
+        Outage: {
+            /** @description Present and true: it may have been longer. */
+            at_least?: boolean;
+            /** @description Missing where it concerns no single pool. */
+            pool?: string;
+            /** @description Epoch seconds. */
+            since: number;
+            source: string;
         };
         /**
          * @description * `refuse` - refuse with 429 and Retry-After
@@ -1423,6 +1424,8 @@ export interface components {
             /** @description At the identity provider, when it was asked last. */
             provider_groups: string[] | null;
             roles: components["schemas"]["RoleOfPerson"][];
+            /** @description Whether a code is asked for after their password. */
+            second_factor: boolean;
             /** @description That were not ended. */
             sessions: number;
             /** @description Admin by the command line. */
@@ -1801,6 +1804,10 @@ export interface components {
             requests: number;
             span_s: number;
         };
+        RecoveryCodes: {
+            /** @description Each opens the account once, in place of a code of the app. Shown only in this answer. */
+            recovery_codes: string[];
+        };
         Rehearsal: {
             days: number;
             /** @description Null: unknown, nothing of that time is stored. */
@@ -2096,7 +2103,7 @@ export interface components {
             tenant: string;
             tier: string;
         };
-        /** @description A run with what has been found so far. */
+        /** @description A run with its figures so far. */
         RunResults: {
             /** @description Policies, variants, replicas, SLOs. */
             asked: components["schemas"]["Asked"];
@@ -2156,6 +2163,29 @@ export interface components {
          * @enum {string}
          */
         ScalingMode: "off" | "advise" | "automatic";
+        /** @description What one's own account has. */
+        SecondFactor: {
+            /** @description False: this account has no password here, so there is nothing to add one to. */
+            available: boolean;
+            /** @description Recovery codes that were not used. */
+            codes_left: number;
+            /** @description Whether a code is asked for after the password. */
+            enabled: boolean;
+            /** @description Whether this installation wants one. */
+            mandatory: boolean;
+            since: string | null;
+            /** @description When a code was taken last. */
+            used_at: string | null;
+        };
+        /** @description A secret for an authenticator app. */
+        SecondFactorOffer: {
+            /** @description otpauth://, what the drawing says. */
+            address: string;
+            /** @description To type in where no code can be scanned. */
+            secret: string;
+            /** @description A QR code. */
+            svg: string;
+        };
         /**
          * @description * `dedicated` - dedicated: reserved, may burst
          *     * `guaranteed` - guaranteed: reserved, never bursts

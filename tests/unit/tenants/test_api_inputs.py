@@ -20,6 +20,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import pytest
+from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
 from django.contrib import admin
 from django.core.signals import got_request_exception
@@ -30,12 +31,15 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from controlplane.batches.models import Batch
+from controlplane.signin.adapters import SECOND_FACTOR
+from controlplane.signin.api import OFFERED
 from telemetry.ledger import writer
 from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, SavedView, ScalingState
-from tenants import people, services, tuning
+from tenants import people, second_factors, services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
 from tenants.models import Adapter, AuditEntry, Budget, GroupRule, Pool, Price, Project, Quota, Trial
+from tenants.sealed import seal
 from tests.support import worlds
 from tests.support.telemetry_world import record
 from tests.unit.tenants.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
@@ -52,6 +56,10 @@ DEEPER = 100_000
 
 # Bodies that are right, by operation; each field is then made wrong in turn.
 BODIES: dict[str, dict[str, Any]] = {
+    "second_factor_codes": {"code": "123456"},
+    "second_factor_disable": {"code": "123456"},
+    "second_factor_enable": {"code": "123456"},
+    "second_factor_offer": {"code": "123456"},
     "alert_rules_create": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
     "alert_rules_partial_update": {"name": "other"},
     "alert_acknowledge": {"note": "looking"},
@@ -319,8 +327,18 @@ def _wordless(kind: str, text: bytes) -> str:
 @pytest.fixture
 def tried(world: worlds.World, places: dict[str, str], redis_url: str) -> Iterator[Tried]:
     api = APIClient(raise_request_exception=False)
-    api.force_login(world.users["adam"])
+    adam = world.users["adam"]
+    adam.set_password("correct horse battery")
+    adam.save()
+    api.force_login(adam)
+    secret = second_factors.offer(adam).secret
+    Authenticator.objects.create(user=adam, type="totp", data={"secret": seal(secret, SECOND_FACTOR)})
+    session = api.session
+    session[OFFERED] = seal(secret, SECOND_FACTOR)
+    session.save()
     with (
+        mock.patch.object(second_factors, "step_of", return_value=1),  # whatever the code is
+        mock.patch.object(second_factors, "check", return_value=True),
         override_settings(QUARTERMASTER_REDIS_URL=redis_url),
         mock.patch("controlplane.lab.tasks.run_lab.apply_async"),
         mock.patch("controlplane.batches.services.notify"),

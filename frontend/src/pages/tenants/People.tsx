@@ -1,40 +1,18 @@
-import { useState, type ReactNode } from "react";
+import { useState } from "react";
 import type { BrowserSession, GroupRule, Invitation, IssuedInvitation, IssuedToken, Person, Tenant, Token } from "../../api/catalog";
 import { send } from "../../api/client";
 import { CopyButton } from "../../components/Copy";
 import { ResourceForm } from "../../components/form/ResourceForm";
-import { Icon } from "../../components/icons";
 import { notify } from "../../components/Notices";
 import { Modal, Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { useCatalog, useRefresh } from "./data";
 import { Confirm, Failed, State, Waiting, When } from "./parts";
+import { Section } from "./PeopleParts";
 import { mayWrite, Resource, useSheet } from "./Resource";
+import { SecondFactor } from "./SecondFactor";
 import { groupSpecs, invitationSpecs, options, tokenSpecs } from "./specs";
-
-/** A heading, what it is about, and one thing that can be made there. */
-function Section({ id, title, intro, make, onMake, children }: { id: string; title: string; intro: ReactNode; make?: string; onMake?: () => void; children: ReactNode }) {
-  return (
-    <section aria-labelledby={id} className="mb-8">
-      <div className="mb-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
-        <div className="min-w-0">
-          <h2 id={id} className="text-sm font-semibold">
-            {title}
-          </h2>
-          <p className="max-w-4xl text-sm text-soft">{intro}</p>
-        </div>
-        {make && (
-          <button type="button" className="button-primary gap-1.5" onClick={onMake}>
-            <Icon name="plus" />
-            {make}
-          </button>
-        )}
-      </div>
-      {children}
-    </section>
-  );
-}
 
 /** A list as it is read, or why it is not. */
 function Rows<T>({ path, label, columns, id, empty }: { path: string; label: string; columns: readonly Column<T>[]; id: (row: T) => string; empty: string }) {
@@ -91,7 +69,7 @@ function Roles({ person }: { person: Person }) {
 function Accounts() {
   const refresh = useRefresh();
   const sheet = useSheet("service account");
-  const [asked, setAsked] = useState<{ person: Person; what: "disable" | "enable" | "end-sessions" } | null>(null);
+  const [asked, setAsked] = useState<{ person: Person; what: "disable" | "enable" | "end-sessions" | "reset-second-factor" } | null>(null);
   const [forWhom, setForWhom] = useState<Person | null>(null);
   const [issued, setIssued] = useState<IssuedToken | null>(null);
   const [made, setMade] = useState({ username: "", description: "" });
@@ -113,6 +91,7 @@ function Accounts() {
       cell: (row) => (
         <>
           {kinds[row.kind]}
+          {row.second_factor && <span className="block text-2xs text-faint">and a second factor</span>}
           {row.trouble && <span className="block text-2xs text-warn">not confirmed since <When at={row.checked_at} />: {row.trouble}</span>}
         </>
       ),
@@ -129,12 +108,20 @@ function Accounts() {
       cell: (row) => (
         <span className="inline-flex justify-end gap-1.5">
           {row.kind === "service" && action("New token", row.username, () => setForWhom(row))}
+          {row.second_factor && action("Reset second factor", row.username, () => setAsked({ person: row, what: "reset-second-factor" }))}
           {row.sessions > 0 && action("End sessions", row.username, () => setAsked({ person: row, what: "end-sessions" }))}
           {action(row.active ? "Disable" : "Enable", row.username, () => setAsked({ person: row, what: row.active ? "disable" : "enable" }))}
         </span>
       ),
     });
-  const words = { disable: "Disable", enable: "Enable", "end-sessions": "End sessions of" };
+  const words = { disable: "Disable", enable: "Enable", "end-sessions": "End sessions of", "reset-second-factor": "Reset the second factor of" };
+  const labels = { disable: "Disable", enable: "Enable", "end-sessions": "End sessions", "reset-second-factor": "Reset second factor" };
+  const outcomes = {
+    disable: "Its sessions and access tokens end at once, and it cannot sign in. Its API keys stay; revoke them on the tenant's page.",
+    enable: "It can sign in again. Ended sessions and tokens stay ended.",
+    "end-sessions": "Its browsers have to sign in again; open consoles are closed within a minute.",
+    "reset-second-factor": "For a lost device. Make sure who asks you: from now on the password alone is enough, unless this installation requires a second factor. Its sessions end.",
+  };
   return (
     <Section id="accounts" title="Accounts" intro="Users and programs that may use the console or the management API. Roles are given under Roles, on a tenant's page, or by groups." make={mayWrite ? "New service account" : undefined} onMake={sheet.openNew}>
       <Rows<Person> path="people" label="Accounts" columns={columns} id={(row) => String(row.id)} empty="No accounts." />
@@ -165,7 +152,7 @@ function Accounts() {
       {asked && (
         <Confirm
           title={`${words[asked.what]} ${asked.person.username}?`}
-          action={asked.what === "end-sessions" ? "End sessions" : words[asked.what]}
+          action={labels[asked.what]}
           danger={asked.what !== "enable"}
           onClose={() => setAsked(null)}
           onRun={async () => {
@@ -174,13 +161,7 @@ function Accounts() {
             void refresh();
           }}
         >
-          <p>
-            {asked.what === "disable"
-              ? "Its sessions and access tokens end at once, and it cannot sign in. Its API keys stay; revoke them on the tenant's page."
-              : asked.what === "enable"
-                ? "It can sign in again. Ended sessions and tokens stay ended."
-                : "Its browsers have to sign in again; open consoles are closed within a minute."}
-          </p>
+          <p>{outcomes[asked.what]}</p>
         </Confirm>
       )}
       {forWhom && (
@@ -376,6 +357,7 @@ export function PeoplePage() {
       {staff && <Accounts />}
       {staff && <Invitations />}
       {staff && <Groups />}
+      <SecondFactor />
       <Sessions />
       <Tokens />
     </>

@@ -1,0 +1,13 @@
+"""Routes of one's own second factor, under ``/api/v1/``."""
+
+from django.urls import re_path
+
+from controlplane.signin import api
+
+urlpatterns = [
+    re_path(r"^second-factor/?$", api.StateView.as_view(), name="second-factor"),
+    re_path(r"^second-factor/offer/?$", api.OfferView.as_view(), name="second-factor-offer"),
+    re_path(r"^second-factor/enable/?$", api.EnableView.as_view(), name="second-factor-enable"),
+    re_path(r"^second-factor/codes/?$", api.CodesView.as_view(), name="second-factor-codes"),
+    re_path(r"^second-factor/disable/?$", api.DisableView.as_view(), name="second-factor-disable"),
+]
