@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("telemetry", "0021_reserved"),
+        ("telemetry", "0022_figures_of_lab_runs"),
     ]
 
     operations = [
