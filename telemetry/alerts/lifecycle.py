@@ -114,8 +114,8 @@ def deliver() -> int:
         ended = alert.delivered_at is not None
         alert.attempts += 1
         try:
-            message = content(alert, ended)
-            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, message["id"], message)
+            body = content(alert, ended)
+            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, body["id"], body)
         except Exception as error:  # whatever is wrong with one alert, the others are delivered
             message = "; ".join(error.messages) if isinstance(error, ValidationError) else error
             if not isinstance(error, (WebhookError, ValidationError)):

@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 import { check, start } from "../../components/form/form";
 import { harm, whereOf } from "./Incident";
 import { told } from "./Rehearsal";
-import { channelSpecs, ruleSpecs } from "./rules";
+import { channelSpecs, ruleSpecs, stateLabel } from "./rules";
 
 it("an effect is one sentence, and none is said to be none", () => {
   const none = { requests: 0, refused: 0, failed: 0, late: 0, waited: 0 };
@@ -37,4 +37,8 @@ it("a threshold is asked for where the kind has one, and not shown where it has 
 it("a channel's target is worded for its kind, and kept where it is stored", () => {
   expect(channelSpecs("pagerduty", false).find(({ name }) => name === "target")).toMatchObject({ label: "Integration key", required: true });
   expect(channelSpecs("email", true).find(({ name }) => name === "target")).toMatchObject({ label: "Addresses", required: false });
+});
+
+it("an alert without a rule is called one-time, whatever the API's word for it is", () => {
+  expect(["told", "open", "resolved"].map(stateLabel)).toEqual(["one-time", "open", "resolved"]);
 });
