@@ -52,6 +52,12 @@ def test_paths_of_documents_in_code_and_text_exist() -> None:
     assert broken == []
 
 
+def test_the_architecture_lists_every_page_of_decisions() -> None:
+    linked = {target for target in LINK.findall((ROOT / "ARCHITECTURE.md").read_text()) if "/decisions/" in target}
+    there = {str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "internals" / "decisions").glob("*.md")}
+    assert linked == there != set()
+
+
 def test_every_page_is_in_one_of_the_four_folders() -> None:
     assert [page.name for page in (ROOT / "docs").glob("*.md")] == []
     assert {path.name for path in (ROOT / "docs").iterdir() if any(path.rglob("*.*"))} == FOLDERS
