@@ -50,7 +50,9 @@ export async function requestsPage(filters: Filters, cursor: string, order: stri
   return { ...page, next: page.next && cursorOf(page.next) };
 }
 
-export const explored = (filters: Filters, groupBy: string, heat: string, signal: AbortSignal): Promise<Explored> => get("requests/explore", { ...filters, group_by: groupBy, heat }, signal);
+/** `overTime`: with figures over the time that the filters name. */
+export const explored = (filters: Filters, groupBy: string, heat: string, signal: AbortSignal, overTime = false): Promise<Explored> =>
+  get("requests/explore", { ...filters, group_by: groupBy, heat, over_time: overTime ? "true" : "" }, signal);
 
 /** The address of a file of what fits. */
 export const fileOf = (filters: Filters, format: "csv" | "json"): string => `/api/v1/requests/export?${new URLSearchParams([...Object.entries(filters).filter(([, value]) => value !== ""), ["format", format]])}`;

@@ -8,9 +8,13 @@ export interface Span {
 /** Pages that show a range, and how they write it. */
 const PAGES: Record<string, "window" | "bounds" | "around"> = { "/": "window", "/requests": "bounds", "/events": "around" };
 
+/** Pages of objects show a range as well; no link of the header leads to one. */
+const OBJECTS = /^\/(pools|backends|keys|models|users|tenants)\/./;
+const kindOf = (pathname: string) => PAGES[pathname] ?? (OBJECTS.test(pathname) ? "bounds" : undefined);
+
 /** The fixed range in an address; none while it follows the present. */
 export function spanOf(pathname: string, query: URLSearchParams): Span | null {
-  const kind = PAGES[pathname];
+  const kind = kindOf(pathname);
   const at = Number(query.get("at"));
   if (kind === "window" && at > 0) {
     const minutes = Number(query.get("window"));

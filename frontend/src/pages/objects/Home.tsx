@@ -40,7 +40,7 @@ function Latency({ tenant }: { tenant: string }) {
   const { from, to } = spanOf("24", now * 1000);
   const tiers = useCatalog<Tier>("tiers").data ?? [];
   const slos = useCatalog<SloRow>("slos").data ?? [];
-  const { data, error, refetch } = useQuery({ queryKey: ["requests", "home", tenant, to], queryFn: ({ signal }) => explored({ ...NO_FILTERS, tenant, outcome: "completed", from, to }, "tier", "ttft", signal), placeholderData: (old) => old });
+  const { data, error, refetch } = useQuery({ queryKey: ["requests", "home", tenant, to], queryFn: ({ signal }) => explored({ ...NO_FILTERS, tenant, outcome: "completed", from, to }, "tier", "ttft", signal), placeholderData: (old) => old, refetchInterval: 60_000 });
   if (error) return <Failed error={error} retry={() => void refetch()} />;
   if (!data) return <Waiting />;
   const rows = data.groups.map((group): Promised => {

@@ -1,5 +1,5 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import type { ReactNode } from "react";
+import { useMemo, type ReactNode } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
 import type { Filters } from "../../api/requests";
@@ -10,16 +10,18 @@ import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { moment, utc } from "../../lib/format";
+import { clock, day, moment, utc, zone } from "../../lib/format";
 import { user } from "../../lib/page";
 import { Explore } from "../requests/Explore";
 import { Failed, Waiting } from "../tenants/parts";
-import { eventsAbout, RANGES, rangeOf, requestsOf, spanOf } from "./past";
+import { OverTimeCharts } from "./OverTimeCharts";
+import { eventsAbout, RANGES, rangeOf, requestsOf, spanOf, zoomOf } from "./past";
 
 export const NO_FILTERS: Filters = {
   tier: "", entitlement: "", key_id: "", user: "", backend: "", model: "", from: "", to: "", waited_over: "", waited_under: "", ttft_over: "", ttft_under: "", total_over: "", total_under: "",
   outcome: "", reason: "", pool: "", tenant: "", request_id: "", slo_met: "",
 };
+const EVENTS_MS = 15_000;
 const LOOK = ["heat", "group"]; // what Explore keeps in the address itself
 const tones: Record<string, Tone> = { alert: "bad", state: "bad", backend: "warn", leader: "warn" };
 
@@ -45,28 +47,35 @@ export function Past({ filters, pool, events }: PastProps) {
   const navigate = useNavigate();
   const now = useNow();
   const range = rangeOf(query.get("range"));
-  const { from, to } = spanOf(range, now * 1000);
+  const zoom = zoomOf(query);
+  const { from, to } = zoom ?? spanOf(range, now * 1000);
   const missing = cutsPast(useOutages(), pool);
   const asked: Filters = { ...NO_FILTERS, ...filters, from, to };
   const shown = events !== undefined && user.role !== "member";
   const happened = useQuery({
-    queryKey: ["events", "object", events?.pool, range, to],
+    queryKey: ["events", "object", events?.pool, from, to],
     queryFn: ({ signal }) => eventsOf(events?.pool ?? "", Date.parse(from) / 1000, Date.parse(to) / 1000, signal),
     enabled: shown,
     placeholderData: keepPreviousData,
+    refetchInterval: EVENTS_MS,
   });
+  const look = (changes: Record<string, string>) =>
+    setQuery((old) => {
+      for (const [name, value] of Object.entries(changes)) {
+        if (value) old.set(name, value);
+        else old.delete(name);
+      }
+      return old;
+    });
   const change = (changes: Record<string, string>) => {
-    if (Object.keys(changes).every((name) => LOOK.includes(name)))
-      setQuery((old) => {
-        for (const [name, value] of Object.entries(changes)) {
-          if (value) old.set(name, value);
-          else old.delete(name);
-        }
-        return old;
-      });
+    if (Object.keys(changes).every((name) => LOOK.includes(name))) look(changes);
     else void navigate(requestsOf({ ...asked, ...changes }));
   };
-  const rows = eventsAbout(happened.data?.events ?? [], events?.subject);
+  const zoomed = (a: number, b: number) => look({ from: new Date(a * 1000).toISOString(), to: new Date(b * 1000).toISOString() });
+  const reset = () => look({ from: "", to: "" });
+  const found = happened.data?.events;
+  const subject = events?.subject;
+  const rows = useMemo(() => eventsAbout(found ?? [], subject), [found, subject]);
   return (
     <div className="space-y-4">
       <section aria-labelledby="past">
@@ -74,7 +83,12 @@ export function Past({ filters, pool, events }: PastProps) {
           <h2 id="past" className="text-sm font-medium">
             Requests
           </h2>
-          <Segmented label="Time shown" value={range} options={RANGES} onChange={(value) => setQuery((old) => { old.set("range", value); return old; })} />
+          <Segmented label="Time shown" value={zoom ? null : range} options={RANGES} onChange={(value) => look({ range: value, from: "", to: "" })} />
+          {zoom && (
+            <button type="button" className="button" onClick={reset}>
+              {when(zoom.from)} to {when(zoom.to)}: reset
+            </button>
+          )}
           <Link className="link text-sm" to={requestsOf({ ...filters, from, to })}>
             Open in the explorer
           </Link>
@@ -84,7 +98,10 @@ export function Past({ filters, pool, events }: PastProps) {
             Requests that ended {since(missing)} are not in the ledger yet and are missing here.
           </p>
         )}
-        <Explore filters={asked} onChange={change} onKnown={ignored} />
+        <OverTimeCharts filters={asked} now={Math.floor(now / 10) * 10} events={shown ? rows : NOTHING} onZoom={zoomed} onReset={reset} />
+        <div className="mt-3">
+          <Explore filters={asked} onChange={change} onKnown={ignored} figures />
+        </div>
       </section>
       {shown && (
         <section aria-labelledby="happened">
@@ -100,6 +117,12 @@ export function Past({ filters, pool, events }: PastProps) {
 }
 
 const ignored = () => undefined;
+const NOTHING: readonly Happened[] = [];
+
+function when(at: string): string {
+  const s = Date.parse(at) / 1000;
+  return `${day(s)} ${clock(s)} ${zone(s)}`;
+}
 
 export interface Fact {
   label: string;

@@ -1,11 +1,12 @@
 import { expect, it } from "vitest";
 import type { Happened } from "../../api/events";
-import { eventsAbout, kept, rangeOf, requestsOf, spanOf } from "./past";
+import { eventsAbout, kept, rangeOf, requestsOf, spanOf, zoomOf } from "./past";
 
-it("the time shown is whole minutes, so that looking again asks the same question", () => {
+it("the time shown is whole steps of its charts, so that looking again asks the same question", () => {
   const span = spanOf("1", Date.parse("2026-11-23T10:00:30Z"));
   expect(span).toEqual({ from: "2026-11-23T09:01:00.000Z", to: "2026-11-23T10:01:00.000Z" });
   expect(spanOf("1", Date.parse("2026-11-23T10:00:59Z"))).toEqual(span);
+  expect(spanOf("24", Date.parse("2026-11-23T10:00:59Z"))).toEqual({ from: "2026-11-22T10:24:00.000Z", to: "2026-11-23T10:24:00.000Z" });
   expect([rangeOf("168"), rangeOf("12"), rangeOf(null)]).toEqual(["168", "24", "24"]);
 });
 
@@ -22,4 +23,9 @@ it("events are about an object that they are of or name as a word", () => {
 
 it("whether a promise is kept is not said where either side is unknown", () => {
   expect([kept(0.4, 1), kept(1.2, 1), kept(null, 1), kept(1, undefined)]).toEqual([true, false, undefined, undefined]);
+});
+
+it("a zoom is kept in the address, and what is no time is none", () => {
+  expect(zoomOf(new URLSearchParams("from=2026-11-23T09:00:00Z&to=2026-11-23T09:10:00Z"))).toEqual({ from: "2026-11-23T09:00:00.000Z", to: "2026-11-23T09:10:00.000Z" });
+  expect([zoomOf(new URLSearchParams("from=2026-11-23T09:10:00Z&to=2026-11-23T09:00:00Z")), zoomOf(new URLSearchParams("from=soon")), zoomOf(new URLSearchParams())]).toEqual([null, null, null]);
 });

@@ -12,10 +12,17 @@ export type Range = (typeof RANGES)[number]["value"];
 
 export const rangeOf = (text: string | null): Range => RANGES.find(({ value }) => value === text)?.value ?? "24";
 
-/** The time shown, to whole minutes, so that looking again within one asks the same question. */
+/** The time shown, to whole steps of its charts (there are 60), so that looking again within one asks the same question. */
 export function spanOf(range: Range, nowMs: number): { from: string; to: string } {
-  const to = Math.ceil(nowMs / 60_000) * 60_000;
-  return { from: new Date(to - Number(range) * 3_600_000).toISOString(), to: new Date(to).toISOString() };
+  const step = Number(range) * 60_000;
+  const to = Math.ceil(nowMs / step) * step;
+  return { from: new Date(to - 60 * step).toISOString(), to: new Date(to).toISOString() };
+}
+
+/** A fixed time in the address; none while the page follows the present. */
+export function zoomOf(query: URLSearchParams): { from: string; to: string } | null {
+  const [from, to] = [Date.parse(query.get("from") ?? ""), Date.parse(query.get("to") ?? "")];
+  return from < to ? { from: new Date(from).toISOString(), to: new Date(to).toISOString() } : null;
 }
 
 /** The explorer with an object's filter and time. */

@@ -1,16 +1,13 @@
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useEffect } from "react";
 import { useSearchParams } from "react-router";
-import { explored, type Explored, type Filters } from "../../api/requests";
+import type { Explored, Filters } from "../../api/requests";
 import { Table, type Column } from "../../components/Table";
-import { compact, moment, seconds, text, words } from "../../lib/format";
+import { compact, moment, percent, seconds, text, words } from "../../lib/format";
 import { user } from "../../lib/page";
 import { HeatMap } from "./HeatMap";
-import { MEASURES } from "./heat";
+import { GROUPS, useExplored } from "./useExplored";
 
-const REFRESH_MS = 15_000;
 const SHOWN = 6;
-const GROUPS = ["tenant", "tier", "outcome", "reason", "pool", "key", "user", "entitlement", "backend"] as const;
 const FACETS = ["outcome", "reason", "tenant", "tier", "backend", "key", "user"] as const;
 const filterOf = (facet: string): string => (facet === "key" ? "key_id" : facet);
 
@@ -21,16 +18,9 @@ type Group = Explored["groups"][number];
 const time = (s: number | null): string => text(seconds(s ?? undefined));
 
 /** Counts by value, and percentiles by group, of the requests that fit. */
-export function Explore({ filters, onChange, onKnown }: { filters: Filters; onChange: (changes: Record<string, string>) => void; onKnown: (known: Known) => void }) {
+export function Explore({ filters, onChange, onKnown, figures = false }: { filters: Filters; onChange: (changes: Record<string, string>) => void; onKnown: (known: Known) => void; figures?: boolean }) {
   const [query, setQuery] = useSearchParams();
-  const group = GROUPS.find((name) => name === query.get("group")) ?? "tenant";
-  const measure = MEASURES.find(({ value }) => value === query.get("heat"))?.value ?? "ttft";
-  const { data, error } = useQuery({
-    queryKey: ["requests", "explore", filters, group, measure],
-    queryFn: ({ signal }) => explored(filters, group, measure, signal),
-    placeholderData: keepPreviousData,
-    refetchInterval: REFRESH_MS,
-  });
+  const { group, measure, data, error } = useExplored(filters, figures);
   useEffect(() => {
     if (data) onKnown(Object.fromEntries(Object.entries(data.facets).map(([name, rows]) => [name, rows.map(({ value }) => value)])));
   }, [data, onKnown]);
@@ -50,7 +40,9 @@ export function Explore({ filters, onChange, onKnown }: { filters: Filters; onCh
       if (open !== (query.get("summary") !== "0")) setQuery((old) => { if (open) old.delete("summary"); else old.set("summary", "0"); return old; }, { replace: true });
     }}>
       <summary className="cursor-pointer text-sm font-medium">
+        {data.share < 1 && "about "}
         {compact(data.requests)} requests match{" "}
+        {data.share < 1 && <span className="font-normal text-faint">estimated, as all below, from an even sample of {text(percent(data.share))} of them</span>}
         {data.searched_to && <span className="font-normal text-faint">of those since {moment(Date.parse(data.searched_to) / 1000)}; older ones are not summed up</span>}
       </summary>
       <div className="mt-2 grid grid-cols-[repeat(auto-fill,minmax(min(100%,11rem),1fr))] gap-3" data-testid="facets">

@@ -1,0 +1,55 @@
+/** An object's requests over time as charts. Pure. */
+
+import type { Explored } from "../../api/requests";
+import type { Panel, Series } from "../../charts/panels";
+import { category, percentileColors } from "../../charts/palette";
+import { duration, percent, rate, text } from "../../lib/format";
+
+export type OverTime = NonNullable<Explored["over_time"]>;
+type Column = (number | null)[];
+
+const ms = (value: number): string => text(duration(value));
+const seconds = (value: number | null): number | null => (value === null ? null : value * 1000);
+
+/** A value of each step by the seconds of it that are known; unknown where none are. */
+const perSecond = ({ known_s }: OverTime, column: Column | undefined): Column => known_s.map((known, i) => (known > 0 && column?.[i] != null ? column[i]! / known : null));
+
+/** Whether all steps that have passed are known. */
+export const isWhole = (asked: OverTime, nowS: number): boolean => asked.known_s.every((known, i) => known > 0 || asked.from + (i + 1) * asked.step_s > nowS);
+
+export function panelsOf(asked: OverTime, dark: boolean): Panel[] {
+  const of = (name: string): Column => asked.figures[name] ?? asked.known_s.map(() => null);
+  const times = asked.known_s.map((_, i) => asked.from + (i + 0.5) * asked.step_s);
+  const [usual, high] = percentileColors(dark);
+  const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: readonly (Series & { values: Column })[]): Panel => ({
+    ...panel,
+    points: asked.known_s.filter((known) => known > 0).length < 8,
+    series: drawn.map(({ label, color }) => ({ label, color })),
+    times,
+    values: drawn.map(({ values }) => values),
+  });
+  const line = (label: string, color: string, values: Column) => ({ label, color, values });
+  const took = { format: ms, time: true, whole: true } as const;
+  return [
+    make({ id: "requests", title: "Requests", unit: "requests/s", format: rate, quiet: true, empty: "No request came in this time." }, [line("all", category(0, dark), perSecond(asked, of("requests")))]),
+    make({ id: "refusals", title: "Refused and failed", unit: "requests/s", format: rate, quiet: true, empty: "No request was refused or failed in this time." }, [
+      line("refused", category(4, dark), perSecond(asked, of("refused"))),
+      line("failed", category(1, dark), perSecond(asked, of("failed"))),
+    ]),
+    make({ id: "tokens", title: "Tokens", unit: "tokens/s", format: rate, quiet: true, empty: "No tokens in this time." }, [
+      line("in (prompt)", category(0, dark), perSecond(asked, of("input_tokens"))),
+      line("out (generated)", category(1, dark), perSecond(asked, of("output_tokens"))),
+    ]),
+    make({ id: "waited", title: "Waiting for a slot", unit: "of the requests of each step", ...took, empty: "No request waited or was granted a slot in this time." }, [
+      line("p50", usual, of("waited_p50").map(seconds)),
+      line("p95", high, of("waited_p95").map(seconds)),
+    ]),
+    make({ id: "ttft", title: "Time to first token", unit: "of the requests of each step", ...took, empty: "No request reached its first token in this time." }, [
+      line("p50", usual, of("ttft_p50").map(seconds)),
+      line("p95", high, of("ttft_p95").map(seconds)),
+    ]),
+    make({ id: "attainment", title: "SLO attainment", unit: "% of all asked, refusals included", format: (value) => text(percent(value)), tick: (value) => `${Math.round(value * 100)} %`, top: 1, empty: "No request with an SLO in this time." }, [
+      line("in time", category(2, dark), of("attainment")),
+    ]),
+  ];
+}
