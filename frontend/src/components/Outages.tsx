@@ -35,11 +35,15 @@ export function sentence(outage: Outage): { what: string; means: string } {
   }
 }
 
+const MOST = 6; // sentences; a fleet may have lost a hundred replicas
+
 /** Above every page: what cannot be seen, since when, and what still works. */
 export function Outages() {
-  const outages = useOutages();
+  const all = useOutages();
   const retry = useRetry();
-  if (outages.length === 0) return null;
+  if (all.length === 0) return null;
+  const outages = all.length > MOST ? all.slice(0, MOST - 1) : all;
+  const left = all.slice(outages.length);
   return (
     <div role="alert" data-testid="outages" className="mb-4 rounded-lg border border-amber bg-warn-bg px-4 py-2.5 text-sm">
       <ul className="space-y-1.5">
@@ -61,6 +65,15 @@ export function Outages() {
           </li>
         );
       })}
+      {left.length > 0 && (
+        <li className="text-ink">
+          And {left.length} more, of {new Set(left.map(({ pool }) => pool)).size} pools:{" "}
+          <a className="link underline" href="/pools">
+            all pools
+          </a>
+          .
+        </li>
+      )}
       </ul>
     </div>
   );

@@ -3,8 +3,7 @@ import { columns, type Pick } from "../../charts/columns";
 import { Sparkline } from "../../charts/Sparkline";
 import type { Point, Snapshot } from "../../feed/types";
 import { Figure } from "../../components/Figure";
-import { attained, change, late, missing, ms, over, points, refusedShare, slotsOf, targetsOf, type Limits } from "./verdict";
-import { SLO_LOW } from "./Tiers";
+import { attained, change, late, missing, ms, over, points, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits } from "./verdict";
 import { compact, count, duration, percent, ranked, rate, seconds, text, words, type Figure as Value } from "../../lib/format";
 
 const SPARK_S = 300;

@@ -1,9 +1,7 @@
 import { Table, type Column } from "../../components/Table";
 import type { Snapshot, TierFigures } from "../../feed/types";
 import { count, duration, NONE, percent, rate, seconds, text } from "../../lib/format";
-
-/** Attainment below this is marked: the first of the alert rules shipped. */
-export const SLO_LOW = 0.9;
+import { SLO_LOW } from "./verdict";
 
 type Row = TierFigures & { name: string };
 

@@ -7,6 +7,9 @@ import { age, count, duration, percent, text } from "../../lib/format";
 /** Thresholds of the alert rules that apply to a pool, by kind; the strictest where there are several. */
 export type Limits = Partial<Record<string, number>>;
 
+/** Attainment below this is marked where no rule says otherwise: the first of the alert rules shipped. */
+export const SLO_LOW = 0.9;
+
 const BACK_S = 300;
 const AROUND_S = 15;
 /** Kinds of rule that open below their threshold. */

@@ -1,11 +1,15 @@
-import { Link } from "react-router";
+import type { ReactNode } from "react";
+import { Link, useSearchParams } from "react-router";
 import type { Amounts, Backend, Pool } from "../../api/catalog";
 import { slugOf, type Values } from "../../components/form/form";
+import { Icon } from "../../components/icons";
 import { Meter } from "../../components/Meter";
+import { Segmented } from "../../components/Segmented";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCatalog, useSnapshots } from "./data";
+import { Fleet } from "./Fleet";
 import { promise } from "./promise";
 import { Resource } from "./Resource";
 import { poolSpecs } from "./specs";
@@ -35,8 +39,58 @@ function Promised({ pool, dimension, label }: { pool: Pool; dimension: keyof Amo
 const follow = (values: Values, changed: string, written: ReadonlySet<string>): Values =>
   changed === "model" && !written.has("slug") ? { ...values, slug: slugOf((values.model ?? "").split("/").at(-1) ?? "") } : values;
 
-/** Models and the capacity behind them. */
+const VIEWS = [
+  { value: "now", label: "Now" },
+  { value: "setup", label: "Set up" },
+] as const;
+
+/** The pools: how each stands now, or how it is set up. */
 export function Pools() {
+  const [query, setQuery] = useSearchParams();
+  // A link to a form opens it wherever it comes from.
+  const setup = query.get("show") === "setup" || query.has("new") || query.has("edit");
+  const views = (
+    <div className="mb-3">
+      <Segmented
+        label="Shown"
+        value={setup ? "setup" : "now"}
+        options={VIEWS}
+        onChange={(value) =>
+          setQuery((old) => {
+            if (value === "setup") old.set("show", "setup");
+            else for (const name of ["show", "new", "what", "edit"]) old.delete(name);
+            return old;
+          })
+        }
+      />
+    </div>
+  );
+  if (setup) return <PoolSetup views={views} />;
+  return (
+    <section aria-labelledby="fleet-title">
+      <title>Pools · Quartermaster</title>
+      <div className="mb-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
+        <div className="min-w-0">
+          <h1 id="fleet-title" className="text-lg font-semibold tracking-tight">
+            Pools
+          </h1>
+          <p className="max-w-4xl text-sm text-soft">Every pool now, the worst first: one model served by a group of replicas.</p>
+        </div>
+        {user.role === "admin" && (
+          <Link className="button-primary gap-1.5" to="/pools?show=setup&new=pool">
+            <Icon name="plus" />
+            New pool
+          </Link>
+        )}
+      </div>
+      {views}
+      <Fleet />
+    </section>
+  );
+}
+
+/** Models and the capacity behind them. */
+function PoolSetup({ views }: { views: ReactNode }) {
   const backends = useCatalog<Backend>("backends", {}, staff).data ?? [];
   const live = new Map(useSnapshots().map((snapshot) => [snapshot.pool, snapshot]));
   const columns: Column<Pool>[] = [
@@ -107,5 +161,5 @@ export function Pools() {
     { label: "Policy", by: (row) => row.policy, cell: (row) => `${row.policy}@${row.policy_version}` },
     ...(staff ? ([{ label: "Scaling", by: (row) => row.scaling_mode, cell: (row) => (row.scaling_mode === "off" ? <span className="text-faint">off</span> : `${row.scaling_mode}, ${row.min_replicas} to ${row.max_replicas}`) }] satisfies Column<Pool>[]) : []),
   ];
-  return <Resource<Pool> what="pool" title="Pools" intro="One model served by a group of backends." path="pools" columns={columns} specs={() => poolSpecs} id={(row) => row.slug} empty="No pool yet." follow={follow} effects />;
+  return <Resource<Pool> what="pool" title="Pools" intro="One model served by a group of backends." path="pools" columns={columns} specs={() => poolSpecs} id={(row) => row.slug} empty="No pool yet." follow={follow} effects above={views} />;
 }

@@ -1,0 +1,66 @@
+import { expect, it } from "vitest";
+import type { Snapshot } from "../../feed/types";
+import { fits, fleetRow, replicasOf, replicasText, standingOf, tally } from "./fleet";
+
+const snapshot = (changes: Partial<Snapshot> = {}): Snapshot => ({
+  pool: "llama", seq: 1, at: 1000, running: 4, slots: 16, queue: { depth: 0, oldest_s: 0 },
+  slo: { attainment: 0.99, attainment_served: 0.99, asked: 100, total: 100, violations: 1, by_tier: { premium: { ttft_s: 1, asked: 60, total: 60, attainment: 0.99, latency: { ttft_ms: { p95: 400 } } } } },
+  backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": { state: "ready", slots: 8 } },
+  ...changes,
+});
+const standing = (changes: Partial<Snapshot> = {}, limits = {}) => standingOf(snapshot(changes), undefined, limits);
+
+it("a pool is well only if requests with an SLO were served in time, or it serves without one", () => {
+  expect(standing()).toEqual({ level: "well", why: "99.0 % in time of 100 asked" });
+  expect(standing({ slo: {} }).level).toBe("well");
+});
+
+it("a pool that nobody asks is idle, not well", () => {
+  expect(standing({ slo: {}, running: 0 })).toEqual({ level: "idle", why: "no request, 1 min" });
+});
+
+it("what cannot be seen is unknown and has no figure", () => {
+  expect(standingOf(snapshot(), "unknown since 14:02", {})).toEqual({ level: "unknown", why: "unknown since 14:02" });
+  expect(standingOf(undefined, undefined, {}).level).toBe("unknown");
+  const row = fleetRow({ slug: "llama", model: "m" }, { snapshot: snapshot(), history: [{ at: 999, in: 5, out: 1 }] }, "unknown since 14:02", {});
+  expect([row.snapshot, row.replicas, row.room, row.kv, row.tokens, row.worst, row.spark]).toEqual([undefined, undefined, undefined, undefined, undefined, undefined, []]);
+});
+
+it("a lost replica is named with its slots, and without any nothing is said to run", () => {
+  const lost = { state: "ejected", slots: 8, down_since: 930 };
+  expect(standing({ backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": lost } })).toEqual({ level: "at risk", why: "8 of 16 slots: gpu-2 lost 70 s ago" });
+  expect(standing({ backends: { "gpu-2": lost } })).toEqual({ level: "failing", why: "no replica serves: 0 of 1 ready, 1 ejected" });
+  expect(standing({ backends: {} }).why).toBe("no replica: nothing can run");
+});
+
+it("sleeping replicas are no loss", () => {
+  const asleep = { state: "asleep", slots: 8 };
+  expect(standing({ backends: { "gpu-1": asleep }, wakes_in_s: 20 })).toEqual({ level: "asleep", why: "would serve in 20.0 s" });
+  expect(standing({ backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": asleep } }).level).toBe("well");
+});
+
+it("a missed SLO, refusals and long waits fail by the rules that are set", () => {
+  const slow = { premium: { ttft_s: 1, asked: 60, latency: { ttft_ms: { p95: 9600 } } } };
+  expect(standing({ slo: { attainment: 0.95, asked: 10, total: 10, by_tier: slow } })).toEqual({ level: "failing", why: "premium p95 9.60 s, SLO 1.00 s" });
+  const refusing = { slo: { attainment: 0.8, asked: 100, total: 80 } };
+  expect(standing(refusing, { slo_attainment: 0.5 }).level).toBe("well");
+  expect(standing(refusing, { slo_attainment: 0.5, refusals: 0.1 }).why).toBe("20.0 % refused");
+  expect(standing({ queue: { depth: 3, oldest_s: 40 } }, { queue_age: 30 }).why).toBe("the oldest request waits 40.0 s");
+});
+
+it("members see no replicas, and their pool is not called broken for it", () => {
+  const own = snapshot({ scope: "own", backends: {} });
+  expect(replicasOf(own)).toBeUndefined();
+  expect(standingOf(own, undefined, {}).level).toBe("well");
+});
+
+it("replicas are counted by what they do", () => {
+  const backends = { a: { state: "ready" }, b: { state: "ejected" }, c: { state: "asleep" }, d: { state: "draining" }, e: { state: "ready", unseen_since: 5 } };
+  expect(replicasText(replicasOf(snapshot({ backends }))!)).toBe("1 of 5 ready, 1 ejected, 1 asleep, 1 drained, 1 not seen");
+});
+
+it("pools are found by name, model, state and reason, and counted from the worst", () => {
+  const rows = [fleetRow({ slug: "llama", model: "meta/Llama-3" }, { snapshot: snapshot(), history: [] }, undefined, {}), fleetRow({ slug: "qwen", model: "qwen" }, undefined, undefined, {})];
+  expect([fits(rows[0]!, "LLAMA well"), fits(rows[0]!, "unknown"), fits(rows[1]!, "unknown"), fits(rows[0]!, "")]).toEqual([true, false, true, true]);
+  expect(tally(rows)).toEqual([["unknown", 1], ["well", 1]]);
+});

@@ -1,0 +1,136 @@
+/** Every pool at a glance: how it stands, and why. Pure. */
+
+import { columns, type Column } from "../../charts/columns";
+import type { Point, Snapshot, TierFigures } from "../../feed/types";
+import { outOfService } from "../../lib/backend";
+import { count, percent, seconds, text } from "../../lib/format";
+import { late, missing, ms, over, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Room, type Target } from "../overview/verdict";
+
+/** From worst to best, which is the order of the page. Nothing is "well" that was not seen, and an idle pool is not well but idle. */
+export const LEVELS = ["failing", "unknown", "at risk", "asleep", "idle", "well"] as const;
+export type Level = (typeof LEVELS)[number];
+
+const SPARK_S = 300;
+
+export interface Replicas {
+  ready: number;
+  ejected: number;
+  asleep: number;
+  /** Taken out of service by an operator. */
+  drained: number;
+  /** Not seen, or not ready for another reason. */
+  other: number;
+  all: number;
+}
+
+export interface Standing {
+  level: Level;
+  why: string;
+}
+
+export interface FleetRow extends Standing {
+  pool: string;
+  model: string;
+  /** Undefined: nothing is known of it now. */
+  snapshot: Snapshot | undefined;
+  replicas: Replicas | undefined;
+  room: Room | undefined;
+  kv: number | undefined;
+  tokens: number | undefined;
+  /** Tokens per second of the last five minutes. */
+  spark: Column;
+  /** The SLO that is missed most, or else the strictest. */
+  worst: Target | undefined;
+}
+
+export function replicasOf({ backends = {}, scope }: Snapshot): Replicas | undefined {
+  if (scope === "own") return undefined; // where things run is no business of tenants
+  const found: Replicas = { ready: 0, ejected: 0, asleep: 0, drained: 0, other: 0, all: 0 };
+  for (const { state, unseen_since: unseen } of Object.values(backends)) {
+    found.all++;
+    if (state === "ejected") found.ejected++;
+    else if (state === "asleep") found.asleep++;
+    else if (outOfService(state)) found.drained++;
+    else if (state === "ready" && unseen === undefined) found.ready++;
+    else found.other++;
+  }
+  return found;
+}
+
+/** "2 of 3 ready, 1 ejected" */
+export function replicasText(replicas: Replicas): string {
+  const parts = [replicas.asleep === replicas.all && replicas.all > 0 ? "" : `${replicas.ready} of ${replicas.all} ready`];
+  if (replicas.ejected) parts.push(`${replicas.ejected} ejected`);
+  if (replicas.asleep) parts.push(`${replicas.asleep} asleep`);
+  if (replicas.drained) parts.push(`${replicas.drained} drained`);
+  if (replicas.other) parts.push(`${replicas.other} not seen`);
+  return parts.filter(Boolean).join(", ");
+}
+
+/** The TTFT or TTLT that is missed most in proportion, or else the strictest one that was measured. */
+function worstOf(snapshot: Snapshot): Target | undefined {
+  const { ttft, ttlt } = targetsOf(snapshot);
+  const both = [ttft, ttlt].filter((one) => one !== undefined);
+  const excess = (one: Target) => (one.ms === undefined ? -1 : one.ms / 1000 / one.s);
+  return both.sort((a, b) => excess(b) - excess(a))[0];
+}
+
+/** How a pool stands by what its snapshot, its alert rules and its replicas say. */
+export function standingOf(snapshot: Snapshot | undefined, hidden: string | undefined, limits: Limits): Standing {
+  if (snapshot === undefined || hidden !== undefined) return { level: "unknown", why: hidden ?? "not heard of yet" };
+  const { slo = {}, queue = {}, at } = snapshot;
+  const replicas = replicasOf(snapshot);
+  const room = slotsOf(snapshot);
+  const lost = room.lost.filter(({ id }) => snapshot.backends?.[id]?.state !== "asleep");
+  const worst = worstOf(snapshot);
+  const low = limits.slo_attainment ?? SLO_LOW;
+  const failing: string[] = [];
+  const risks: string[] = [];
+  if (replicas && replicas.all > 0 && replicas.asleep === replicas.all) return { level: "asleep", why: snapshot.wakes_in_s === undefined ? "its replicas sleep" : `would serve in ${text(seconds(snapshot.wakes_in_s))}` };
+  if (replicas?.all === 0) failing.push("no replica: nothing can run");
+  else if (replicas && replicas.ready === 0 && room.usable === 0) failing.push(`no replica serves: ${replicasText(replicas)}`);
+  else if (lost.length > 0) risks.push(missing({ ...room, lost }, at));
+  if (slo.attainment !== undefined && slo.attainment < low) failing.push(`${text(percent(slo.attainment))} in time, should be ${text(percent(low))}`);
+  if (worst && late(worst)) failing.push(`${worst.tier} p95 ${ms(worst.ms!)}, SLO ${text(seconds(worst.s))}`);
+  if (over(queue.oldest_s, limits.queue_age)) failing.push(`the oldest request waits ${text(seconds(queue.oldest_s))}`);
+  const refused = refusedShare(slo);
+  if (over(refused, limits.refusals)) failing.push(`${text(percent(refused))} refused`);
+  if (snapshot.ledger_since !== undefined) risks.push("requests that end are not stored");
+  if (failing.length) return { level: "failing", why: [...failing, ...risks].join("; ") };
+  if (risks.length) return { level: "at risk", why: risks.join("; ") };
+  if (slo.asked) return { level: "well", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked` };
+  const { completed, refused: turned, failed, cancelled } = snapshot.rates ?? {};
+  if (snapshot.running || queue.depth || completed || turned || failed || cancelled) return { level: "well", why: "serves; no request with an SLO ended, 1 min" };
+  return { level: "idle", why: "no request, 1 min" };
+}
+
+/** The row of a pool. `hidden`: why nothing of it can be known now. */
+export function fleetRow(pool: { slug: string; model: string }, state: { snapshot: Snapshot; history: readonly Point[] } | undefined, hidden: string | undefined, limits: Limits): FleetRow {
+  const seen = hidden === undefined ? state?.snapshot : undefined;
+  const { tokens_per_s: tokens = {}, kv_tokens: kv } = seen ?? {};
+  return {
+    pool: pool.slug,
+    model: pool.model,
+    ...standingOf(state?.snapshot, hidden, limits),
+    snapshot: seen,
+    replicas: seen && replicasOf(seen),
+    room: seen && slotsOf(seen),
+    kv: kv && seen?.kv_used !== undefined ? seen.kv_used / kv : undefined,
+    tokens: tokens.input === undefined && tokens.output === undefined ? undefined : (tokens.input ?? 0) + (tokens.output ?? 0),
+    spark: seen ? columns(state!.history, seen.at - SPARK_S, seen.at, [(point) => (point.in === undefined && point.out === undefined ? undefined : (point.in ?? 0) + (point.out ?? 0))]).values[0]! : [],
+    worst: seen && worstOf(seen),
+  };
+}
+
+export const tiersOf = (snapshot: Snapshot | undefined): [string, TierFigures][] => Object.entries(snapshot?.slo?.by_tier ?? {}).filter(([, tier]) => tier.asked);
+
+export const tally = (rows: readonly FleetRow[]): [Level, number][] => LEVELS.flatMap((level): [Level, number][] => {
+  const found = rows.filter((row) => row.level === level).length;
+  return found ? [[level, found]] : [];
+});
+
+/** Whether a pool has what was typed in its name, model, level or reason. */
+export function fits(row: FleetRow, typed: string): boolean {
+  const said = `${row.pool} ${row.model} ${row.level} ${row.why}`.toLowerCase();
+  return typed.toLowerCase().split(/\s+/).every((word) => said.includes(word));
+}
