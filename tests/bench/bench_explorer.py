@@ -199,6 +199,10 @@ def questions(now: datetime) -> Iterator[Question]:
             yield f"explore: {what}, {span}", "admin", explore, given | times
     for group in GROUPS:
         yield f"percentiles: by {group}", "admin", explore, {"group_by": group, "sort": "waited_p95"}
+    for what in ("a pool", "the largest tenant", "a key", "a user", "a backend", "a model"):
+        for span, length in SPANS.items():
+            times = {"from": (now - length).isoformat(), "over_time": "true"} | until
+            yield f"object's charts: {what}, {span}", "admin", explore, FILTERS[what] | times
     for duration in DURATIONS:
         yield f"heat: {duration}", "admin", explore, {"heat": duration}
     for order in ORDERS:
