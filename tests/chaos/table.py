@@ -198,7 +198,7 @@ ROWS = (
     ),
     Row(
         "readers",
-        "100 clients that do not read their streams",
+        "clients that do not read their streams",
         "990 KB each",
         "200 KB each",
         ("tests/integration/test_gateway_slept.py::test_readers_that_do_not_read_are_held_in_little_memory",),
