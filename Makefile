@@ -10,7 +10,7 @@ SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos faults soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit secrets clean
+.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos faults soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit release-files pin-images secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +113,12 @@ sbom: setup-test ## write what the product is made of as CycloneDX: make sbom TO
 
 audit: setup-test ## known vulnerabilities of what the lock names; says so where nobody can be asked
 	$(PY) -m tests.support.provenance audit
+
+release-files: setup-test ## archive, wheel, bill of materials, notes and SHA256SUMS of a tag into dist/: make release-files TAG=v0.5.0
+	$(PY) -m tests.support.release $(TAG) dist
+
+pin-images: ## write the digest behind the tag of each base image (needs registries that answer)
+	$(PYTHON) -m tests.support.images pin Dockerfile docker-compose.yml
 
 secrets: setup-test ## credentials in files that git has
 	$(PY) -m tests.support.provenance secrets
