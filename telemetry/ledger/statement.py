@@ -24,7 +24,7 @@ from tenants import prices
 
 GROUPS = ("tenant", "pool", "model", "project", "key")
 METERS = ("input", "cached", "output", "slot")
-UNITS = {"input": "Tokens", "cached": "Tokens", "output": "Tokens", "slot": "Slot seconds"}
+UNITS = {"input": "Tokens", "cached": "Tokens", "output": "Tokens", "slot": "Slot-Seconds"}
 KINDS = ("requests", "reserved_used", "reserved_idle")
 COLUMNS = (
     "kind", "tenant", "pool", "model", "project", "key", "user", "entitlement", "priced_from", "requests",
@@ -183,7 +183,7 @@ def _meters(line: Line, rate: RateSpec) -> Iterator[tuple[str, str, str, Fractio
     """Meter, quantity, unit, price of a unit and cost [picos] of what a line has."""
     if line.kind != "requests":
         unit_picos = sum(rate.reserved(*((_US, 0) if line.kind == "reserved_used" else (0, _US))), Fraction(0))
-        yield line.kind, f"{amount(line.slot_us * _US):f}", "Slot seconds", unit_picos, line.picos
+        yield line.kind, f"{amount(line.slot_us * _US):f}", "Slot-Seconds", unit_picos, line.picos
         return
     parts = rate.parts(line.input_tokens, line.cached_tokens, line.output_tokens, line.slot_us)
     units = rate.parts(1, 0, 1, _US) | {"cached": rate.parts(1, 1, 0, 0)["cached"]}

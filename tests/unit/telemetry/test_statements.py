@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+import re
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -196,6 +197,60 @@ def _get(world: worlds.World, query: str, status: int = 200) -> Any:
     return answer
 
 
+FOCUS_MANDATORY = (  # "Feature level: Mandatory" in FOCUS 1.2; those after the bar may be null
+    "BilledCost BillingAccountId BillingCurrency BillingPeriodEnd BillingPeriodStart ChargeCategory ChargePeriodEnd "
+    "ChargePeriodStart ContractedCost EffectiveCost InvoiceIssuerName ListCost PricingUnit PricingQuantity "
+    "ProviderName PublisherName ServiceCategory ServiceName ChargeDescription|BillingAccountName ChargeClass"
+)
+FOCUS_UNIT = re.compile(r"[A-Z][a-z]+s|[A-Z][a-z]+-[A-Z][a-z]+s")  # plural, or compound: Tokens, Slot-Seconds
+FOCUS_ALLOWED = {
+    "ChargeCategory": {"Usage", "Purchase", "Tax", "Credit", "Adjustment"},
+    "ChargeClass": {"", "Correction"},
+    "ChargeFrequency": {"One-Time", "Recurring", "Usage-Based"},
+    "PricingCategory": {"Standard", "Dynamic", "Committed", "Other"},
+    "ServiceCategory": {"AI and Machine Learning"},
+    "ServiceSubcategory": {"Generative AI"},
+}
+
+
+def focus_faults(row: dict[str, str]) -> list[str]:
+    """Where a row is not what FOCUS 1.2 asks of it."""
+    filled, may_be_null = (part.split() for part in FOCUS_MANDATORY.split("|"))
+    faults = [f"{name} is missing" for name in (*filled, *may_be_null) if name not in row]
+    faults += [f"{name} is null" for name in filled if name in row and not row[name]]
+    faults += [f"{name}: {row[name]}" for name, allowed in FOCUS_ALLOWED.items() if row[name] not in allowed]
+    for name, value in row.items():
+        if name.endswith(("Start", "End")) and not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value):
+            faults.append(f"{name}: {value} is no time in UTC")
+        if name.endswith("Cost") and Decimal(value).is_nan():
+            faults.append(f"{name}: {value} is no amount")
+        if name.endswith("Unit") and not FOCUS_UNIT.fullmatch(value):
+            faults.append(f"{name}: {value} is no unit")
+    if not re.fullmatch(r"[A-Z]{3}", row["BillingCurrency"]):
+        faults.append(f"BillingCurrency: {row['BillingCurrency']}")
+    if not isinstance(json.loads(row["Tags"]), dict):
+        faults.append(f"Tags: {row['Tags']}")
+    return faults
+
+
+def test_a_row_that_is_not_as_focus_wants_it_is_found() -> None:
+    world = worlds.build()
+    _month(world, 5)
+    rollup.roll_up()
+    text = b"".join(_get(world, "month=2026-10&format=focus").streaming_content).decode()
+    row = next(csv.DictReader(io.StringIO(text)))
+    assert focus_faults(row) == []
+    broken = {
+        "ConsumedUnit": "Slot seconds", "ChargePeriodStart": "2026-10-01", "ChargeCategory": "Use", "Tags": "[]",
+        "ServiceName": "",
+    }  # fmt: skip
+    for name, value in broken.items():
+        assert len(focus_faults(row | {name: value})) == 1, name
+    assert focus_faults({name: value for name, value in row.items() if name != "PublisherName"}) == [
+        "PublisherName is missing"
+    ]
+
+
 def test_files_have_the_sum_of_the_page_and_a_member_sees_only_its_own() -> None:
     world = worlds.build()
     _month(world, 200)
@@ -210,6 +265,7 @@ def test_files_have_the_sum_of_the_page_and_a_member_sees_only_its_own() -> None
         assert abs(sum(Decimal(row[column]) for row in rows) - Decimal(total["amount"])) < Decimal("1e-15"), kind
         if kind == "focus":
             assert tuple(rows[0]) == statement.FOCUS
+            assert [fault for row in rows for fault in focus_faults(row)] == []
             for row in rows:
                 cost = Decimal(row["PricingQuantity"]) * Decimal(row["ListUnitPrice"])
                 assert abs(cost - Decimal(row["BilledCost"])) < Decimal("1e-12")
