@@ -81,7 +81,7 @@ class Eyes:
         return self._recorder.bucket_debts(pool, budgets, before_s, now_s)
 
     def sample(self, sample: Sample) -> None:
-        answering = {b.id: b.state in ("ready", "draining", "asleep") for b in sample.backends}
+        answering = {b.id: b.state in ("ready", "draining", "asleep", "waking") for b in sample.backends}
         with lock_wait(LOCK_WAIT_S):
             self._recorder.sample(sample)
             self._liveness.see(sample.pool.id, answering, sample.at_s)

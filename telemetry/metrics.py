@@ -168,6 +168,14 @@ TABLE: tuple[Metric, ...] = (
         "By how much the token bucket was beyond what ledger and leases allow, in the last minute that was compared.",
     ),
     Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
+    Metric(
+        "backend_asleep", "gauge", "", ("pool", "backend"),
+        "1 while the backend sleeps, or starts because its pool slept, else 0.",
+    ),
+    Metric(
+        "pool_wakes_in_seconds", "gauge", "s", ("pool",),
+        "In how long a pool that sleeps is expected to serve. Missing: it serves, or nobody would wake it.",
+    ),
     Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend.", of_backend="running"),
     Metric(
         "backend_engine_waiting", "gauge", "requests", ("pool", "backend"),

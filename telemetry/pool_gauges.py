@@ -82,6 +82,8 @@ class PoolGauges:
                 ("kv_capacity_tokens", snapshot["kv_tokens"]),
             ):
                 out[name].append(((pool,), value))
+            if "wakes_in_s" in snapshot:
+                out["pool_wakes_in_seconds"].append(((pool,), snapshot["wakes_in_s"]))
             if "unread" in (state := snapshot.get("state", {})):
                 out["ledger_unread"].append(((pool,), state["unread"]))
             if "skew_s" in state:
@@ -96,6 +98,7 @@ class PoolGauges:
                         out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))
             for backend, row in snapshot["backends"].items():
                 out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
+                out["backend_asleep"].append(((pool, backend), float(row["state"] in ("asleep", "waking"))))
                 for name, key in self._of_backend.items():
                     if key in row:
                         out[name].append(((pool, backend), row[key]))

@@ -8,13 +8,16 @@ provisioned: :mod:`tenants.binding` marks what does not fit, and says why.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from scheduling.core import planner
-from scheduling.core.capacity import Amounts
+from scheduling.core import capacity, planner
+from scheduling.core.capacity import DIMENSIONS, Amounts
 from tenants.models import EntitlementState, Pool, ScalingMode
-from tenants.rows import pool_spec
+from tenants.rows import scaling_spec
 
 
 def promised(pool: Pool) -> Amounts:
@@ -31,8 +34,30 @@ def provisionable(pool: Pool) -> Amounts | None:
     """What the planner may bring the pool to; a dimension that is 0 is not known. None while scaling is off."""
     if pool.scaling_mode == ScalingMode.OFF:
         return None
-    spec = pool_spec(pool)
-    return planner.provisionable(spec.scaling, spec.backends)
+    return planner.provisionable(scaling_spec(pool), [b.spec() for b in pool.backends.all()])
+
+
+def there(pool: Pool) -> tuple[Amounts, Amounts]:
+    """What may be promised of a pool now, and what of it can be kept: its replicas, and those among them that answer.
+
+    A pool that may sleep without replicas has what a request brings back: while all that are there answer, nothing is
+    missing. Once one is silent, what answers counts.
+    """
+    backends = list(pool.backends.all())
+    configured = capacity.of_pool(b.spec() for b in backends)
+    live = capacity.of_pool(b.spec() for b in backends if b.silent_since is None)
+    scaling = scaling_spec(pool)
+    if scaling.to_zero:
+        most = planner.provisionable(scaling, [b.spec() for b in backends])
+        most = replace(most, tokens_per_s=most.tokens_per_s or math.inf)  # not measured is no bound
+        configured = Amounts(**{name: max(getattr(configured, name), getattr(most, name)) for name in DIMENSIONS})
+        live = live if any(b.silent_since is not None for b in backends) else configured
+    return configured, live
+
+
+def asleep(pool: Pool) -> bool:
+    """Whether it has no replica on purpose."""
+    return scaling_spec(pool).to_zero and not any(b.leaving_since is None for b in pool.backends.all())
 
 
 def refuse_overpromise(pool: Pool) -> None:

@@ -44,6 +44,21 @@ def tier_spec(tier: Tier) -> core.TierSpec:
     )
 
 
+def scaling_spec(pool: Pool) -> core.ScalingSpec:
+    return core.ScalingSpec(
+        mode=core.ScalingMode(pool.scaling_mode),
+        min_replicas=pool.min_replicas,
+        max_replicas=pool.max_replicas,
+        driver=pool.scaling_driver,
+        params=dict(pool.scaling_params),
+        headroom=pool.scaling_headroom,
+        up_cooldown_s=pool.scale_up_cooldown_s,
+        down_cooldown_s=pool.scale_down_cooldown_s,
+        drain_limit_s=pool.drain_limit_s,
+        idle_s=(pool.sleep_after_s or 0.0) if pool.min_replicas == 0 else 0.0,
+    )
+
+
 def pool_spec(pool: Pool) -> core.PoolSpec:
     return core.PoolSpec(
         id=pool.slug,
@@ -72,17 +87,9 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         coefficients=entitlement.read_coefficients(pool.coefficients),
         prefill_credit=pool.prefill_credit,
         slo_mean_s=pool.slo_mean_s,
-        scaling=core.ScalingSpec(
-            mode=core.ScalingMode(pool.scaling_mode),
-            min_replicas=pool.min_replicas,
-            max_replicas=pool.max_replicas,
-            driver=pool.scaling_driver,
-            params=dict(pool.scaling_params),
-            headroom=pool.scaling_headroom,
-            up_cooldown_s=pool.scale_up_cooldown_s,
-            down_cooldown_s=pool.scale_down_cooldown_s,
-            drain_limit_s=pool.drain_limit_s,
-        ),
+        scaling=scaling_spec(pool),
+        wakes_in_s=pool.wakes_in_s or 0.0,
+        sleep_after_s=(pool.sleep_after_s or 0.0) if pool.min_replicas else 0.0,
         adapters=tuple(adapter.spec() for adapter in pool.adapters.all()),
         load_adapters=pool.load_adapters,
     )

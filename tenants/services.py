@@ -446,15 +446,13 @@ def _touch(current: _Change, instance: models.Model) -> None:
             current.pools.update(pools)
             current.promises.update(pools)
         case Pool():
+            current.pools.add(instance.pk)
             current.promises.add(instance.pk)
 
 
 def _settle(*, actor: Actor, pool: Pool) -> None:
     """Writes the verdicts of :mod:`tenants.binding` where they differ from what is stored."""
-    backends = {b.slug: b.spec() for b in pool.backends.all()}
-    silent = set(pool.backends.filter(silent_since__isnull=False).values_list("slug", flat=True))
-    configured = capacity.of_pool(backends.values())
-    live = capacity.of_pool(b for b in backends.values() if b.id not in silent)
+    configured, live = promises.there(pool)
     rows = {e.slug: e for e in pool.entitlements.select_related("tier", "tenant").order_by("pk")}
     claims = [
         binding.Claim(

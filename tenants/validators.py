@@ -166,27 +166,33 @@ def validate_coefficients(value: object) -> None:
         raise ValidationError(f"{error}.") from error
 
 
+SIZES = ("slots", "kv_tokens")  # of one replica
+_SIZE: dict[str, tuple[type, bool]] = dict.fromkeys(SIZES, (int, False))
 # What each scaling driver may be told: name -> (kind, whether it has to be given). The drivers are controlplane's.
 SCALING_PARAMS: dict[str, dict[str, tuple[type, bool]]] = {
     "": {},
-    "external": {},
-    "local": {"slots": (int, False), "kv_tokens": (int, False)},
+    "external": _SIZE,
+    "local": _SIZE,
     "kubernetes": {
-        "deployment": (str, True),
+        "deployment": (str, False),  # or
+        "leader_worker_set": (str, False),
         "namespace": (str, False),  # default: that of our own pod
         "port": (int, False),  # of the engine in its pod, 8000
-        "slots": (int, False),
-        "kv_tokens": (int, False),
+        **_SIZE,
     },
-    "webhook": {"url": (str, True)},
+    "webhook": {"url": (str, True), **_SIZE},
 }
 
 
-def validate_scaling_params(driver: str, value: object) -> None:
-    """Parameters of a scaling driver, by what that driver takes."""
+def validate_scaling_params(driver: str, value: object, *, to_zero: bool = False) -> None:
+    """Parameters of a scaling driver, by what that driver takes. ``to_zero``: of a pool that may have no replica, which
+    has none to go by."""
     allowed = SCALING_PARAMS[driver]
     given = value if isinstance(value, Mapping) else {}
     faults = [f"{name!r} is missing" for name, (_, needed) in allowed.items() if needed and not given.get(name)]
+    if to_zero and driver:
+        sizes = [name for name in SIZES if not given.get(name)]
+        faults += [f"{name!r} is missing: with min replicas 0, it says what a replica has" for name in sizes]
     for name, parameter in given.items():
         if name not in allowed:
             faults.append(f"there is no {name!r}; there are: {', '.join(allowed) or 'none'}")
@@ -194,6 +200,8 @@ def validate_scaling_params(driver: str, value: object) -> None:
             faults.append(f"{name!r} must be a whole number of 1 or more, not {parameter!r}")
         elif allowed[name][0] is str and not isinstance(parameter, str):
             faults.append(f"{name!r} must be a text, not {parameter!r}")
+    if driver == "kubernetes" and bool(given.get("deployment")) == bool(given.get("leader_worker_set")):
+        faults.append("give 'deployment' or 'leader_worker_set', one of them")
     if not faults and driver == "webhook":
         try:
             validate_http_url(given["url"])

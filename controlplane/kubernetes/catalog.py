@@ -19,7 +19,7 @@ from controlplane.kubernetes import replicas
 from controlplane.kubernetes.leases import Reservation
 from controlplane.kubernetes.resources import RESOURCES, SECRET
 from scheduling.core import capacity
-from tenants import ownership, services
+from tenants import ownership, promises, services
 from tenants.audit import Actor
 from tenants.manifest.document import Desired, parse
 from tenants.manifest.kinds import BY_NAME
@@ -301,9 +301,9 @@ def snapshot() -> Snapshot:
         for row in by_pool.get(pool.pk, []):
             if row.tier.service_class in capacity.RESERVING and row.state == "bound":
                 held += _amounts(row)
-        amounts[pool.slug] = live
+        _, amounts[pool.slug] = promises.there(pool)
         pools[pool.slug] = {
-            "backends": f"{len(backends) - len(silent)}/{len(backends)}",
+            "backends": "asleep" if promises.asleep(pool) else f"{len(backends) - len(silent)}/{len(backends)}",
             "capacity": _shown(whole),
             "answering": _shown(live),
             "reserved": _shown(held),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.scaling.drivers.kubernetes import COST, FIRST_TO_GO
+from controlplane.scaling.drivers.kubernetes import COST, FIRST_TO_GO, LEADERS
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 SLICES = ("discovery.k8s.io/v1", "discovery.k8s.io/v1beta1")  # the newest first
@@ -27,11 +27,7 @@ OBJECTS: dict[str, tuple[tuple[str, ...], str]] = {
     "InferencePool": (("inference.networking.k8s.io/v1", "inference.networking.x-k8s.io/v1alpha2"), "inferencepools"),
 }
 LABELLED: dict[str, dict[str, str]] = {
-    # Only the leader of a group answers requests.
-    "LeaderWorkerSet": {
-        "leaderworkerset.sigs.k8s.io/name": "{name}",
-        "leaderworkerset.sigs.k8s.io/worker-index": "0",
-    },
+    "LeaderWorkerSet": LEADERS,
     "InferenceService": {"serving.kserve.io/inferenceservice": "{name}"},
 }
 KINDS = ("Service", "Deployment", "StatefulSet", "LeaderWorkerSet", "InferencePool", "InferenceService")

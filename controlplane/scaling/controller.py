@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from itertools import takewhile
 
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError
@@ -164,6 +165,8 @@ class Controller:
         elif missing < 0:
             running = {name: b.running for name, b in turn.sample.view.backends.items()}
             managed.sort(key=lambda b: (running.get(b.slug, 0), b.created_at, b.pk))
+            if (order := driver.in_turn([b.slug for b in managed])) is not None:
+                managed.sort(key=lambda b: order.index(b.slug))
             if not managed:
                 raise DriverError("all backends were made by hand, and only a person ends those")
             for backend in managed[:-missing]:
@@ -184,6 +187,10 @@ class Controller:
             if waited_s > pool.drain_limit_s:
                 log.warning("pool %s: %s did not drain in %.0f s and is ended", pool.slug, backend.slug, waited_s)
                 done.append(backend)
+        order = driver.in_turn([b.slug for b in _managed(pool)])
+        if order is not None:  # who empties out of turn waits: another one would be ended for it
+            ended = list(takewhile({b.slug for b in done}.__contains__, order))
+            done = [b for b in done if b.slug in ended]
         if done:
             left = pool.backends.filter(managed=True).count() - len(done)
             gone = tuple(Replica(b.slug, b.url) for b in done)

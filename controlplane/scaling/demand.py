@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from scheduling.core.capacity import Amounts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import NO_ROOM, Outcome
-from scheduling.core.planner import ENTITLED, Demand, one_replica, promised
+from scheduling.core.planner import ENTITLED, Demand, keeps_awake, one_replica, promised
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.types import EntitlementSpec
 from scheduling.dispatch.ports import Sample
 
+EXTERNAL = "external"  # the driver of whoever reads what is wanted and carries it out
 UNKNOWN_OCCUPATION_S = 2.0  # before any request has ended
 
 
@@ -40,14 +41,20 @@ class DemandWindow:
         self.window_s = window_s
         self._looks: deque[_Look] = deque()
         self._ended: deque[LedgerRecord] = deque()
+        self._busy_s: float | None = None  # when anybody last ran, waited or was refused
 
     def add(self, records: Sequence[LedgerRecord]) -> None:
         self._ended.extend(records)
+        if self._busy_s is not None:
+            asked = (r.done_s for r in records if r.granted_s is not None or r.reason in NO_ROOM)
+            self._busy_s = max(asked, default=self._busy_s)
 
     def look(self, sample: Sample) -> None:
         """Once a second."""
         kv_used = sum(b.kv_used for b in sample.view.backends.values())
         slots = {name: n for name, n in sample.view.running_by_entitlement.items() if n}
+        if self._busy_s is None or slots or sample.wanted or any(sample.waiting.values()):
+            self._busy_s = sample.at_s
         self._looks.append(_Look(sample.at_s, slots, dict(sample.waiting), kv_used))
         horizon_s = sample.at_s - self.window_s
         while self._looks and self._looks[0].at_s <= horizon_s:
@@ -84,6 +91,10 @@ class DemandWindow:
             refused=Amounts(refused, refused * kv_each),
             slo_met=sum(judged),
             slo_total=len(judged),
+            idle_s=0.0 if self._busy_s is None else max(0.0, sample.at_s - self._busy_s),
+            wanted=sample.wanted or (not there and any(sample.waiting.values())),
+            fixed=sum(not b.managed for b in there) if sample.pool.scaling.driver != EXTERNAL else 0,
+            awake_for=keeps_awake(mine.values(), sample.pool.wakes_in_s),
         )
 
     def _replica(self, sample: Sample) -> Amounts:

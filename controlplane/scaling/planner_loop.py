@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 from django.db import transaction
 
-from controlplane.scaling.demand import DemandWindow
+from controlplane.scaling.demand import EXTERNAL, DemandWindow
 from scheduling.core.capacity import DIMENSIONS
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.planner import Demand, Memory, Proposal, changed, plan, replicas_for
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 MIN_PLAN_S, MAX_PLAN_S = 1.0, 5.0
 MIN_WINDOW_S, MAX_WINDOW_S = 5.0, 60.0
 GROW_LIMIT_S = 900.0  # replicas that did not appear by then will not
-EXTERNAL = "external"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +137,7 @@ class Scaler:
         if demand.replicas >= target:
             finish(decision, "done", "")
         elif row is not None and row.outcome == "running" and sample.at_s - since_s < GROW_LIMIT_S:
-            return Demand(
-                demand.at_s, demand.window_s, target, demand.replica, demand.entitled, demand.used, demand.waiting,
-                demand.refused, demand.slo_met, demand.slo_total,
-            )  # fmt: skip
+            return replace(demand, replicas=max(target, demand.replicas), idle_s=0.0)
         else:
             finish(decision, "failed", f"only {demand.replicas} of {target} replicas came")
         state.growing = None
@@ -204,9 +200,9 @@ def _remembered(pool: str) -> Memory:
     """Cooldowns hold over a change of leader."""
     done = ScalingDecision.objects.filter(pool=pool, outcome__in=("running", "done", "failed", "superseded"))
     newest = done.order_by("-at").first()
-    grown = next((d for d in done.order_by("-at")[:20] if d.to_replicas > d.from_replicas), None)
+    grown = next((d for d in done.order_by("-at")[:20] if d.to_replicas > d.from_replicas or d.to_replicas == 0), None)
     return Memory(
-        grown_s=grown.at.timestamp() if grown else -math.inf,
+        grown_s=grown.at.timestamp() if grown and grown.to_replicas else -math.inf,  # who slept may wake at once
         changed_s=newest.at.timestamp() if newest else -math.inf,
     )
 

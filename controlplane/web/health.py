@@ -66,7 +66,7 @@ class Readiness:
             else:
                 since_s = time.monotonic() - LEADER_GONE_S
                 led = {name for name in pools if self._led_s.get(name, float("-inf")) >= since_s}
-                serving = {name: p for name, p in pools.items() if name in led and p["ready_backends"]}
+                serving = {n: p for n, p in pools.items() if n in led and (p["ready_backends"] or p["wakes_in_s"])}
                 if not serving:
                     if not led:
                         missing.append("a worker: no pool has a leader")
@@ -87,7 +87,12 @@ class Readiness:
         if view.leader:
             self._led_s[pool] = time.monotonic()
         ready = sum(backend.ready for backend in view.backends.values())
-        report = {"leader": bool(view.leader), "ready_backends": ready, "rebuilding": view.rebuilding_ms > 0}
+        report: dict[str, Any] = {
+            "leader": bool(view.leader),
+            "ready_backends": ready,
+            "wakes_in_s": view.waking_ms / 1000 if view.waking_ms and not ready else None,
+            "rebuilding": view.rebuilding_ms > 0,
+        }
         return report | {
             "totals_differ": view.differences(),
             "totals_rebuilt": {"count": view.rebuilt, "last": _moment(view.rebuilt_ms)},

@@ -4,6 +4,9 @@ Token pools decide admission and scaling from one capacity model (token pools 1,
 there, and what those with a right to it use, wait for and were refused for want of capacity has to find room, plus
 headroom. Spot and preemptible entitlements live on surplus: they neither call replicas nor hold them.
 
+A pool that may have no replica sleeps once nobody has asked for anything for ``idle_s``, unless a reserved share there
+has to be answered sooner than a replica comes (:func:`keeps_awake`). Any request wakes it, to what was promised.
+
 Pure: measured facts and what was remembered in, a proposal and what to remember out. Growing and shrinking look at
 different thresholds (headroom against headroom + hysteresis), growing has a short cooldown, and shrinking needs a whole
 down-cooldown in which fewer would have done at every look; a constant demand is therefore followed at most once.
@@ -15,7 +18,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from scheduling.core.capacity import DIMENSIONS, Amounts, of_backend, of_entitlement
+from scheduling.core.capacity import DIMENSIONS, RESERVING, Amounts, of_backend, of_entitlement
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, ScalingSpec, ServiceClass
 
 ENTITLED = frozenset({ServiceClass.DEDICATED, ServiceClass.GUARANTEED, ServiceClass.ELASTIC})
@@ -41,6 +44,10 @@ class Demand:
     refused: Amounts = field(default_factory=Amounts)  # for want of capacity, as the room it would have taken
     slo_met: int = 0
     slo_total: int = 0
+    idle_s: float = 0.0  # since anybody, of any class, last ran, waited or was refused
+    wanted: bool = False  # a request waits, or came lately, and no replica serves
+    fixed: int = 0  # of the replicas: people made them, and only people end them
+    awake_for: str = ""  # a reserved share that could not wait until a replica comes; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,20 @@ class Proposal:
     current: int
     wanted: int
     reason: str
+
+
+def keeps_awake(entitlements: Iterable[EntitlementSpec], wakes_in_s: float) -> str:
+    """A share for which a pool must not sleep: reserved, in force, of a tier that waits less long than a wake takes.
+    Empty where there is none."""
+    held = (
+        e.id
+        for e in entitlements
+        if e.tier.service_class in RESERVING
+        and e.state is not EntitlementState.EXPIRED
+        and not e.paused
+        and e.tier.max_wait_s < wakes_in_s
+    )
+    return min(held, default="")
 
 
 def promised(entitlements: Iterable[EntitlementSpec]) -> Amounts:
@@ -149,6 +170,9 @@ def plan(spec: ScalingSpec, demand: Demand, memory: Memory) -> tuple[Proposal, M
     while len(lows) > 1 and lows[1][0] <= horizon_s:  # one look from before the horizon stays: it covers it
         lows = lows[1:]
     memory = replace(memory, lows=lows, proven=proven)
+    asleep = _asleep(spec, demand, memory)
+    if asleep is not None:
+        return Proposal(now_s, current, 0, asleep), memory
 
     wanted, why = _decide(spec, demand, memory, _within(spec, max(high, 1)), horizon_s)
     about = (
@@ -156,12 +180,28 @@ def plan(spec: ScalingSpec, demand: Demand, memory: Memory) -> tuple[Proposal, M
         if late and wanted > current
         else _because(demand, wish, tight)
     )
+    if current == 0 and demand.wanted and wanted > 0:
+        about = f"a request came; {about}"
+    elif demand.awake_for and spec.min_replicas == 0 and wanted == current:
+        about += f"; awake, as the reserved share of {demand.awake_for} cannot wait for a replica"
     return Proposal(now_s, current, wanted, f"{why}: {about}"), memory
 
 
 def changed(memory: Memory, now_s: float, before: int, after: int) -> Memory:
-    """What to remember after a change was begun."""
-    return replace(memory, changed_s=now_s, grown_s=now_s if after > before else memory.grown_s, lows=())
+    """What to remember after a change was begun. Who went to sleep may wake at once."""
+    grown_s = now_s if after > before else -math.inf if after == 0 else memory.grown_s
+    return replace(memory, changed_s=now_s, grown_s=grown_s, lows=())
+
+
+def _asleep(spec: ScalingSpec, demand: Demand, memory: Memory) -> str | None:
+    """Why the pool should have no replica now; None where it should have some."""
+    if spec.min_replicas or not spec.idle_s or demand.wanted or demand.awake_for or demand.fixed:
+        return None
+    if demand.replicas == 0:
+        return "asleep: the first request brings a replica"
+    if demand.idle_s < spec.idle_s or demand.at_s - memory.changed_s < spec.idle_s:
+        return None
+    return f"down from {demand.replicas} to 0: nothing ran or waited for {demand.idle_s:.0f} s"
 
 
 def _decide(spec: ScalingSpec, demand: Demand, memory: Memory, high: int, horizon_s: float) -> tuple[int, str]:

@@ -133,6 +133,12 @@ class ScalingSpec:
     up_cooldown_s: float = 30.0
     down_cooldown_s: float = 300.0
     drain_limit_s: float = 600.0
+    idle_s: float = 0.0  # without any request for so long, all replicas go
+
+    @property
+    def to_zero(self) -> bool:
+        """Whether it may have no replica on purpose: somebody adds one when a request comes."""
+        return self.mode is ScalingMode.AUTOMATIC and bool(self.driver) and self.min_replicas == 0 and self.idle_s > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +229,7 @@ class PoolSpec:
     slo_mean_s: float | None = None  # what SLO targets are compared with; None: the mean over bound entitlements
     adapters: tuple[AdapterSpec, ...] = ()  # of its model
     load_adapters: bool = False  # engines may be asked to load them
-    wakes_in_s: float = (
-        0.0  # until a pool without any replica serves, as somebody adds one when requests wait; 0: nobody
-    )
+    wakes_in_s: float = 0.0  # how long a wake is expected to take, until one was seen; 0: nobody said
     sleep_after_s: float = 0.0  # without work its replicas that can sleep are put to sleep after so long; 0: never
     adapter: str = ""  # as gateways see the pool under an adapter's name: which, as engines list it
     base: PoolSpec | None = None  # and then the pool itself

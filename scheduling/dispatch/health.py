@@ -23,6 +23,8 @@ from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
 from scheduling.dispatch.watched import (
     FOREIGN_LOOKS,
+    WAKE_S,
+    Coming,
     EngineFactory,
     WatchedBackend,
     address,
@@ -83,6 +85,7 @@ class BackendMonitor:
         self._pool: PoolSpec | None = None
         self._idle_since_s: float | None = None  # nothing runs and nothing waits
         self._said_waking_ms = 0  # in shared state
+        self._coming = Coming()
         self._adapters_of: tuple[object, ...] = ((), False)
         self._prompts = Prompts()
         self.adapters = AdapterHomes(
@@ -124,6 +127,7 @@ class BackendMonitor:
                 )
                 backend.credit.prompts = self._prompts
                 backend.longest, backend.wanted_credit = pool.max_model_len, wanted_credit(pool, kind)
+                backend.wake_s = pool.wakes_in_s or WAKE_S
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
@@ -155,13 +159,14 @@ class BackendMonitor:
         """All replicas as they are seen now, by name."""
         statuses = []
         now_s = asyncio.get_running_loop().time()
+        comes = not self.serves and self._added_in_s(now_s) > 0
         for name, b in sorted(self._backends.items()):
             m, rates = b.metrics, b.watch.rates
             spec, why = limits_of(b)
             statuses.append(
                 BackendStatus(
                     id=name,
-                    state="draining" if b.spec.draining else b.state,
+                    state="draining" if b.spec.draining else "waking" if comes and b.state == "probing" else b.state,
                     why="taken out of service by an administrator" if b.spec.draining else state_why(b, now_s),
                     observed_s=b.observed_s,
                     engine_running=m.running if m else None,
@@ -255,11 +260,22 @@ class BackendMonitor:
         now_s = asyncio.get_running_loop().time()
         asleep = [b for b in self._backends.values() if b.state == "asleep" and not b.spec.draining]
         expected = [b.wake_s if b.woken_s is None else max(1.0, b.wake_s - (now_s - b.woken_s)) for b in asleep]
-        added_s = 0.0 if self._pool is None else self._pool.wakes_in_s
-        return min(expected, default=added_s)
+        return min(expected, default=self._added_in_s(now_s))
+
+    def _added_in_s(self, now_s: float) -> float:
+        """In how long a replica serves that somebody adds, or that starts; 0: none would be added, or what is there has
+        failed."""
+        pool = self._pool
+        if pool is None or not pool.scaling.to_zero:
+            return 0.0
+        if any(b.state != "probing" for b in self._backends.values() if not b.spec.draining):
+            return 0.0
+        return self._coming.in_s(pool.wakes_in_s, now_s)
 
     def wake(self, waiting: int) -> None:
         """Requests wait: wakes as many sleeping replicas as they need slots beyond those that serve."""
+        if not self.serves:
+            self._coming.asked(asyncio.get_running_loop().time())
         slots = sum(limits_of(b)[0].slots for b in self._backends.values() if serves(b) or b.woken_s is not None)
         now_s = asyncio.get_running_loop().time()
         for backend in self._backends.values():
@@ -271,6 +287,11 @@ class BackendMonitor:
                 backend.woken_s = now_s
                 slots += backend.spec.slots
                 self._group.create_task(self._wake(backend), name=f"wake-{backend.spec.id}")
+
+    def not_wanted(self) -> None:
+        """Nobody waits."""
+        if all(backend.spec.draining for backend in self._backends.values()):
+            self._coming.given_up()
 
     async def _wake(self, backend: WatchedBackend) -> None:
         log.info("backend %s: woken, as requests wait", backend.spec.id)
@@ -314,6 +335,8 @@ class BackendMonitor:
 
     async def tell_waking(self) -> None:
         """Shared state, in how long who comes now would be served: then it lets them wait."""
+        if self.serves:
+            self._coming.came(asyncio.get_running_loop().time())
         ms = round(self.wakes_in_s) * 1000
         if ms != self._said_waking_ms:
             await self._store.set_waking(self._epoch, ms)

@@ -32,7 +32,7 @@ class BackendStatus:
     """A replica as the health monitor sees it. Figures are None until they were observed."""
 
     id: str
-    state: str  # ready | probing | ejected | asleep | draining
+    state: str  # ready | probing | ejected | asleep | waking (it starts, as its pool had none on purpose) | draining
     why: str  # one line for people
     observed_s: float  # epoch seconds of the last successful scrape, 0 if never
     engine_running: int | None = None  # vllm:num_requests_running

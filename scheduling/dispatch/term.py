@@ -301,6 +301,8 @@ class Term:
         waiting = max(snapshot.waiting, int(asked and not self.monitor.serves))
         if waiting > 0:
             self.monitor.wake(waiting)
+        else:
+            self.monitor.not_wanted()
         self.monitor.rest(idle=snapshot.waiting == 0 and snapshot.running == 0 and not asked)
 
     async def _watch_adapters(self) -> None:

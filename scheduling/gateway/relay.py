@@ -9,6 +9,7 @@ error frame.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 from scheduling.core.engine_status import NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
@@ -281,6 +282,8 @@ def answer_headers(call: Call) -> list[Header]:
         if submitted.queued_s is not None:
             queued = (submitted.granted_s or call.now_s()) - submitted.queued_s
     headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
+    if submitted is not None and submitted.admission is not None and submitted.admission.wakes_s is not None:
+        headers.append((b"x-quartermaster-wakes-s", b"%d" % math.ceil(submitted.admission.wakes_s)))
     if identified.idempotency is not None and identified.idempotency.original:
         headers.append((b"x-quartermaster-original-request", identified.idempotency.original.encode("ascii")))
     return headers

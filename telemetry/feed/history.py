@@ -28,7 +28,7 @@ _WORST = frozenset(name for name, _, _ in _PERCENTILES)  # where points are merg
 _KNOWN_OR_NOT = frozenset(
     {"weight", "debt", "burst", "attainment", "gpu", "memory", "engine", "kv_used", "out"}
 )  # missing is not zero
-SERVING = frozenset({"ready", "draining", "drained"})  # states of a replica that nobody has to be told of
+SERVING = frozenset({"ready", "draining", "drained", "asleep", "waking"})  # nobody has to be told of these
 _NARROW = ("tenants", "entitlements")
 _SHARES = ("running", "waiting", "tokens", "kv")  # of an entitlement: what can be added up
 _TABLES = ("tenants", "entitlements", "tiers", "backends", "parts", "watched")

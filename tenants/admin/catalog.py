@@ -108,6 +108,7 @@ class PoolAdmin(CatalogAdmin):
                     ("scaling_driver", "scaling_params"),
                     ("scaling_headroom", "drain_limit_s"),
                     ("scale_up_cooldown_s", "scale_down_cooldown_s"),
+                    ("sleep_after_s", "wakes_in_s"),
                     ("show_promised", "show_provisionable"),
                 )
             },

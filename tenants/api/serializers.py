@@ -129,7 +129,7 @@ _NOT_FOR_MEMBERS = (
     "engine", "upstream_model", "load_adapters", "policy_params", "modifiers", "routing", "routing_params",
     "coefficients", "tokenizer", "queue_bytes", "kv_bytes_per_token", "slo_mean_s", "prefill_credit", "threshold",
     "headroom_slots", "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
-    "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s",
+    "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s", "sleep_after_s", "wakes_in_s",
 )  # fmt: skip
 
 
@@ -160,8 +160,8 @@ class PoolSerializer(CatalogSerializer):
             "headroom_slots", "kv_bytes_per_token", "predictor", "tokenizer", "prefix_cache", "prefill_credit",
             "coefficients", "slo_mean_s",
             "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
-            "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s", "slots", "kv_tokens",
-            "promised", "provisionable",
+            "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s",
+            "sleep_after_s", "wakes_in_s", "slots", "kv_tokens", "promised", "provisionable",
         ]  # fmt: skip
         read_only_fields = ["policy_version"]
 

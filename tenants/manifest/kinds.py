@@ -208,6 +208,8 @@ POOL = Kind(
         ("scaling.upCooldownSeconds", "scale_up_cooldown_s"),
         ("scaling.downCooldownSeconds", "scale_down_cooldown_s"),
         ("scaling.drainLimitSeconds", "drain_limit_s"),
+        ("scaling.sleepAfterSeconds", "sleep_after_s"),
+        ("scaling.wakesInSeconds", "wakes_in_s"),
     ),
 )
 

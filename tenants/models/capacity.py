@@ -222,7 +222,9 @@ class Pool(Named):
         help_text="What proposals of the planner lead to.",
     )
     min_replicas = models.PositiveIntegerField(
-        default=1, validators=_AT_LEAST_ONE, help_text="The planner never proposes fewer."
+        default=1,
+        help_text="The planner never proposes fewer. 0: the pool may sleep without any, and the first request brings "
+        "one; how long it is idle before, and how long a replica takes, have to be set.",
     )
     max_replicas = models.PositiveIntegerField(
         default=1,
@@ -261,6 +263,24 @@ class Pool(Named):
         validators=[finite, MinValueValidator(1.0), MaxValueValidator(86_400)],
         help_text="Replicas are removed after fewer have sufficed for this long [s], without another change.",
     )
+    sleep_after_s = models.FloatField(
+        "sleeps after [s]",
+        null=True,
+        blank=True,
+        default=None,
+        validators=[finite, MinValueValidator(10.0), MaxValueValidator(30 * 86_400)],
+        help_text="Without any request for this long [s], its replicas are removed where min replicas is 0, and else "
+        "put to sleep if their engines can. Empty: never.",
+    )
+    wakes_in_s = models.FloatField(
+        "wakes in [s]",
+        null=True,
+        blank=True,
+        default=None,
+        validators=[finite, MinValueValidator(1.0), MaxValueValidator(3600)],
+        help_text="How long it takes until a pool that sleeps serves [s], until it was seen. Who waits less long is "
+        "told to come back. Empty: 20 s for engines that sleep.",
+    )
     drain_limit_s = models.FloatField(
         "longest drain [s]",
         default=600.0,
@@ -287,8 +307,14 @@ class Pool(Named):
             ),
             models.CheckConstraint(
                 name="pool_replicas_ordered",
-                condition=Q(min_replicas__gte=1, max_replicas__gte=F("min_replicas")),
-                violation_error_message="Min replicas must be 1 or more, and max replicas not less than that.",
+                condition=Q(max_replicas__gte=1) & Q(max_replicas__gte=F("min_replicas")),
+                violation_error_message="Max replicas must be 1 or more, and not less than min replicas.",
+            ),
+            models.CheckConstraint(
+                name="pool_sleep_is_timed",
+                condition=Q(min_replicas__gte=1) | Q(sleep_after_s__isnull=False, wakes_in_s__isnull=False),
+                violation_error_message="A pool that may have no replica (min replicas 0) needs both times: after how "
+                "many idle seconds it sleeps, and in how many it wakes.",
             ),
         ]
 
@@ -330,7 +356,7 @@ class Pool(Named):
             raise ValidationError(wrong)
         if self.scaling_mode == ScalingMode.AUTOMATIC and not self.scaling_driver:
             raise ValidationError({"scaling_driver": "Automatic scaling needs a driver; choose one, or 'advise'."})
-        validate_scaling_params(self.scaling_driver, self.scaling_params)
+        validate_scaling_params(self.scaling_driver, self.scaling_params, to_zero=self.min_replicas == 0)
 
     def _unfit_for_engine(self) -> dict[str, str]:
         """What its kind of engine cannot do, by field."""

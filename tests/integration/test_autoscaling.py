@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,17 +14,10 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.support.instance import ROOT, Up
+from tests.support.instance import Up
 
 COOLDOWN_S = 10
 SLOTS = 8
-
-
-def manage(up: Up, *arguments: str, given: str = "") -> str:
-    return subprocess.run(
-        [sys.executable, "manage.py", *arguments],
-        cwd=ROOT, env=up.environ, input=given, capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
 
 
 def configure(up: Up, tmp_path: Path, **scaling: Any) -> None:
@@ -48,7 +39,7 @@ def configure(up: Up, tmp_path: Path, **scaling: Any) -> None:
     ]  # fmt: skip
     paper = tmp_path / "scaling.json"  # JSON is YAML
     paper.write_text(json.dumps({"apiVersion": "quartermaster/v1", "kind": "List", "items": items}))
-    manage(up, "apply", "-f", str(paper), "--yes")
+    up.manage("apply", "-f", str(paper), "--yes")
 
 
 class Load:
@@ -123,7 +114,7 @@ async def test_replicas_follow_a_load_that_triples_and_no_request_is_lost_when_t
             upCooldownSeconds=COOLDOWN_S, downCooldownSeconds=COOLDOWN_S * 1.5, headroom=0.2,
         )  # fmt: skip
         pool = up.demo()["pool"]
-        token = (await asyncio.to_thread(manage, up, "token", "admin")).split()[-1]
+        token = (await asyncio.to_thread(up.manage, "token", "admin")).split()[-1]
         headers = {"authorization": f"Bearer {token}"}
         timeout = aiohttp.ClientTimeout(total=120)
         async with aiohttp.ClientSession(timeout=timeout) as http:

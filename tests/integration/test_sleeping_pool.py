@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from scheduling.core.types import BackendSpec, PoolSpec
+from scheduling.core.types import BackendSpec, PoolSpec, ScalingMode, ScalingSpec
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
@@ -85,6 +85,7 @@ async def test_who_would_not_wait_so_long_is_told_when_to_come_back_and_it_is_wo
         assert refused.status_code == 503
         assert refused.headers["x-quartermaster-reason"] == "waking"
         assert float(refused.headers["retry-after"]) >= 2.0
+        assert int(refused.headers["x-quartermaster-wakes-s"]) >= 2
         assert "asleep and is being woken" in refused.json()["error"]["message"]
         await until(lambda: made.state() == "ready")
         assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
@@ -111,11 +112,16 @@ async def test_requests_for_a_pool_without_any_replica_wait_until_somebody_adds_
             await made.world.configure()
             made.dispatcher.update(catalog_of(pool, made.world.entitlement))
 
-        await now(replace(full, backends=(), wakes_in_s=30.0))
-        await until(lambda: made.telemetry.samples[-1].wakes_in_s == 30.0)
+        to_zero = ScalingSpec(ScalingMode.AUTOMATIC, 0, 1, "local", idle_s=60.0)
+        await now(replace(full, backends=(), wakes_in_s=30.0, scaling=to_zero))
+        await until(lambda: made.telemetry.samples and made.telemetry.samples[-1].wakes_in_s == 30.0)
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
         await until(lambda: made.telemetry.samples[-1].wanted)
         assert sum(made.telemetry.samples[-1].waiting.values()) == 1
-        await now(replace(full, wakes_in_s=30.0))
-        assert (await asked).status_code == 200
+        await now(replace(full, wakes_in_s=30.0, scaling=to_zero))
+        answer = await asked
+        assert answer.status_code == 200
+        assert answer.headers["x-quartermaster-wakes-s"] == "30", "what part of its wait was for"
+        after = await client.post("/v1/chat/completions", json=CHAT)
+        assert "x-quartermaster-wakes-s" not in after.headers
         await until(lambda: not made.telemetry.samples[-1].wakes_in_s)

@@ -14,14 +14,14 @@ from controlplane.kubernetes.resources import RESOURCES
 from tests.support.chart import EVERYTHING, render
 from tests.support.instance import Up
 from tests.support.kubernetes_cluster import Cluster, cluster, missing
-from tests.support.kubernetes_operator import OLDER, OPERATOR, OTHERS, STRANGER, Catalog, operating
+from tests.support.kubernetes_operator import OLDER, OPERATOR, OTHERS, STRANGER, WORKER, Catalog, operating
 
 
 @pytest.fixture(scope="session")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if why := missing():
         pytest.skip(why)
-    with cluster(tmp_path_factory.mktemp("kubernetes"), (OPERATOR, STRANGER)) as found:
+    with cluster(tmp_path_factory.mktemp("kubernetes"), (OPERATOR, WORKER, STRANGER)) as found:
         for name in ("llm", "inference", "research"):
             found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for resource in RESOURCES:

@@ -18,7 +18,7 @@ specs = st.builds(
     lambda low, more, headroom, up, down: ScalingSpec(
         ScalingMode.AUTOMATIC, low, low + more, headroom=headroom, up_cooldown_s=up, down_cooldown_s=down
     ),
-    st.integers(1, 5), st.integers(0, 20), st.floats(0, 1), st.floats(1, 60), st.floats(5, 120),
+    st.integers(0, 5), st.integers(1, 20), st.floats(0, 1), st.floats(1, 60), st.floats(5, 120),
 )  # fmt: skip
 amounts = st.builds(Amounts, st.floats(0, 500), st.floats(0, 2_000_000))
 demands = st.builds(

@@ -84,6 +84,13 @@ class Up:
         """The header that opens the management API to the demo's admin."""
         return {"Authorization": f"Bearer {self.demo()['admin']['token']}"}
 
+    def manage(self, *words, given=""):
+        """What ``manage.py`` prints."""
+        command = [sys.executable, "manage.py", *words]
+        return subprocess.run(
+            command, cwd=self.root, env=self.environ, input=given, capture_output=True, text=True, check=True
+        ).stdout
+
     def pid(self, name):
         return int((self.home / "run" / f"{name}.pid").read_text())
 

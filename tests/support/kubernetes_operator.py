@@ -16,6 +16,7 @@ from tests.support.kubernetes_cluster import Cluster
 from tests.support.ports import free_port
 
 OPERATOR = "llm:qm-quartermaster-operator"
+WORKER = "llm:qm-quartermaster"
 STRANGER = "default:stranger"
 OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}  # the API server of the tests is 1.20
 OTHERS = ("monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1")  # custom resources of other products

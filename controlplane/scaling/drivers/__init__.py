@@ -44,6 +44,10 @@ class Driver(Protocol):
         """Those there are, also such as still start; None where the driver cannot see them: they are registered and
         removed by somebody else, through the management API."""
 
+    def in_turn(self, names: Sequence[str]) -> Sequence[str] | None:
+        """In which order these have to end, where whoever carries it out chooses; None where it ends those it is
+        told."""
+
     def grow(self, order: Order) -> None:
         """Sees to it that there are ``order.replicas``."""
 

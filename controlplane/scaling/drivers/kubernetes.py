@@ -1,16 +1,20 @@
-"""Replicas of a Deployment, through the Kubernetes API with the token of our own pod.
+"""Replicas of a Deployment or LeaderWorkerSet, through the Kubernetes API with the token of our own pod.
 
 Growing patches the ``scale`` subresource. Every running pod that the Deployment selects is a backend, by its address;
 one that still starts is a backend as well and gets work once it has generated a token. Before shrinking, the pods that
 have drained get the lowest ``pod-deletion-cost``, so that the controller ends those and no others.
 
-Rights needed in the Deployment's namespace: get on deployments; get and patch on deployments/scale; list and patch on
+A LeaderWorkerSet's groups end from the highest index down, whatever anybody says: its replicas drain in that order. Its
+backends are the leader pods.
+
+Rights needed in their namespace: get on deployments (leaderworkersets); get and patch on their scale; list and patch on
 pods (``docs/guide/scaling.md`` has the Role).
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +28,10 @@ from scheduling.core.types import PoolSpec
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 COST = "controller.kubernetes.io/pod-deletion-cost"
 FIRST_TO_GO = "-1000"
+LEADERS = {  # of a LeaderWorkerSet's pods, only the leader of a group answers requests
+    "leaderworkerset.sigs.k8s.io/name": "{name}",
+    "leaderworkerset.sigs.k8s.io/worker-index": "0",
+}
 TIMEOUT_S = 10.0
 PAGE = 500
 
@@ -54,11 +62,12 @@ class KubernetesDriver:
     def __init__(self, pool: PoolSpec, cluster: Cluster | None = None) -> None:
         self._cluster = cluster or Cluster.around_us()
         params = pool.scaling.params
-        self._deployment = str(params["deployment"])
+        self._deployment = str(params.get("deployment", ""))
+        self._groups = str(params.get("leader_worker_set", ""))
         self._namespace = str(params.get("namespace") or self._cluster.read("namespace"))
         self._port = int(params.get("port", 8000))
         authorities = self._cluster.account / "ca.crt"
-        self._verify = str(authorities) if authorities.exists() else True
+        self._verify = ssl.create_default_context(cafile=authorities if authorities.exists() else None)
 
     def replicas(self) -> Sequence[Replica]:
         replicas = []
@@ -72,6 +81,9 @@ class KubernetesDriver:
         """Empty while it has no address."""
         address = pod["status"].get("podIP")
         return f"http://{f'[{address}]' if ':' in address else address}:{self._port}" if address else ""
+
+    def in_turn(self, names: Sequence[str]) -> Sequence[str] | None:
+        return sorted(names, key=_index, reverse=True) if self._groups else None
 
     def grow(self, order: Order) -> None:
         if self._scale() < order.replicas:
@@ -91,10 +103,7 @@ class KubernetesDriver:
             self._set_scale(max(0, self._scale() - len(going)))
 
     def _pods(self) -> list[dict[str, Any]]:
-        selector = self._call("GET", self._path())["spec"]["selector"]
-        labels = ",".join(f"{name}={value}" for name, value in sorted(selector.get("matchLabels", {}).items()))
-        if not labels or selector.get("matchExpressions"):
-            raise DriverError(f"Deployment {self._deployment} must select its pods by matchLabels alone")
+        labels = self._labels()
         pods: list[dict[str, Any]] = []
         query = {"labelSelector": labels, "limit": str(PAGE)}
         while True:
@@ -104,7 +113,18 @@ class KubernetesDriver:
             if not query["continue"]:
                 return pods
 
+    def _labels(self) -> str:
+        if self._groups:
+            return ",".join(f"{name}={value.format(name=self._groups)}" for name, value in LEADERS.items())
+        selector = self._call("GET", self._path())["spec"]["selector"]
+        labels = ",".join(f"{name}={value}" for name, value in sorted(selector.get("matchLabels", {}).items()))
+        if not labels or selector.get("matchExpressions"):
+            raise DriverError(f"Deployment {self._deployment} must select its pods by matchLabels alone")
+        return labels
+
     def _path(self) -> str:
+        if self._groups:
+            return f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{self._namespace}/leaderworkersets/{self._groups}"
         return f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{self._deployment}"
 
     def _scale(self) -> int:
@@ -130,6 +150,12 @@ class KubernetesDriver:
             raise DriverError(f"Kubernetes answered {code} to {method} {path}{hint.get(code, '')}") from error
         except (httpx.HTTPError, ValueError) as error:
             raise DriverError(f"Kubernetes does not answer {method} {path} ({type(error).__name__})") from error
+
+
+def _index(name: str) -> int:
+    """Of a group, from its leader's name."""
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 def _name(pod: dict[str, Any]) -> str:

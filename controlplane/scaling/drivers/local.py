@@ -40,6 +40,9 @@ class LocalDriver:
                 continue  # being written, or not ours
         return replicas
 
+    def in_turn(self, names: Sequence[str]) -> None:
+        return None
+
     def grow(self, order: Order) -> None:
         if not (self._home / "run" / SUPPORT).exists():
             raise DriverError(

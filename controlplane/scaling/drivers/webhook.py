@@ -9,6 +9,7 @@ catalog by us.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from django.conf import settings
 
@@ -26,6 +27,9 @@ class WebhookDriver:
         self._pauses_s = pauses_s
 
     def replicas(self) -> list[Replica] | None:
+        return None
+
+    def in_turn(self, names: Sequence[str]) -> None:
         return None
 
     def grow(self, order: Order) -> None:

@@ -134,7 +134,7 @@ export const FIELDS = {
     coefficients: {"kind": "json", "help": "For weight, debt and burst, if they differ from the defaults, such as {\"debt\": 4.0, \"gamma_debt\": 0.7, \"class_weights\": {\"elastic\": 100}}."},
     slo_mean_s: {"kind": "number", "unit": "seconds", "min": 0.001, "help": "What an entitlement's SLO target is compared with in its weight. Empty: the mean over those bound, so that every tenant that joins moves all weights a little."},
     scaling_mode: {"kind": "choice", "required": true, "initial": "off", "options": [{"value": "off", "label": "off"}, {"value": "advise", "label": "advise: proposals are stored and shown, nothing is done"}, {"value": "automatic", "label": "automatic: the driver carries proposals out"}], "help": "What proposals of the planner lead to."},
-    min_replicas: {"kind": "integer", "required": true, "initial": "1", "min": 1, "help": "The planner never proposes fewer."},
+    min_replicas: {"kind": "integer", "required": true, "initial": "1", "min": 0, "help": "The planner never proposes fewer. 0: the pool may sleep without any, and the first request brings one; how long it is idle before, and how long a replica takes, have to be set."},
     max_replicas: {"kind": "integer", "required": true, "initial": "1", "min": 1, "max": 10000, "help": "The planner never proposes more. While scaling is on, it limits what may be reserved."},
     scaling_driver: {"kind": "choice", "initial": "", "options": [{"value": "", "label": "none"}, {"value": "local", "label": "local: processes on the machine of `make up`"}, {"value": "kubernetes", "label": "kubernetes: the scale of a Deployment"}, {"value": "webhook", "label": "webhook: a signed call to your own program"}, {"value": "external", "label": "external: KEDA or an HPA reads the proposed replicas from the API"}], "help": "Who adds and removes replicas."},
     scaling_params: {"kind": "json", "help": "The driver's parameters by name, such as {\"deployment\": \"vllm-llama\"} (docs/guide/scaling.md)."},
@@ -142,6 +142,8 @@ export const FIELDS = {
     scale_up_cooldown_s: {"kind": "number", "required": true, "initial": "30", "unit": "seconds", "min": 1, "max": 86400, "help": "Minimum time between two increases."},
     scale_down_cooldown_s: {"kind": "number", "required": true, "initial": "300", "unit": "seconds", "min": 1, "max": 86400, "help": "Replicas are removed after fewer have sufficed for this long, without another change."},
     drain_limit_s: {"kind": "number", "required": true, "initial": "600", "unit": "seconds", "min": 1, "max": 86400, "help": "A draining replica is stopped after this long, even if requests still run there."},
+    sleep_after_s: {"kind": "number", "unit": "seconds", "min": 10, "max": 2592000, "help": "Without any request for this long, its replicas are removed where min replicas is 0, and else put to sleep if their engines can. Empty: never."},
+    wakes_in_s: {"kind": "number", "unit": "seconds", "min": 1, "max": 3600, "help": "How long it takes until a pool that sleeps serves, until it was seen. Who waits less long is told to come back. Empty: 20 s for engines that sleep."},
   },
   "prices": {
     pool: {"kind": "choice", "required": true, "fixed": true},

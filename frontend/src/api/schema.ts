@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema ceeec49a6d60a15d, body d5013605240751ea
+// schema a4d9479a056eb49c, body 4a73ca90cd7bb4c1
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1498,7 +1498,7 @@ export interface components {
             max_output_tokens: number;
             /** @description The planner never proposes more. While scaling is on, it limits what may be reserved. */
             max_replicas: number;
-            /** @description The planner never proposes fewer. */
+            /** @description The planner never proposes fewer. 0: the pool may sleep without any, and the first request brings one; how long it is idle before, and how long a replica takes, have to be set. */
             min_replicas: number;
             /** @description The model name that clients send. */
             model: string;
@@ -1582,6 +1582,8 @@ export interface components {
             scaling_params: {
                 [key: string]: unknown;
             };
+            /** @description Without any request for this long [s], its replicas are removed where min replicas is 0, and else put to sleep if their engines can. Empty: never. */
+            sleep_after_s: number | null;
             /** @description What an entitlement's SLO target is compared with in its weight [s]. Empty: the mean over those bound, so that every tenant that joins moves all weights a little. */
             slo_mean_s: number | null;
             /** @description Sequences that may run at once, draining backends left out. */
@@ -1594,6 +1596,8 @@ export interface components {
             tokenizer: string;
             /** @description The model name that the engines use. Empty: the same. */
             upstream_model: string;
+            /** @description How long it takes until a pool that sleeps serves [s], until it was seen. Who waits less long is told to come back. Empty: 20 s for engines that sleep. */
+            wakes_in_s: number | null;
         };
         /** @description The waits of a tenant's requests in one pool. */
         PoolWaits: {

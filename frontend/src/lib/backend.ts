@@ -2,7 +2,10 @@
 
 import type { Tone } from "../components/Badge";
 
-export const backendTones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad", asleep: "plain" };
+export const backendTones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad", asleep: "plain", waking: "plain" };
+
+/** Whether it serves nobody on purpose: it sleeps, or starts because its pool slept. */
+export const sleeps = (state: string | undefined): boolean => state === "asleep" || state === "waking";
 
 /** Whether an operator took it out of service, be it still busy or not. */
 export const outOfService = (state: string | undefined): boolean => state === "draining" || state === "drained";

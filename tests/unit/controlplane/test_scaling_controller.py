@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,9 +30,13 @@ class Fleet:
         self.there: list[Replica] = []
         self.orders: list[tuple[str, Order]] = []
         self.broken = ""
+        self.ordered = False
 
     def replicas(self) -> list[Replica]:
         return list(self.there)
+
+    def in_turn(self, names: Sequence[str]) -> Sequence[str] | None:
+        return sorted(names, reverse=True) if self.ordered else None
 
     def grow(self, order: Order) -> None:
         if self.broken:
@@ -203,3 +207,40 @@ def test_a_target_is_not_lost_to_a_later_look() -> None:
     controller(Turn(sample(at_s=NOW + 1), None))
     (turn,) = controller._turns.values()
     assert (turn.target, turn.decision, turn.sample.at_s) == (4, 7, NOW + 1)
+
+
+def test_where_the_cluster_chooses_who_ends_replicas_drain_and_end_in_its_order(
+    pool: Pool, fleet: Fleet, controller: Controller
+) -> None:
+    """Groups of a LeaderWorkerSet end from the last one down: the idle one in front must not end a busy one."""
+    fleet.ordered = True
+    controller.turn(Turn(sample(), 4, decision(1, 4)))
+    first, second, last = names(managed=True)
+    controller.turn(Turn(sample({last: 5}), 2, decision(4, 2)))
+    assert names(leaving_since__isnull=False) == [second, last]
+    for step in range(3):
+        controller.turn(Turn(sample({last: 5}, at_s=NOW + 10 * step), None))
+    assert names(managed=True) == [first, second, last], "the last one runs something"
+    for step in range(2):
+        controller.turn(Turn(sample(at_s=NOW + 100 + 10 * step), None))
+    assert names(managed=True) == [first]
+    assert [r.name for what, o in fleet.orders if what == "shrink" for r in o.remove] == [second, last]
+
+
+def test_a_pool_goes_to_zero_and_comes_back_with_what_a_replica_has(
+    pool: Pool, fleet: Fleet, controller: Controller
+) -> None:
+    pool.min_replicas, pool.sleep_after_s, pool.wakes_in_s = 0, 60.0, 30.0
+    pool.scaling_params = {"slots": 24, "kv_tokens": 90_000}
+    services.save(actor=SYSTEM, instance=pool)
+    services.delete(actor=SYSTEM, instance=pool.backends.get())
+    controller.turn(Turn(sample(), 1, decision(0, 1)))
+    made = Backend.objects.get(pool=pool)
+    assert (made.slots, made.kv_tokens) == (24, 90_000)
+    controller.turn(Turn(sample(at_s=NOW + 1), 0, decision(1, 0)))
+    for step in range(3):
+        controller.turn(Turn(sample(at_s=NOW + 10 + 10 * step), None))
+    assert names() == []
+    assert fleet.there == []
+    controller.turn(Turn(sample(at_s=NOW + 60), 1, decision(0, 1)))
+    assert len(names()) == 1

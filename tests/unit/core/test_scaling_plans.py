@@ -335,11 +335,18 @@ def test_spot_is_no_promise_and_without_scaling_binding_decides(pool: Pool) -> N
     ("values", "said"),
     [
         ({"scaling_mode": "automatic"}, "needs a driver"),
-        ({"scaling_driver": "kubernetes"}, "'deployment' is missing"),
+        ({"scaling_driver": "kubernetes"}, "'deployment' or 'leader_worker_set'"),
         ({"scaling_driver": "local", "scaling_params": {"command": "rm"}}, "there is no 'command'"),
         ({"scaling_driver": "webhook", "scaling_params": {"url": "ftp://x"}}, "must begin with http"),
         ({"scaling_driver": "local", "scaling_params": {"slots": 0}}, "1 or more"),
-        ({"min_replicas": 3, "max_replicas": 2}, "Min replicas"),
+        ({"min_replicas": 3, "max_replicas": 2}, "not less than min replicas"),
+        ({"min_replicas": 0}, "needs both times"),
+        ({"min_replicas": 0, "sleep_after_s": 60.0}, "needs both times"),
+        (
+            {"min_replicas": 0, "sleep_after_s": 60.0, "wakes_in_s": 30.0, "scaling_driver": "local"},
+            "'kv_tokens' is missing",
+        ),
+        ({"sleep_after_s": 1.0}, "10"),
     ],
 )
 def test_scaling_settings_that_make_no_sense_are_refused(pool: Pool, values: dict[str, Any], said: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scheduling.core.types import ScalingMode, ScalingSpec
 from scheduling.dispatch.health import SLEEP_AGAIN_S, WAKE_AGAIN_S
 from scheduling.dispatch.watched import WAKE_S
 from tests.unit.dispatch.test_dispatch_health import Ward, ward
+
+TO_ZERO = ScalingSpec(ScalingMode.AUTOMATIC, 0, 2, "local", idle_s=30.0)
 
 
 @ward
@@ -112,10 +115,52 @@ async def test_an_engine_that_cannot_sleep_serves_on_and_is_left_alone(w: Ward):
 
 @ward
 async def test_a_pool_without_any_replica_that_somebody_adds_to_lets_requests_wait(w: Ward):
-    w.pool = replace(w.pool, backends=(), wakes_in_s=60.0)
-    w.monitor.update(w.pool)
+    full = replace(w.pool, scaling=TO_ZERO, wakes_in_s=60.0)
+    w.monitor.update(replace(full, backends=()))
     await w.live(2)
     assert w.store.waking_ms == 60_000
-    w.monitor.update(replace(w.pool, wakes_in_s=0.0))
+    w.monitor.update(replace(full, backends=(), scaling=ScalingSpec()))
     await w.live(2)
+    assert w.store.waking_ms == 0, "nobody adds one"
+
+
+@ward
+async def test_the_time_until_an_added_replica_serves_runs_down_and_is_known_the_next_time(w: Ward):
+    full = replace(w.pool, scaling=TO_ZERO, wakes_in_s=60.0)
+    w.monitor.update(replace(full, backends=()))
+    await w.live(2)
+    w.monitor.wake(1)
+    await w.live(20)
+    assert 38_000 <= w.store.waking_ms <= 42_000
+    w.engines["b1"].reachable = False
+    w.monitor.update(replace(full, backends=full.backends[:1]))
+    await w.live(10)
+    assert 28_000 <= w.store.waking_ms <= 32_000, "it starts: nothing else has to be said"
+    w.engines["b1"].reachable = True
+    await w.live(5)
+    assert w.state("b1") == "ready"
+    assert w.store.waking_ms == 0
+    w.monitor.update(replace(full, backends=()))
+    await w.live(2)
+    assert 28_000 <= w.store.waking_ms <= 40_000, "as long as it took"
+
+
+@ward
+async def test_a_replica_that_does_not_come_or_has_failed_is_not_called_asleep(w: Ward):
+    full = replace(w.pool, scaling=TO_ZERO, wakes_in_s=10.0)
+    w.monitor.update(replace(full, backends=()))
+    w.monitor.wake(1)
+    await w.live(29)
+    assert w.store.waking_ms > 0
+    await w.live(3)
+    assert w.store.waking_ms == 0, "three times as long as it should take"
+    w.monitor.not_wanted()
+    await w.live(2)
+    assert w.store.waking_ms == 10_000, "who comes next may try again"
+    w.monitor.update(replace(full, backends=full.backends[:1]))
+    await w.live(5)
+    assert w.state("b1") == "ready"
+    w.engines["b1"].reachable = False
+    await w.live(60)
+    assert w.state("b1") == "ejected"
     assert w.store.waking_ms == 0

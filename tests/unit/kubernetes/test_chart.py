@@ -136,7 +136,7 @@ def test_the_scaling_driver_may_do_what_it_does_and_nothing_else() -> None:
     allowed = {(r, v) for rule in roles[0]["rules"] for r in rule["resources"] for v in rule["verbs"]}
     assert allowed == {
         ("deployments", "get"), ("deployments/scale", "get"), ("deployments/scale", "patch"), ("pods", "list"),
-        ("pods", "patch"),
+        ("pods", "patch"), ("leaderworkersets/scale", "get"), ("leaderworkersets/scale", "patch"),
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import { Meter } from "../../components/Meter";
 import { since } from "../../components/Outages";
 import type { BackendFigures, Snapshot } from "../../feed/types";
 import { backendTones } from "../../lib/backend";
+import { asleep } from "./verdict";
 import { age, bytes, count, percent, text } from "../../lib/format";
 
 const SCRAPE_LATE_S = 5;
@@ -79,7 +80,9 @@ export function Backends({ snapshot, unknown }: { snapshot: Snapshot; unknown?: 
         </span>
       </h2>
       {list.length === 0 ? (
-        <p className="panel p-6 text-center text-sm text-soft">This pool has no backend, so nothing can run. Add one vLLM server to it.</p>
+        <p className="panel p-6 text-center text-sm text-soft">
+          {unknown ? `No backend, ${unknown}.` : snapshot.wakes_in_s === undefined ? "This pool has no backend, so nothing can run. Add one vLLM server to it." : `This pool is ${asleep(snapshot.wakes_in_s, snapshot.queue?.depth)}. It has no backend while nobody asks for its model.`}
+        </p>
       ) : (
         <ul className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,21rem),1fr))] gap-2">
           {list.map(([id, backend]) => (

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Point, Snapshot } from "../../feed/types";
-import { attained, change, late, limitsOf, missing, slotsOf, targetsOf } from "./verdict";
+import { asleep, attained, change, late, limitsOf, missing, slotsOf, targetsOf } from "./verdict";
 
 const shot = (changes: Partial<Snapshot>): Snapshot => ({ pool: "llama", seq: 1, at: 1000, ...changes });
 
@@ -8,6 +8,14 @@ it("counts slots as configured, and names the replica that is missing", () => {
   const room = slotsOf(shot({ slots: 16, backends: { "engine-0": { state: "ready", slots: 8 }, "engine-1": { state: "ejected", slots: 8, down_since: 930 }, "engine-2": { state: "ready", slots: 8 } } }));
   expect([room.usable, room.all, room.missing]).toEqual([16, 24, 8]);
   expect(missing(room, 1000)).toBe("16 of 24 slots: engine-1 lost 70 s ago");
+});
+
+it("calls no replica missing that sleeps on purpose, and says how long the next request waits", () => {
+  const room = slotsOf(shot({ wakes_in_s: 30, backends: { "engine-0": { state: "asleep", slots: 8 }, "engine-1": { state: "waking", slots: 8 } } }));
+  expect(room).toMatchObject({ missing: 0, all: 0, wakes: 30 });
+  expect(slotsOf(shot({ backends: { "engine-0": { state: "probing", slots: 8 } } }))).toMatchObject({ missing: 8, wakes: undefined });
+  expect(asleep(30, 0)).toBe("asleep: the next request waits about 30 s");
+  expect(asleep(12, 3)).toBe("waking: serves in about 12 s");
 });
 
 it("leaves members the sum of their own limits", () => {

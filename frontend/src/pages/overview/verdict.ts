@@ -2,6 +2,7 @@
 
 import type { Pick } from "../../charts/columns";
 import type { Point, SloFigures, Snapshot } from "../../feed/types";
+import { sleeps } from "../../lib/backend";
 import { age, count, duration, percent, text } from "../../lib/format";
 
 /** Thresholds of the alert rules that apply to a pool, by kind; the strictest where there are several. */
@@ -52,19 +53,25 @@ export interface Room {
   all: number;
   usable: number;
   missing: number;
+  /** In how many seconds a pool that sleeps is expected to serve. */
+  wakes: number | undefined;
   /** Replicas whose slots are missing, and since when. */
   lost: { id: string; since: number | undefined; drained: boolean }[];
 }
 
 /** Slots of a pool: what is configured, and what of it can be used. Members see the sum of their own limits. */
 export function slotsOf(snapshot: Snapshot): Room {
-  const backends = Object.entries(snapshot.backends ?? {});
-  if (snapshot.scope === "own" || backends.every(([, b]) => b.slots === undefined)) return { all: snapshot.slots ?? 0, usable: snapshot.slots ?? 0, missing: 0, lost: [] };
+  const backends = Object.entries(snapshot.backends ?? {}).filter(([, b]) => !sleeps(b.state));
+  if (snapshot.scope === "own" || backends.every(([, b]) => b.slots === undefined)) return { all: snapshot.slots ?? 0, usable: snapshot.slots ?? 0, missing: 0, wakes: snapshot.wakes_in_s, lost: [] };
   const lost = backends.filter(([, b]) => b.down_since !== undefined || b.unseen_since !== undefined || (b.state !== "ready" && b.state !== "unknown"));
   const all = backends.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
   const gone = lost.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
-  return { all, usable: all - gone, missing: gone, lost: lost.map(([id, b]) => ({ id, since: b.down_since ?? b.unseen_since, drained: b.state === "draining" || b.state === "drained" })) };
+  return { all, usable: all - gone, missing: gone, wakes: snapshot.wakes_in_s, lost: lost.map(([id, b]) => ({ id, since: b.down_since ?? b.unseen_since, drained: b.state === "draining" || b.state === "drained" })) };
 }
+
+/** "asleep: the next request waits about 30 s"; while some wait, that it wakes. */
+export const asleep = (wakes: number, waiting: number | undefined): string =>
+  waiting ? `waking: serves in about ${age(wakes)}` : `asleep: the next request waits about ${age(wakes)}`;
 
 /** "16 of 24 slots: engine-1 lost 70 s ago". */
 export function missing(room: Room, at: number): string {

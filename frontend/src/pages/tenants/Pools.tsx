@@ -8,6 +8,7 @@ import { Segmented } from "../../components/Segmented";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
+import { asleep } from "../overview/verdict";
 import { useCatalog, useSnapshots } from "./data";
 import { Fleet } from "./Fleet";
 import { promise } from "./promise";
@@ -128,8 +129,13 @@ function PoolSetup({ views }: { views: ReactNode }) {
             cell: (row) => {
               const own = backends.filter((b) => b.pool === row.slug);
               const silent = own.filter((b) => b.silent_since).length;
+              const wakes = live.get(row.slug)?.wakes_in_s;
               return own.length === 0 ? (
-                <span className="text-warn">none: nothing can run</span>
+                wakes === undefined ? (
+                  <span className="text-warn">none: nothing can run</span>
+                ) : (
+                  <span className="text-soft">{asleep(wakes, live.get(row.slug)?.queue?.depth)}</span>
+                )
               ) : (
                 <>
                   {own.length}

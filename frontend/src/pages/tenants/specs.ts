@@ -169,6 +169,8 @@ export const poolSpecs: FieldSpec[] = [
   pool("drain_limit_s", "Maximum drain time", { group: "Scaling", explain: seconds }),
   pool("scale_up_cooldown_s", "Cooldown up", { group: "Scaling", explain: seconds }),
   pool("scale_down_cooldown_s", "Cooldown down", { group: "Scaling", explain: seconds }),
+  pool("sleep_after_s", "Sleeps after", { group: "Scaling", explain: seconds, placeholder: "never" }),
+  pool("wakes_in_s", "Wakes in", { group: "Scaling", explain: seconds, placeholder: "20 if its engines sleep" }),
   pool("threshold", "Threshold", { group: "Under contention" }),
   pool("headroom_slots", "Headroom", { group: "Under contention" }),
   pool("slo_mean_s", "Mean SLO", { group: "Under contention" }),
