@@ -216,6 +216,8 @@ def test_filters_narrow_the_list(query: str, count: int, world: worlds.World) ->
         ({"key_id": "k1"}, "ledger_key_received"),
         ({"outcome": "failed", "reason": "backend_lost"}, "ledger_outcome_received"),
         ({"reason": "backend_lost"}, "ledger_outcome_received"),
+        ({"outcome": "failed"}, "ledger_outcome_received"),
+        ({"user": "ada"}, "ledger_user_received"),
     ],
 )
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL plans by how many rows there are")
@@ -224,6 +226,7 @@ def test_a_page_of_the_ledger_is_read_in_the_order_of_an_index(query: dict[str, 
     plan = rows.order_by("-received_at", "-id")[:50].explain()
     assert index in plan
     assert "SCAN" not in plan.replace(f"SCAN telemetry_ledgerentry USING INDEX {index}", "")
+    assert "TEMP B-TREE" not in plan, "it is read in order, not sorted"
 
 
 @pytest.mark.parametrize("query", ["outcome=lost", "reason=x", "from=yesterday", "slo_met=perhaps"])
