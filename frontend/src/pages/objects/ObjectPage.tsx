@@ -98,7 +98,7 @@ export function Past({ filters, pool, events }: PastProps) {
             Requests that ended {since(missing)} are not in the ledger yet and are missing here.
           </p>
         )}
-        <OverTimeCharts filters={asked} now={Math.floor(now / 10) * 10} events={shown ? rows : NOTHING} onZoom={zoomed} onReset={reset} />
+        <OverTimeCharts filters={asked} now={Math.floor(now / 10) * 10} until={missing?.since} events={shown ? rows : NOTHING} onZoom={zoomed} onReset={reset} />
         <div className="mt-3">
           <Explore filters={asked} onChange={change} onKnown={ignored} figures />
         </div>

@@ -7,22 +7,25 @@ import { moment, percent, text } from "../../lib/format";
 import { useDark } from "../../lib/theme";
 import { useExplored } from "../requests/useExplored";
 import { Waiting } from "../tenants/parts";
-import { isWhole, panelsOf } from "./overTime";
+import { endedAt, isWhole, panelsOf } from "./overTime";
 
 interface Props {
   /** Of one object, with its time. */
   filters: Filters;
   now: number;
+  /** From when on nothing reaches the ledger, if that is so. */
+  until: number | undefined;
   events: readonly Happened[];
   onZoom: (from: number, to: number) => void;
   onReset: () => void;
 }
 
 /** An object's requests as lines over the time shown. Drag across one to look closer. */
-export function OverTimeCharts({ filters, now, events, onZoom, onReset }: Props) {
+export function OverTimeCharts({ filters, now, until, events, onZoom, onReset }: Props) {
   const dark = useDark();
   const { data, error } = useExplored(filters, true);
-  const asked = data?.over_time ?? undefined;
+  const told = data?.over_time ?? undefined;
+  const asked = useMemo(() => told && endedAt(told, until), [told, until]);
   const panels = useMemo(() => asked && panelsOf(asked, dark), [asked, dark]);
   const marks = useMemo(() => marksOf(events), [events]);
   if (error) return <p className="text-sm text-bad">The figures over time could not be read: {error.message}</p>;
@@ -34,7 +37,7 @@ export function OverTimeCharts({ filters, now, events, onZoom, onReset }: Props)
         {data!.share < 1 && `Estimated from an even sample of ${text(percent(data!.share))} of the requests. `}
         {!isWhole(asked, now) && data!.searched_to && `Only requests since ${moment(Date.parse(data!.searched_to) / 1000)} were read; before that nothing is drawn. `}
         {marks.length > 0 && "Dashed lines are the events below. "}
-        Drag across a chart to zoom, double-click to go back.
+        Requests are drawn once they ended, when they came; the newest steps miss those that still wait or run. Drag across a chart to zoom, double-click to go back.
       </p>
       <div className="grid grid-cols-1 gap-2 md:grid-cols-2 xl:grid-cols-3">
         {panels.map((panel) => (

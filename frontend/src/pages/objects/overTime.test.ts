@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { isWhole, panelsOf, type OverTime } from "./overTime";
+import { endedAt, isWhole, panelsOf, type OverTime } from "./overTime";
 
 const asked = (changes: Partial<OverTime["figures"]> = {}, known_s = [0, 10, 10, 5]): OverTime => ({
   from: 1000,
@@ -27,4 +27,11 @@ it("a figure that an older server does not send is unknown", () => {
 
 it("what has not passed yet is not missing", () => {
   expect([isWhole(asked(), 1040), isWhole(asked({}, [10, 10, 10, 0]), 1035), isWhole(asked({}, [10, 10, 10, 0]), 1040)]).toEqual([false, true, false]);
+});
+
+it("after the moment from which on nothing is stored, figures are unknown and not zero", () => {
+  const cut = endedAt(asked(), 1025);
+  expect(panel("requests", cut).values).toEqual([[null, 2, null, null]]);
+  expect(panel("waited", cut).values[1]).toEqual([null, 500, null, null]);
+  expect(endedAt(asked(), undefined)).toEqual(asked());
 });

@@ -17,6 +17,17 @@ const perSecond = ({ known_s }: OverTime, column: Column | undefined): Column =>
 /** Whether all steps that have passed are known. */
 export const isWhole = (asked: OverTime, nowS: number): boolean => asked.known_s.every((known, i) => known > 0 || asked.from + (i + 1) * asked.step_s > nowS);
 
+/** Without what lies after a moment from which on nothing reaches the ledger: no requests there are not none. */
+export function endedAt(asked: OverTime, untilS: number | undefined): OverTime {
+  if (untilS === undefined) return asked;
+  const seen = (i: number) => asked.from + (i + 1) * asked.step_s <= untilS;
+  return {
+    ...asked,
+    known_s: asked.known_s.map((known, i) => (seen(i) ? known : 0)),
+    figures: Object.fromEntries(Object.entries(asked.figures).map(([name, column]) => [name, column.map((value, i) => (seen(i) ? value : null))])),
+  };
+}
+
 export function panelsOf(asked: OverTime, dark: boolean): Panel[] {
   const of = (name: string): Column => asked.figures[name] ?? asked.known_s.map(() => null);
   const times = asked.known_s.map((_, i) => asked.from + (i + 0.5) * asked.step_s);
