@@ -10,7 +10,7 @@ SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos faults soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit release-files pin-images secrets clean
+.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit release-files pin-images secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ soak: setup-test ## steady load for long, and what grows: make soak MINUTES=120
 
 fuzz: setup-test ## requests that nobody would write: make fuzz REQUESTS=20000 SEED=7
 	FUZZ_REQUESTS=$(or $(REQUESTS),20000) FUZZ_SEED=$(or $(SEED),1) $(PYTEST) -s tests/integration/test_gateway_fuzz.py $(ARGS)
+	@$(MAKE) --no-print-directory fuzz-rest EXAMPLES=$(or $(EXAMPLES),5)
+
+fuzz-rest: setup-test ## requests drawn from the OpenAPI schema, on PostgreSQL: make fuzz-rest EXAMPLES=5 SEED=7
+	FUZZ_PART=1 FUZZ_EXAMPLES=$(or $(EXAMPLES),1) FUZZ_SEED=$(or $(SEED),1) $(PY) -m tests.support.on_postgresql -s tests/integration/test_rest_fuzz.py $(ARGS)
 
 mutants: setup-test ## break formulas on purpose and see which test notices
 	$(PY) -m tests.support.mutations $(ARGS)

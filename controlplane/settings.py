@@ -300,6 +300,11 @@ SPECTACULAR_SETTINGS = {
         "StudyState": "tenants.models.tuning.StudyState.choices",
     },
     "SERVE_INCLUDE_SCHEMA": False,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "tenants.api.schema.say_optional",
+        "tenants.api.schema.say_trials",
+    ],
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "SWAGGER_UI_DIST": "SIDECAR",
     # A link inside each operation's button is one control in another: a screen reader cannot tell them apart.

@@ -36,13 +36,20 @@ class RoleOfPersonSerializer(serializers.ModelSerializer):
         fields = ["role", "tenant", "from_groups"]
 
 
+class TextOfOther(serializers.CharField):
+    """Of a row that an account may have or not: without one it is empty, not null."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        return super().get_attribute(instance) or ""
+
+
 class PersonSerializer(serializers.ModelSerializer):
     """An account, with what it may do and how it gets in."""
 
     kind = serializers.SerializerMethodField(
         help_text="local: with a password here; provider: through the identity provider; service: a program's."
     )
-    description = serializers.CharField(
+    description = TextOfOther(
         source="service_account.description", read_only=True, default="", help_text="Of a service account."
     )
     active = serializers.BooleanField(source="is_active", read_only=True)
@@ -57,10 +64,10 @@ class PersonSerializer(serializers.ModelSerializer):
         source="identity.checked_at", read_only=True, default=None, allow_null=True,
         help_text="When the identity provider last confirmed them.",
     )  # fmt: skip
-    trouble = serializers.CharField(
+    trouble = TextOfOther(
         source="identity.trouble", read_only=True, default="", help_text="Why it could not be asked since."
     )
-    ended_because = serializers.CharField(
+    ended_because = TextOfOther(
         source="identity.ended_because", read_only=True, default="", help_text="Why the identity provider ended them."
     )
     second_factor = serializers.BooleanField(

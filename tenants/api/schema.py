@@ -22,3 +22,69 @@ class JsonByDefault(OpenApiSerializerFieldExtension):
         if default is dict:
             return {"type": "object", "additionalProperties": {}}
         return {}
+
+
+_ANY = {"type": "object", "additionalProperties": {}}
+_EFFECTS = {
+    "type": "object",
+    "description": "What a change would do, had it not been tried only (`dry_run=true`).",
+    "required": ["pools", "changes"],
+    "properties": {
+        "pools": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["pool", "before", "after", "entitlements"],
+                "properties": {
+                    "pool": {"type": "string"},
+                    "before": {**_ANY, "nullable": True},
+                    "after": {**_ANY, "nullable": True},
+                    "entitlements": {"type": "array", "items": _ANY},
+                },
+            },
+        },
+        "changes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["action", "kind", "object", "before", "after"],
+                "properties": {
+                    "action": {"type": "string"},
+                    "kind": {"type": "string"},
+                    "object": {"type": "string"},
+                    "before": {**_ANY, "nullable": True},
+                    "after": {**_ANY, "nullable": True},
+                },
+            },
+        },
+    },
+}
+
+
+def say_trials(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A change that is only tried is answered 200 with what it would do, whatever it is answered otherwise."""
+    effects = {"$ref": "#/components/schemas/Effects"}
+    result["components"]["schemas"]["Effects"] = _EFFECTS
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            if not any(each["name"] == "dry_run" for each in operation.get("parameters", ())):
+                continue
+            answers = operation["responses"]
+            known = answers.get("200", {}).get("content", {}).get("application/json")
+            if known is None:
+                answers["200"] = {"content": {"application/json": {"schema": effects}}, "description": "Only tried."}
+            else:
+                known["schema"] = {"oneOf": [known["schema"], effects]}
+    return result
+
+
+def say_optional(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Fields that an answer may lack (``x-optional``) are not required of it."""
+    for schema in result["components"]["schemas"].values():
+        optional = schema.get("x-optional", [])
+        if optional and "required" in schema:
+            left = [] if optional is True else [name for name in schema["required"] if name not in optional]
+            schema["required"] = left
+            if not left:
+                del schema["required"]
+    return result

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema a4d9479a056eb49c, body 4a73ca90cd7bb4c1
+// schema d9a45d888db36cfb, body 23f6647bffd7e6be
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -444,6 +444,32 @@ export interface components {
             total: components["schemas"]["HurtInAll"];
             /** @description False: it lasted longer than is summed up. */
             whole: boolean;
+        };
+        /** @description What a change would do, had it not been tried only (`dry_run=true`). */
+        Effects: {
+            changes: {
+                action: string;
+                after: {
+                    [key: string]: unknown;
+                } | null;
+                before: {
+                    [key: string]: unknown;
+                } | null;
+                kind: string;
+                object: string;
+            }[];
+            pools: {
+                after: {
+                    [key: string]: unknown;
+                } | null;
+                before: {
+                    [key: string]: unknown;
+                } | null;
+                entitlements: {
+                    [key: string]: unknown;
+                }[];
+                pool: string;
+            }[];
         };
         /**
          * @description * `vllm` - vllm: vLLM

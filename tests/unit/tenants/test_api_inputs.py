@@ -226,9 +226,9 @@ def places(world: worlds.World) -> dict[str, str]:
     )  # fmt: skip
     Pool.objects.filter(pk=pool.pk).update(scaling_mode="advise", policy="hybrid", policy_params={})
     ScalingState.objects.create(pool="llama", at=now, epoch=1, mode="advise", current=2, wanted=3, reason="up")
-    rule = AlertRule.objects.create(name="a rule", kind="queue", threshold=5)
+    rule = AlertRule.objects.create(name="a rule", kind="queue_age", threshold=5)
     alert = Alert.objects.create(
-        at=now, kind="queue", name="queue", severity="warning", rule=rule, subject="llama", line="deep"
+        at=now, kind="queue_age", name="queue", severity="warning", rule=rule, subject="llama", line="deep"
     )
     api = APIClient()
     api.force_login(world.users["adam"])
@@ -272,6 +272,7 @@ class Tried:
         self._api = api
         self.answers: Counter[int] = Counter()
         self.faults: dict[str, str] = {}  # what went wrong where -> the first request that did it
+        self.last: tuple[dict[str, str], bytes] = ({}, b"")  # headers and body of the last answer
 
     def __call__(self, verb: str, path: str, body: bytes | None = None, **more: Any) -> int:
         raised: list[str] = []
@@ -297,6 +298,7 @@ class Tried:
         finally:
             got_request_exception.disconnect(note)
         status = answer.status_code
+        self.last = (dict(answer.headers), text)
         self.answers[status] += 1
         said = f"{verb} {path[:200]} {(body or b'')[:120]!r} {more or ''} -> {status}"
         if status >= 500:
