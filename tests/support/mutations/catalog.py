@@ -19,6 +19,22 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
+        "asleep-over-reserved-shares",
+        "a pool sleeps although a reserved share there cannot wait for a replica",
+        "scheduling/core/planner.py",
+        "demand.wanted or demand.awake_for or demand.fixed:",
+        "demand.wanted or demand.fixed:",
+        ("tests/unit/core/test_scaling_to_zero.py",),
+    ),
+    Mutation(
+        "failed-replicas-called-asleep",
+        "a pool that may sleep says that it wakes while its replica has failed",
+        "scheduling/dispatch/health.py",
+        'if any(b.state != "probing" for b in self._backends.values() if not b.spec.draining):',
+        "if False:",
+        ("tests/unit/dispatch/test_dispatch_sleep.py",),
+    ),
+    Mutation(
         "the-lab-forgets-who-returns",
         "a simulated pool tells all refused clients the same time",
         "scheduling/simulator/admission.py",
