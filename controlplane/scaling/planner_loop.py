@@ -88,7 +88,8 @@ class Scaler:
         state = self._state_of(sample)
         state.window.look(sample)
         turn = Turn(sample, None)
-        if sample.at_s - state.planned_s >= min(MAX_PLAN_S, max(MIN_PLAN_S, spec.up_cooldown_s / 10)):
+        every_s = MIN_PLAN_S if sample.wanted else min(MAX_PLAN_S, max(MIN_PLAN_S, spec.up_cooldown_s / 10))
+        if sample.at_s - state.planned_s >= every_s:
             state.planned_s = sample.at_s
             turn = self._plan(sample, state, state.window.demand(sample, entitlements))
         if self._carry_out is not None and spec.mode is ScalingMode.AUTOMATIC and spec.driver != EXTERNAL:
