@@ -1,0 +1,106 @@
+"""Each ``kubectl`` command of docs/guide/kubernetes.md, on the real API server. Skipped where there is no kubectl."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+
+from tests.support.instance import ROOT
+from tests.support.kubernetes_cluster import Cluster
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+
+PAGE = (ROOT / "docs" / "guide" / "kubernetes.md").read_text(encoding="utf-8")
+IN_BLOCK = re.compile(r"^(?:    \$ )?(kubectl (?:[^\n\\]|\\\n)*)", re.M)
+IN_LINE = re.compile(r"`(kubectl [^`]+)`")
+NO_KUBELET = "kubectl exec "  # pods do not run here
+
+
+def commands() -> list[str]:
+    """As they are written, whole lines and those within the text."""
+    found = [re.sub(r"\\\n\s*", "", one).split("  #")[0].strip() for one in IN_BLOCK.findall(PAGE)]
+    return sorted({*found, *IN_LINE.findall(PAGE)})
+
+
+def examples(kind: str) -> list[dict[str, object]]:
+    """Whole resources of that kind that the page shows."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
+    whole = [one for block in blocks if "\nkind: " in block for one in yaml.safe_load_all(block)]
+    return [one for one in whole if one["kind"] == kind]
+
+
+@pytest.fixture
+def kubectl(there: Cluster) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    program = os.environ.get("KUBECTL") or shutil.which("kubectl")
+    if not program:
+        pytest.skip("there is no kubectl (KUBECTL names one)")
+    environ = os.environ | {
+        "KUBECONFIG": str(there.kubeconfig()),
+        "PATH": f"{os.path.dirname(program)}:{os.environ['PATH']}",
+    }
+
+    def run(command: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(["sh", "-c", command], cwd=ROOT, env=environ, input=given, capture_output=True, text=True)
+        assert not ran.returncode, (command, ran.stderr)
+        return ran
+
+    yield run
+    there.client.delete("/api/v1/namespaces/docs")
+
+
+def test_the_commands_that_the_page_has_are_known_to_this_test() -> None:
+    """A new one has to be run below."""
+    known = (
+        "kubectl create namespace ",
+        "kubectl -n llm create secret ",
+        "kubectl apply -f ",
+        "kubectl get ",
+        "kubectl describe",
+    )
+    assert [c for c in commands() if not c.startswith((*known, NO_KUBELET))] == []
+    assert len(commands()) >= 6
+
+
+def test_each_command_does_what_the_page_says(
+    there: Cluster, kubectl: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    ours = {c: c.replace("namespace llm", "namespace docs").replace("-n llm", "-n docs") for c in commands()}
+
+    def one(begins: str) -> subprocess.CompletedProcess[str]:
+        [command] = [mine for c, mine in ours.items() if c.startswith(begins)]
+        return kubectl(command)
+
+    assert "namespace/docs created" in one("kubectl create namespace").stdout
+    assert "secret/quartermaster created" in one("kubectl -n llm create secret").stdout
+    secret = there.call("GET", "/api/v1/namespaces/docs/secrets/quartermaster")
+    assert set(secret["data"]) == {"secret-key", "metrics-token", "database-url", "redis-url"}
+    [apply] = [c for c in commands() if c.startswith("kubectl apply -f deploy")]
+    old = int(there.call("GET", "/version")["minor"].rstrip("+")) < 25  # as the page says
+    applied = kubectl(f"{apply} --validate=false" if old else apply).stdout
+    assert len(re.findall(r"customresourcedefinition\S+ (configured|unchanged|created)", applied)) == 8, applied
+
+    [pool], [share] = examples("TokenPool"), examples("TokenEntitlement")
+    made = kubectl("kubectl apply -n docs -f -", yaml.safe_dump_all([pool, share]))
+    assert made.stdout.count(" created") == 2, made.stdout
+    listed = kubectl("kubectl get -n docs tokenentitlements -o wide").stdout.splitlines()
+    shown = next(line for line in PAGE.splitlines() if line.startswith("    NAME "))
+    assert [*shown.split(), "AGE"] == listed[0].split()
+    assert listed[1].split()[0] == share["metadata"]["name"]  # type: ignore[index]
+    [describe] = [c for c in commands() if c.startswith("kubectl describe pod lease-")]
+    there.create(
+        {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lease-search"},
+            "spec": {"containers": [{"name": "lease", "image": "pause"}]},
+        },
+        "docs",
+    )  # fmt: skip
+    described = kubectl(describe.replace("kubectl", "kubectl -n docs").replace("NAME", "search")).stdout
+    assert re.search(r"^Name:\s+lease-search$", described, re.M)
+    deleted = kubectl(f"kubectl delete -n docs tokenentitlement {share['metadata']['name']} --wait=false").stdout  # type: ignore[index]
+    assert "deleted" in deleted
