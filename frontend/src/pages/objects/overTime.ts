@@ -34,6 +34,7 @@ export function panelsOf(asked: OverTime, dark: boolean): Panel[] {
   const [usual, high] = percentileColors(dark);
   const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: readonly (Series & { values: Column })[]): Panel => ({
     ...panel,
+    empty: asked.known_s.every((known) => known > 0) ? panel.empty : "None is known in this time.",
     points: asked.known_s.filter((known) => known > 0).length < 8,
     series: drawn.map(({ label, color }) => ({ label, color })),
     times,
