@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from scheduling.core.calibration import LoggedStep
-from scheduling.core.chunking import next_token_due_s, prefill_budget
+from scheduling.core.chunking import prefill_budget
 from scheduling.core.deadline import prefill_due_s
 from scheduling.core.engine_digest import ARGUMENT, decode, plain
 from scheduling.core.engine_step import Begun, hand_out, last_first, place_among_running, progressed
@@ -211,8 +210,10 @@ class Deciding(_Base):
         if queued is None:
             queued = plain(request.request_id, self.qm_seq, arrival, prompt, bound, request.priority)
         due = prefill_due_s(queued, self.qm_settings.pace_s)
-        if pace is None:
-            pace = inf if due == inf else self.qm_settings.pace_s
+        if due == inf:
+            pace = inf
+        elif pace is None:
+            pace = self.qm_settings.pace_s
         held = request.quartermaster = Held(queued, pace, due, request.priority)
         held.added_s = now
         if self.qm_ranks:
@@ -239,7 +240,7 @@ class Deciding(_Base):
         decodes, kv_dec = 0, 0
         begun: list[EngineRequest] = []
         decoding: list[EngineRequest] = []
-        slacks: list[float] = []
+        due_at: list[float] = []
         for request in self.running:
             if request.is_prefill_chunk:
                 begun.append(request)
@@ -248,15 +249,15 @@ class Deciding(_Base):
             decodes += 1
             kv_dec += request.num_computed_tokens
             held: Held = request.quartermaster
-            if held.pace_s != inf and held.due_s != inf:
-                made = request.num_output_tokens + request.num_output_placeholders
-                slacks.append(next_token_due_s(held.due_s, held.pace_s, made) - free_s)
-        slack = min(slacks, default=inf)
+            pace_s = held.pace_s
+            if pace_s != inf:  # chunking.next_token_due_s, without a call for each of hundreds
+                due_at.append(held.due_s + pace_s * (request.num_output_tokens + request.num_output_placeholders))
+        slack = min(due_at, default=inf) - free_s
         dues = None
         if self.qm_recording is not None:
             dues = [
                 (r.quartermaster.due_s, r.quartermaster.pace_s, r.num_output_tokens + r.num_output_placeholders)
-                for r in decoding if r.quartermaster.pace_s != inf and r.quartermaster.due_s != inf
+                for r in decoding if r.quartermaster.pace_s != inf
             ]  # fmt: skip
         order = self.qm_order
         waiting = len(self.waiting)
@@ -268,9 +269,9 @@ class Deciding(_Base):
 
         def slack_from(seconds: float) -> float:
             nonlocal late
-            slacks.sort()
-            late = bisect_left(slacks, seconds)
-            return slacks[late] if late < len(slacks) else inf
+            left = [due for due in due_at if due >= seconds + free_s]
+            late = len(due_at) - len(left)
+            return min(left, default=inf) - free_s
 
         def room_at(context: int) -> int:
             nonlocal shortened
