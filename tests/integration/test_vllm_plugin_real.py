@@ -106,16 +106,18 @@ def test_it_says_what_it_is_and_that_it_acts(roomy: Plugged) -> None:
 
 
 async def test_the_token_budget_follows_the_slack_and_the_simulator_decides_alike(roomy: Plugged) -> None:
-    chat = replace(CHAT, slo=Slo(ttft_s=1.0, tbt_s=0.08), output=60)
+    chat = replace(
+        CHAT, slo=Slo(ttft_s=1.0, tbt_s=0.01), output=60
+    )  # no engine makes a token beside full steps so soon
     before = roomy.metric("digests_total")
     answers = await drive(roomy.url, MODEL, 8, long=5, chats_per_s=4, chat=chat)
     assert all(answer.completed for answer in answers)
     steps = [row for row in roomy.rows("step") if row["slack_s"] is not None and row["prefill"]]
-    short = [row["budget"] for row in steps if row["slack_s"] < 0.02]
-    ample = [row["budget"] for row in steps if row["slack_s"] > 0.5]
+    full = [row for row in steps if row["budget"] + row["decodes"] == 2048]
+    short = [row for row in steps if row["budget"] + row["decodes"] < 2048]
+    assert full
     assert short
-    assert ample
-    assert max(short) < min(ample)
+    assert max(row["slack_s"] for row in short) < 0.15, "what is due later leaves time for a full step"
     assert roomy.metric("shortened_steps_total") > 0
     assert roomy.metric("prefills_gave_way_total") > 0
     assert roomy.metric("digests_total") - before == len(answers)
