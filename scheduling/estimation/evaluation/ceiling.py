@@ -24,7 +24,7 @@ from skopt.learning import ExtraTreesRegressor
 
 from scheduling.core.estimate.contracts import Prediction, ascending
 from scheduling.core.estimate.distribution import distribution
-from scheduling.estimation.evaluation.methods import Case, Said
+from scheduling.estimation.evaluation.methods import Case, Predicted
 from scheduling.estimation.evaluation.metrics import LEVELS
 from scheduling.estimation.regression import inputs
 
@@ -62,7 +62,7 @@ class Ceiling:
     def expect(self, case: Case) -> Prediction:
         return self._said[id(case.example)]
 
-    def say(self, case: Case) -> Said:
+    def say(self, case: Case) -> Predicted:
         prediction = self.expect(case)
         return prediction.mean, tuple(prediction.quantile(level) for level in LEVELS)
 

@@ -81,7 +81,7 @@ export function Backends({ snapshot, unknown }: { snapshot: Snapshot; unknown?: 
       </h2>
       {list.length === 0 ? (
         <p className="panel p-6 text-center text-sm text-soft">
-          {unknown ? `No backend, ${unknown}.` : snapshot.wakes_in_s === undefined ? "This pool has no backend, so nothing can run. Add one vLLM server to it." : `This pool is ${asleep(snapshot.wakes_in_s, snapshot.queue?.depth)}. It has no backend while nobody asks for its model.`}
+          {unknown ? `No backend, ${unknown}.` : snapshot.wakes_in_s === undefined ? "This pool has no backend, so nothing can run. Add one vLLM server to it." : `This pool is ${asleep(snapshot.wakes_in_s, snapshot.queue?.depth)}. It has no backend until a request for its model comes.`}
         </p>
       ) : (
         <ul className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,21rem),1fr))] gap-2">

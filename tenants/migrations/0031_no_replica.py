@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0032_sleeping_pools'),
+        ('tenants', '0030_sleeping_pools'),
     ]
 
     operations = [
