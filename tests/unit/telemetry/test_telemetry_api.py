@@ -65,6 +65,8 @@ ELSEWHERE = (
     "controlplane.tuning.api",
     "controlplane.lab.api",
     "controlplane.tuning.lengths",
+    "controlplane.signin.api",
+    "controlplane.signin.second_factor",
     "controlplane.signin.views",
     "controlplane.batches.api",
     "controlplane.batches.urls",

@@ -158,6 +158,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("people/{person}/disable", "post"): (_admin_changes(STAFF_SEES), None),
     ("people/{person}/enable", "post"): (_admin_changes(STAFF_SEES), None),
     ("people/{person}/end-sessions", "post"): (_admin_changes(STAFF_SEES), None),
+    ("people/{person}/reset-second-factor", "post"): (_admin_changes(STAFF_SEES), None),
     ("people/{person}/token", "post"): (_admin_changes(STAFF_SEES, 201), {"name": "ci"}),
     ("invitations", "get"): (EVERY_ROLE, None),
     ("invitations", "post"): (ADMIN_MAKES, {"name": "Ada", "role": "member", "tenant": "acme"}),

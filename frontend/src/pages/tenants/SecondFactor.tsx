@@ -113,7 +113,7 @@ export function SecondFactor() {
           onClose={close}
           onRun={async () => go({ at: "app", offer: await send<SecondFactorOffer>("POST", "second-factor/offer", step.again ? { code: typed } : { password: typed }) })}
         >
-          <p>{step.again ? "Enter a code of the present device, or a recovery code." : "Enter your password to go on."}</p>
+          <p>{step.again ? "Enter a code of the present device, or a recovery code." : "Enter your password to continue."}</p>
           <Field label={step.again ? "Code" : "Password"} password={!step.again} value={typed} onChange={setTyped} />
         </Confirm>
       )}
