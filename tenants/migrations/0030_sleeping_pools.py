@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='pool',
             name='wakes_in_s',
-            field=models.FloatField(blank=True, default=None, help_text='How long it takes until a pool that sleeps serves [s], until it was seen. Who waits less long is told to come back. Empty: 20 s for engines that sleep.', null=True, validators=[tenants.validators.finite, django.core.validators.MinValueValidator(1.0), django.core.validators.MaxValueValidator(3600)], verbose_name='wakes in [s]'),
+            field=models.FloatField(blank=True, default=None, help_text='Seconds a sleeping pool takes until it serves; what is measured replaces it. A request that may not wait as long is refused with a time to retry. Empty: 20 s for engines that sleep.', null=True, validators=[tenants.validators.finite, django.core.validators.MinValueValidator(1.0), django.core.validators.MaxValueValidator(3600)], verbose_name='wakes in [s]'),
         ),
         migrations.AlterField(
             model_name='pool',

@@ -278,8 +278,8 @@ class Pool(Named):
         blank=True,
         default=None,
         validators=[finite, MinValueValidator(1.0), MaxValueValidator(3600)],
-        help_text="How long it takes until a pool that sleeps serves [s], until it was seen. Who waits less long is "
-        "told to come back. Empty: 20 s for engines that sleep.",
+        help_text="Seconds a sleeping pool takes until it serves; what is measured replaces it. A request that may not "
+        "wait as long is refused with a time to retry. Empty: 20 s for engines that sleep.",
     )
     drain_limit_s = models.FloatField(
         "longest drain [s]",

@@ -143,7 +143,7 @@ export const FIELDS = {
     scale_down_cooldown_s: {"kind": "number", "required": true, "initial": "300", "unit": "seconds", "min": 1, "max": 86400, "help": "Replicas are removed after fewer have sufficed for this long, without another change."},
     drain_limit_s: {"kind": "number", "required": true, "initial": "600", "unit": "seconds", "min": 1, "max": 86400, "help": "A draining replica is stopped after this long, even if requests still run there."},
     sleep_after_s: {"kind": "number", "unit": "seconds", "min": 10, "max": 2592000, "help": "Without any request for this long, its replicas are removed where min replicas is 0, and else put to sleep if their engines can. Empty: never."},
-    wakes_in_s: {"kind": "number", "unit": "seconds", "min": 1, "max": 3600, "help": "How long it takes until a pool that sleeps serves, until it was seen. Who waits less long is told to come back. Empty: 20 s for engines that sleep."},
+    wakes_in_s: {"kind": "number", "unit": "seconds", "min": 1, "max": 3600, "help": "Seconds a sleeping pool takes until it serves; what is measured replaces it. A request that may not wait as long is refused with a time to retry. Empty: 20 s for engines that sleep."},
   },
   "prices": {
     pool: {"kind": "choice", "required": true, "fixed": true},

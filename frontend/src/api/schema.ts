@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema d9a45d888db36cfb, body 23f6647bffd7e6be
+// schema 11cd45d36538c544, body ad1ae78b2df7937e
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1622,7 +1622,7 @@ export interface components {
             tokenizer: string;
             /** @description The model name that the engines use. Empty: the same. */
             upstream_model: string;
-            /** @description How long it takes until a pool that sleeps serves [s], until it was seen. Who waits less long is told to come back. Empty: 20 s for engines that sleep. */
+            /** @description Seconds a sleeping pool takes until it serves; what is measured replaces it. A request that may not wait as long is refused with a time to retry. Empty: 20 s for engines that sleep. */
             wakes_in_s: number | null;
         };
         /** @description The waits of a tenant's requests in one pool. */
