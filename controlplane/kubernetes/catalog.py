@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import close_old_connections, transaction
+from django.db import transaction
 from django.db.models import Model, ProtectedError
 
 from controlplane.kubernetes import replicas
@@ -21,6 +20,7 @@ from controlplane.kubernetes.resources import RESOURCES, SECRET
 from scheduling.core import capacity
 from tenants import ownership, promises, services
 from tenants.audit import Actor
+from tenants.connections import own_connection
 from tenants.manifest.document import Desired, parse
 from tenants.manifest.kinds import BY_NAME
 from tenants.manifest.plan import apply, plan
@@ -30,20 +30,6 @@ from tenants.models import Backend, Entitlement, Owner, Pool
 ONLY_HERE = {"TokenPool": (replicas.SPEC,), "ApiKey": (SECRET,)}  # fields of a spec that no file has
 FOUND = ("pool", "url", "slots", "kv_tokens")  # what the cluster says of a replica that was found
 ORDER = {resource.kind: at for at, resource in enumerate(RESOURCES)}
-
-
-def fresh(function: Any) -> Any:
-    """A connection that PostgreSQL has closed meanwhile is not used again."""
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        close_old_connections()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            close_old_connections()
-
-    return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +65,7 @@ def actor_of(wanted: Wanted) -> Actor:
     return Actor(f"{wanted.namespace}/{wanted.name}"[:150], ownership.KUBERNETES)
 
 
-@fresh
+@own_connection
 def reconcile(objects: Iterable[Wanted]) -> dict[str, str]:
     """Makes the catalog say what these resources say. By uid: empty, or why it cannot be.
 
@@ -161,7 +147,7 @@ def said(error: ManifestError) -> str:
     return "; ".join(fault.replace(":0: ", ": ") for fault in error.faults)[:1000]
 
 
-@fresh
+@own_connection
 def remove(one: Wanted) -> str:
     """Deletes the row of a resource that is being deleted. Empty, or why it has to stay for now."""
     owner = Owner.objects.filter(kind=one.kind, name=one.name).first()
@@ -208,7 +194,7 @@ class Addition:
     figures: Mapping[str, int]
 
 
-@fresh
+@own_connection
 def known_replicas(one: Wanted) -> tuple[Pool, list[Known]] | None:
     """The pool of a resource and the replicas that were found for it; None where there is no such pool yet."""
     pool = Pool.objects.filter(slug=one.name).first()
@@ -219,7 +205,7 @@ def known_replicas(one: Wanted) -> tuple[Pool, list[Known]] | None:
     return pool, [Known(row.slug, row.url, "draining" in owners[row.slug].attributes) for row in rows]
 
 
-@fresh
+@own_connection
 def keep_replicas(
     one: Wanted, *, add: Iterable[Addition], drain: Iterable[str], resume: Iterable[str], remove: Iterable[str]
 ) -> dict[str, str]:
@@ -284,7 +270,7 @@ class Snapshot:
     reservations: dict[str, Reservation]  # by entitlement
 
 
-@fresh
+@own_connection
 def snapshot() -> Snapshot:
     """States of all pools and entitlements, read in three queries."""
     pools, amounts, reservations, states = {}, {}, {}, {}
@@ -323,7 +309,7 @@ def _shown(amounts: capacity.Amounts) -> dict[str, float]:
     return {names[name]: value for name, value in amounts.as_dict().items()}
 
 
-@fresh
+@own_connection
 def set_leases(found: Mapping[str, tuple[str, str]]) -> None:
     """What the scheduler says of leases: ``services.set_leases``."""
     services.set_leases(found)

@@ -17,9 +17,10 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from controlplane.kubernetes.catalog import Wanted, actor_of, fresh, said
+from controlplane.kubernetes.catalog import Wanted, actor_of, said
 from controlplane.kubernetes.resources import API_VERSION, GROUP, SECRET
 from tenants import keys, services
+from tenants.connections import own_connection
 from tenants.manifest.document import parse
 from tenants.manifest.plan import apply, plan
 from tenants.manifest.reader import ManifestError
@@ -85,7 +86,7 @@ class Place:
         }
 
 
-@fresh
+@own_connection
 def is_due(one: Wanted, place: Place, value: str, annotations: Mapping[str, str]) -> bool:
     """Whether another value has to be made."""
     if not value:
@@ -97,7 +98,7 @@ def is_due(one: Wanted, place: Place, value: str, annotations: Mapping[str, str]
     return bool(row and place.every_s and timezone.now() - row.created_at > timedelta(seconds=place.every_s))
 
 
-@fresh
+@own_connection
 def settle(one: Wanted, place: Place, value: str) -> str:
     """Makes the catalog know this value under its resource's rights and limits; those before it end. The key's id.
 
@@ -174,7 +175,7 @@ def _check(one: Wanted, credential: keys.Credential, row: ApiKey) -> None:
         raise KeyFault(f"{row} was revoked; remove its value from the Secret to have another one made")
 
 
-@fresh
+@own_connection
 def remove(one: Wanted) -> None:
     """Ends the keys of a resource that is being deleted. Their rows stay: records name them."""
     for owner in Owner.objects.filter(kind=KIND, uid=one.uid):
