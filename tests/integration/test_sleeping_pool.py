@@ -122,6 +122,6 @@ async def test_requests_for_a_pool_without_any_replica_wait_until_somebody_adds_
         answer = await asked
         assert answer.status_code == 200
         assert answer.headers["x-quartermaster-wakes-s"] == "30", "what part of its wait was for"
+        await until(lambda: not made.telemetry.samples[-1].wakes_in_s)
         after = await client.post("/v1/chat/completions", json=CHAT)
         assert "x-quartermaster-wakes-s" not in after.headers
-        await until(lambda: not made.telemetry.samples[-1].wakes_in_s)
