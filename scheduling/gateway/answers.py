@@ -355,9 +355,9 @@ def finish_of(reasons: Iterable[str | None]) -> str:
     return "length" if "length" in ends else ends[0] if ends else ""
 
 
-def _with_nulls(usage: Usage, told: Raw) -> bytes:
+def _with_nulls(usage: Usage, reported: Raw) -> bytes:
     """The usage as JSON, with the details that an engine wrote out as null."""
-    body, raw = encode(usage), bytes(told)
+    body, raw = encode(usage), bytes(reported)
     for field in _EMPTY_DETAILS:
         if field in raw:
             body = b"%b,%b}" % (body[:-1], field)

@@ -11,20 +11,20 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Collection
 from typing import Any
-
-import msgspec
 
 from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import trace_line
-from scheduling.core.types import Catalog
+from scheduling.core.types import Catalog, PoolSpec
 from scheduling.gateway.asgi import PEER
 from scheduling.gateway.auth import Access, Keyring, OpensNothing, split_key
 from scheduling.gateway.beside import Hold
 from scheduling.gateway.conclusion import Conclusion, refused, send_answer
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.endpoints import ENDPOINTS
+from scheduling.gateway.dialects import MESSAGES
+from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
 from scheduling.gateway.errors import Answer, Refusal
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.grammar import check_grammar
@@ -34,8 +34,8 @@ from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled
+from scheduling.gateway.model_list import MODELS, list_models, speaks_anthropic
 from scheduling.gateway.open_requests import OpenRequests
-from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.outbox import Outbox
 from scheduling.gateway.ports import GatewayMetrics, Places, Routes
 from scheduling.gateway.prepare import check_choices, choose, parse_as
@@ -59,9 +59,7 @@ log = logging.getLogger(__name__)
 NEW_KEY_WAIT_S = 0.5  # a key made a moment ago elsewhere: one look at the database before it is called unknown
 DRAIN_STEP_S = 0.05
 AFTER_DRAIN_S = 3.0  # for the last words to those that were cut off
-_MODELS = "/v1/models"
 _NO_EXTENSIONS: dict[str, Any] = {}
-_encode = msgspec.json.Encoder().encode
 
 
 def new_request_id(now_s: float) -> str:
@@ -129,6 +127,7 @@ class GatewayApp:
                 self._quotas,
                 self._idempotency,
                 self._storms,
+                self._avoided,
             )
         )
         self._open = OpenRequests(config.max_open_per_key, places)
@@ -216,6 +215,10 @@ class GatewayApp:
         if store is None:
             store = self._stores[pool] = PoolStore(self._resp, pool)
         return store
+
+    def _avoided(self, pool: PoolSpec) -> Collection[str]:
+        """Replicas on which no request of this gateway begins: none."""
+        return ()
 
     def _in_service(self, backend: str) -> bool:
         spec = self._keyring.backends.get(backend)
@@ -479,21 +482,19 @@ class GatewayApp:
             await self._routes.serve(call, access, head)
             return
         if path in QUESTIONS:
+            call.dialect = QUESTIONS[path].dialect
             raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"POST", detail=f"{path} takes POST.")
-        if path != _MODELS and not path.startswith(_MODELS + "/"):
-            raise Refusal(Reason.INVALID_REQUEST, status=404, detail="This path does not exist under /v1.")
+        headers = call.scope["headers"]
+        anthropic = speaks_anthropic(headers)
+        if anthropic or path.startswith(MESSAGES_PATH):
+            call.dialect = MESSAGES
+        if path != MODELS and not path.startswith(MODELS + "/"):
+            raise Refusal(Reason.INVALID_REQUEST, status=404, detail=not_served(path))
         if method not in ("GET", "HEAD"):
-            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"GET, HEAD", detail=f"{_MODELS} takes GET.")
-        head = Head(call.scope["headers"], self.config.max_header_bytes)
-        access = await self._access(head.authorization, call.received_s)
-        cards = {n: ModelCard(n, self._started_s, c.max_model_len, parent=c.parent) for n, c in access.cards().items()}
-        if path == _MODELS:
-            body = _encode(ModelList(list(cards.values())))
-        else:
-            model = path[len(_MODELS) + 1 :]
-            if model not in cards:
-                raise Refusal(Reason.UNKNOWN_MODEL, model=model[:256], param="model")
-            body = _encode(cards[model])
+            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"GET, HEAD", detail=f"{MODELS} takes GET.")
+        access = await self._access(Head(headers, self.config.max_header_bytes).authorization, call.received_s)
+        query = call.scope.get("query_string", b"")
+        body = list_models(path, query, access.cards(), self._started_s, anthropic)
         headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
         call.closed = True
         await send_answer(call, Answer(200, headers, body))

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
+from scheduling.gateway.explain import instead
 from scheduling.gateway.openai_types import Consumed, Count, FromClient, ModelName, NamesUser
 
 MAX_PROMPT = 4096  # characters that lead the model
@@ -25,7 +26,16 @@ class TranscriptionRequest(FromClient, omit_defaults=True, kw_only=True):
     language: Annotated[str, Meta(max_length=32)] | None = None
     prompt: Annotated[str, Meta(max_length=MAX_PROMPT)] | None = None
     hotwords: Annotated[str, Meta(max_length=MAX_PROMPT)] | None = None
-    response_format: Literal["json", "verbose_json"] | None = None
+    response_format: (
+        Annotated[
+            Literal["json", "verbose_json"],
+            instead(
+                {"text": "The text is in the field text of json"}
+                | dict.fromkeys(("srt", "vtt"), "Make subtitles from the segments of verbose_json")
+            ),
+        ]
+        | None
+    ) = None
     timestamp_granularities: Annotated[list[Literal["word", "segment"]], Meta(max_length=2)] | UnsetType = field(
         default=UNSET, name="timestamp_granularities[]"
     )

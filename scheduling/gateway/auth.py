@@ -239,9 +239,9 @@ class Keyring:
         )
 
     def _access(self, key: KeySpec, entitlement_id: str) -> Access:
-        found = self._accesses.get((key.id, entitlement_id))
-        if found is not None:
-            return found
+        cached = self._accesses.get((key.id, entitlement_id))
+        if cached is not None:
+            return cached
         entitlement = self._catalog.entitlements[entitlement_id]
         pool = self._pools[_served(entitlement)]
         limits = self._limits.get(entitlement_id)

@@ -133,8 +133,8 @@ class Beside:
 
     async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
         if any(name == PARTIAL and value == b"true" for name, value in scope["headers"]):
-            said = "Only a part of the body was sent: raise max_request_bytes of with_request_body, and set "
-            await _say(send, 413, said + "allow_partial_message: false.")
+            detail = "Only a part of the body was sent: raise max_request_bytes of with_request_body, and set "
+            await _say(send, 413, detail + "allow_partial_message: false.")
             return
         hold = Hold(self._held_s)
         inner = dict(scope, path=scope["path"][len(CHECK) :], extensions={HOLD: hold})

@@ -78,3 +78,21 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/classify": _CLASSIFY,
 }
 AT_ROOT = frozenset(path for path in ENDPOINTS if not path.startswith("/v1/"))  # the server hands these on as well
+MESSAGES_PATH = "/v1/messages/"
+_UNSERVED = (
+    (
+        ("/v1/responses/", "/v1/conversations", "/v1/chat/completions/"),
+        "Nothing is stored here: send the whole conversation with each request.",
+    ),
+    (
+        (f"{MESSAGES_PATH}batches",),
+        "A batch is made with /v1/files and /v1/batches, of lines for /v1/chat/completions.",
+    ),
+    (("/v1/audio/translations",), "Recordings are written down in their own language, at /v1/audio/transcriptions."),
+)
+
+
+def not_served(path: str) -> str:
+    """What a client is told at a path that is none of ours."""
+    advice = (told for paths, told in _UNSERVED if path.startswith(paths))
+    return f"{path[:100]} is not served here. {next(advice, 'docs/reference/v1.md lists what is.')}"

@@ -94,41 +94,41 @@ _LISTED = {struct for _, struct in SECTIONS}
 
 def bounds(hint: Any) -> str:
     """The limits of a field's value in a few words; empty where the body's size is the only one."""
-    said: list[str] = []
-    _collect(hint, said)
-    return ", ".join(dict.fromkeys(said))
+    phrases: list[str] = []
+    _collect(hint, phrases)
+    return ", ".join(dict.fromkeys(phrases))
 
 
-def _collect(hint: Any, said: list[str]) -> None:
+def _collect(hint: Any, phrases: list[str]) -> None:
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *metas = get_args(hint)
         for meta in metas:
             if isinstance(meta, msgspec.Meta):
-                said += _limits(meta, "entries" if get_origin(inner) in (list, dict) else "characters")
-        _collect(inner, said)
+                phrases += _limits(meta, "entries" if get_origin(inner) in (list, dict) else "characters")
+        _collect(inner, phrases)
     elif origin is Literal:
-        said.append("one of " + " ".join(f"`{value}`" for value in get_args(hint)))
+        phrases.append("one of " + " ".join(f"`{value}`" for value in get_args(hint)))
     else:
         for inner in get_args(hint):
             if not (isinstance(inner, type) and issubclass(inner, FromClient)):
-                _collect(inner, said)
+                _collect(inner, phrases)
 
 
 def _limits(meta: msgspec.Meta, unit: str) -> list[str]:
-    said = []
+    phrases = []
     low = meta.ge if meta.ge is not None else meta.gt
     high = meta.le if meta.le is not None else meta.lt
     if low is not None or high is not None:
         above = "above " if meta.gt is not None else ""
-        said.append(f"{above}{low:,} to {high:,}" if high is not None and low is not None else f"{above}{low}")
+        phrases.append(f"{above}{low:,} to {high:,}" if high is not None and low is not None else f"{above}{low}")
     if meta.max_length is not None:
-        said.append(f"at most {meta.max_length} {unit}")
+        phrases.append(f"at most {meta.max_length} {unit}")
     elif meta.min_length:
-        said.append(f"at least {meta.min_length} {unit}")
+        phrases.append(f"at least {meta.min_length} {unit}")
     if meta.pattern is not None:
-        said.append("matches `" + meta.pattern.replace("|", "\\|") + "`")
-    return said
+        phrases.append("matches `" + meta.pattern.replace("|", "\\|") + "`")
+    return phrases
 
 
 def _row(name: str, hint: Any) -> str:

@@ -24,6 +24,7 @@ from scheduling.core.estimate.chain import Chain, Outlook, TenantChain
 from scheduling.core.estimate.contracts import PromptFacts
 from scheduling.core.estimate.features import COUNT as FEATURES
 from scheduling.core.estimate.features import features
+from scheduling.core.estimate.others import KINDS, Others
 from scheduling.core.estimate.shares import Shares
 from scheduling.core.types import Catalog, PoolSpec, PredictorMode
 from scheduling.estimation.embedding import Embedder, Vector, pack, unpack
@@ -81,6 +82,7 @@ class _Ended:
             facts.application, facts.tenant, facts.model, facts.category, round(facts.input_tokens), self.actual,
             self.cut, forecast.prediction.source, forecast.raw_p90,
             b"" if facts.embedding is None else pack(facts.embedding), facts.features,
+            forecast.heard.scored_by() if facts.features else None,
         )  # fmt: skip
 
 
@@ -214,7 +216,10 @@ class PoolForecasts:
                 seen.application, seen.tenant, seen.model, seen.category, seen.input_tokens, None, vector,
                 seen.features if len(seen.features) == FEATURES else b"",  # another version's say something else
             )  # fmt: skip
-            self.chain.observe(facts, seen.actual, cut=seen.cut, source=seen.source, raw_p90=seen.raw_p90)
+            self.chain.observe(
+                facts, seen.actual, cut=seen.cut, source=seen.source, raw_p90=seen.raw_p90,
+                others=None if seen.others is None or not 0 <= seen.others[0] < KINDS else Others(*seen.others),
+            )  # fmt: skip
             self.learned += 1
 
     def drift(self) -> bytes:

@@ -98,7 +98,9 @@ class InFlight:
 
     def _move_off(self, backend: str, only: set[tuple[str, str]] | None = None) -> None:
         for submitted in self.calls.values():
-            concerned = submitted.backend == backend and (only is None or (submitted.id, backend) in only)
+            concerned = backend in (submitted.backend, submitted.prefill_at) and (
+                only is None or (submitted.id, backend) in only
+            )
             if concerned and not submitted.call.responding and not submitted.moving:
                 submitted.call.interrupt(Reason.BACKEND_LOST)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.limits import LIMITED, limit_of, read_limits
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec, EntitlementSpec
+from scheduling.core.types import BackendSpec, EntitlementSpec, PoolSpec
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.auth import Access, Keyring
@@ -36,7 +36,9 @@ from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import REPLAYED, Idempotency
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
+from scheduling.gateway.legs import prefill_elsewhere
 from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.prefill_leg import needs_leg
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble, Relay, answer_headers
@@ -46,7 +48,13 @@ from scheduling.gateway.storms import Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.gateway.users import limits_text
 from scheduling.state.store import PoolStore
-from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, StateError, StateUnavailable
+from scheduling.state.types import (
+    Admission,
+    AdmissionStatus,
+    RequestFacts,
+    StateError,
+    StateUnavailable,
+)
 
 CALIBRATIONS_KEPT = 10_000  # of a tenant in a pool each; the oldest go first
 MAX_ATTEMPTS = 4  # of a request that its replicas fail
@@ -72,6 +80,7 @@ class Services:
     quotas: Quotas
     idempotency: Idempotency
     storms: Storms
+    avoided: Callable[[PoolSpec], Collection[str]]  # replicas that its requests leave to others
 
 
 class Lifecycle:
@@ -90,6 +99,7 @@ class Lifecycle:
         self._quotas = services.quotas
         self._idempotency = services.idempotency
         self._storms = services.storms
+        self._avoided = services.avoided
         self.attempts = AttemptCounts()
         self._relay = Relay(
             services.config, services.upstream, services.metrics, self.attempts, FirstTokens(services.stores)
@@ -275,6 +285,7 @@ class Lifecycle:
                 estimated.body_bytes,
                 estimated.facts,
                 sent_s=call.now_s(),
+                avoid=self._avoided(access.pool),
             )
         except StateUnavailable:
             raise Refusal(Reason.STATE_UNAVAILABLE) from None
@@ -344,11 +355,15 @@ class Lifecycle:
         call = submitted.call
         while True:
             try:
-                spec, hold = await self._spec(submitted), call.hold
+                spec, hold = await self._spec(submitted.backend), call.hold
                 if hold is not None:
                     reason: Reason = await hold.run(submitted, spec)
                     return reason
-                return await self._relay.run(submitted, spec, body)
+                handed = body
+                if needs_leg(submitted.estimated, spec):
+                    store = self._stores(submitted.access.pool.id)
+                    handed = await prefill_elsewhere(submitted, body, store, self._relay, self._spec)
+                return await self._relay.run(submitted, spec, handed)
             except EngineTrouble as exc:
                 trouble = exc
             except asyncio.CancelledError:
@@ -370,23 +385,25 @@ class Lifecycle:
                 raise trouble
             await self._move(submitted, trouble)
 
-    async def _spec(self, submitted: Submitted) -> BackendSpec:
-        spec = self._keyring().backends.get(submitted.backend)
+    async def _spec(self, replica: str) -> BackendSpec:
+        spec = self._keyring().backends.get(replica)
         if spec is None:
             await self._catalog.refreshed(CATALOG_WAIT_S)
-            spec = self._keyring().backends.get(submitted.backend)
+            spec = self._keyring().backends.get(replica)
             if spec is None:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the replica is not configured", suspect=False)
         return spec
 
     async def _move(self, submitted: Submitted, trouble: EngineTrouble) -> None:
-        access, estimated = submitted.access, submitted.estimated
+        access, estimated, at = submitted.access, submitted.estimated, submitted.at
         # with one replica only, the choice is between it and nothing
         exclude = submitted.backend if len(access.pool.backends) > 1 or trouble.lacks else ""
+        if submitted.prefill_at:  # the replica that would have written the answer did not fail
+            submitted.prefill_failed, submitted.prefill_at, exclude = submitted.prefill_at, "", ""
         submitted.moving = True
         try:
             if trouble.lacks:  # before the leader hears of a request that waits for it
-                await self._stores(access.pool.id).suspect(submitted.backend, trouble.why)
+                await self._stores(access.pool.id).suspect(at, trouble.why)
             admission = await self._stores(access.pool.id).requeue(
                 submitted.queued_request(),
                 estimated.body_bytes,
@@ -408,13 +425,13 @@ class Lifecycle:
             return submitted.attempt < MAX_REFUSED
         if trouble.refused:
             return submitted.attempt < MAX_REFUSED
-        if submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(submitted.access.pool.id, submitted.backend):
+        if submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(submitted.access.pool.id, submitted.at):
             return True
         return submitted.attempt == 1 and self._budget.spend(time.monotonic())
 
     def _learn(self, submitted: Submitted, trouble: EngineTrouble) -> None:
         """What an attempt that failed says about its replica: counted, and told at once where that helps."""
-        pool, backend, why = submitted.access.pool.id, submitted.backend, trouble.why
+        pool, backend, why = submitted.access.pool.id, submitted.at, trouble.why
         if trouble.refused:
             pause_s = self.attempts.refused(pool, backend, why, trouble.retry_after_s)
             if pause_s:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw
 
+from scheduling.gateway.explain import instead
 from scheduling.gateway.openai_types import (
     ABSENT,
     IGNORED,
@@ -53,7 +54,17 @@ class Source(FromClient, omit_defaults=True):
 class Block(FromClient, omit_defaults=True):
     """One block of a turn's content, of whichever type."""
 
-    type: Literal["text", "image", "tool_use", "tool_result", "tool_reference", "thinking", "redacted_thinking"]
+    type: Annotated[
+        Literal["text", "image", "tool_use", "tool_result", "tool_reference", "thinking", "redacted_thinking"],
+        instead(
+            {
+                "document": "Documents are not read here: send their text as text, or their pages as images",
+                "container_upload": "Files are not read here: send their text as text, or their pages as images",
+                "search_result": "Send its text as text",
+                "": "What tools of a provider say is read as text only: leave it out, or send it as text",
+            }
+        ),
+    ]
     text: str | None = None
     source: Source | None = None
     id: Annotated[str, Meta(max_length=256)] | None = None
@@ -86,7 +97,7 @@ class ToolOffer(FromClient, omit_defaults=True):
     # consumed
     cache_control: Ignored = IGNORED
     eager_input_streaming: Ignored = IGNORED
-    type: Literal["custom"] | None = None
+    type: Annotated[Literal["custom"], instead(OnlyCustom.why)] | None = None
     # refused
     allowed_callers: OnlyCustom = OnlyCustom.absent
     input_examples: Refused = REFUSED
@@ -97,7 +108,9 @@ class ToolOffer(FromClient, omit_defaults=True):
 
 
 class ToolPick(FromClient, omit_defaults=True):
-    type: Literal["auto", "any", "tool", "none"]
+    type: Annotated[
+        Literal["auto", "any", "tool", "none"], instead({"required": "Say any", "function": "Say tool, with its name"})
+    ]
     name: Name | None = None
     disable_parallel_tool_use: bool | None = None
 

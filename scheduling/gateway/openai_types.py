@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Raw, Struct, field
 
 from scheduling.core.types import MAX_GRAMMAR_BYTES
+from scheduling.gateway.explain import instead
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 ModelName = Annotated[str, Meta(max_length=256)]  # empty: the default of the key's project
@@ -174,13 +175,32 @@ class InputAudio(FromClient):
 
 
 class NoFiles(Refused):
-    why = "Files are not kept here: send text, or media as a data: URL"
+    why = "Files are not read here: send their text, or their pages as image_url parts with data: URLs"
+
+
+class NoAllowedTools(Refused):
+    why = "Offer only these tools in tools, and let tool_choice be auto or required"
+
+
+class NoProviderTools(Refused):
+    why = "Tools that run at a provider are not offered here: describe a function of your own"
+
+
+SAY_TEXT = "Say it in a part of type text"
+SAY_IMAGE = "Send an image_url part with a data: URL"
 
 
 class Part(FromClient, omit_defaults=True):
     """One part of a message's content."""
 
-    type: Literal["text", "refusal", "thinking", "image_url", "input_audio", "audio_url", "video_url"]
+    type: Annotated[
+        Literal["text", "refusal", "thinking", "image_url", "input_audio", "audio_url", "video_url"],
+        instead(
+            dict.fromkeys(("file", "input_file", "document"), NoFiles.why)
+            | dict.fromkeys(("input_text", "output_text"), SAY_TEXT)
+            | dict.fromkeys(("image", "input_image"), SAY_IMAGE)
+        ),
+    ]
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None
@@ -238,19 +258,21 @@ class Function(FromClient, omit_defaults=True):
 
 
 class Tool(FromClient, omit_defaults=True):
-    type: Literal["function"]
+    type: Annotated[Literal["function"], instead(NoProviderTools.why)]
     function: Function
     cache_control: Ignored = IGNORED
-    custom: Refused = REFUSED
+    custom: NoProviderTools = NoProviderTools.absent
 
 
 class NamedFunction(FromClient):
     name: Name
 
 
-class NamedTool(FromClient):
-    type: Literal["function"]
+class NamedTool(FromClient, omit_defaults=True):
+    type: Annotated[Literal["function"], instead({"allowed_tools": NoAllowedTools.why, "custom": NoProviderTools.why})]
     function: NamedFunction
+    allowed_tools: NoAllowedTools = NoAllowedTools.absent
+    custom: NoProviderTools = NoProviderTools.absent
 
 
 class JsonSchema(FromClient, omit_defaults=True):
@@ -261,7 +283,9 @@ class JsonSchema(FromClient, omit_defaults=True):
 
 
 class ResponseFormat(FromClient, omit_defaults=True):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Annotated[
+        Literal["text", "json_object", "json_schema"], instead({"grammar": "Send structured_outputs with a grammar"})
+    ]
     json_schema: JsonSchema | None = None
 
 
@@ -353,7 +377,9 @@ class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Annotated[Literal["none", "auto", "required"], instead({"any": "Say required"})] | NamedTool | None = (
+        None
+    )
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -426,17 +452,3 @@ class TokenizeRequest(FromClient, omit_defaults=True, kw_only=True):
 class DetokenizeRequest(FromClient, omit_defaults=True, kw_only=True):
     model: ModelName = ""
     tokens: Annotated[list[TokenId], Meta(max_length=1_000_000)]
-
-
-class ModelCard(Struct):
-    id: str
-    created: int
-    max_model_len: int
-    object: str = "model"
-    owned_by: str = "quartermaster"
-    parent: str | None = None  # of an adapter: the model that it adapts
-
-
-class ModelList(Struct):
-    data: list[ModelCard]
-    object: str = "list"

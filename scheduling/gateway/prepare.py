@@ -27,6 +27,7 @@ from scheduling.gateway.checks import (
     size_of,
 )
 from scheduling.gateway.errors import Refusal
+from scheduling.gateway.explain import MAX_MESSAGE_CHARS, UNKNOWN, explained
 from scheduling.gateway.media import inline_tokens, linked_tokens
 from scheduling.gateway.openai_types import (
     ABSENT,
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from scheduling.gateway.auth import Access
 
 MESSAGE_TOKENS = 4  # a chat template's frame around one message
-MAX_MESSAGE_CHARS, MAX_PATH_CHARS = 300, 200  # characters of a parser's message that a client sees
 MAX_PARTS = 65_536  # strings, objects and arrays of a body: each costs the parser 0.4 us, while every stream waits
-
-UNKNOWN = "Object contains unknown field `"  # how the parser begins to say so
 
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -130,9 +128,10 @@ def renamed(body: bytes, name: str, again: str) -> bytes:
 class Form(Generic[T]):
     """A kind of body: how it is decoded, and which names it knows."""
 
-    __slots__ = ("decode", "names")
+    __slots__ = ("decode", "kind", "names")
 
     def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
         self.decode: Callable[[bytes], T] = msgspec.json.Decoder(kind, dec_hook=consume).decode
         self.names = _names(kind)
 
@@ -161,7 +160,7 @@ def parse_as(data: bytes, form: Form[T]) -> T:
                 raise
             return decode(_without_unknown_nulls(data, form.names))
     except msgspec.ValidationError as exc:
-        raise invalid(*explained(str(exc))) from None
+        raise invalid(*explained(str(exc), form.kind)) from None
     except RecursionError:
         raise invalid("The body is nested too deeply.") from None
     except (msgspec.DecodeError, ValueError) as exc:
@@ -178,34 +177,19 @@ def _parts(data: bytes) -> int:
     return strings + outside.count(b"{") + outside.count(b"[")
 
 
-def explained(error: str) -> tuple[str, str | None]:
-    """What a parser said, as a sentence and the path of the field it is about."""
-    message, _, path = error.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
-    if message.startswith(UNKNOWN):
-        name = message.removeprefix(UNKNOWN).rstrip("`")
-        path = f"{path}.{name}" if path else name
-        message = (
-            "This field is not known here and would not reach the model: leave it out "
-            "(docs/reference/v1.md lists them all)"
-        )
-    path = path[:MAX_PATH_CHARS]
-    return (f"{path}: {message[:MAX_MESSAGE_CHARS]}." if path else f"{message[:MAX_MESSAGE_CHARS]}."), path or None
-
-
 _Names = dict[str, "_Names | None"]
 
 
-def _names(struct: type, known: dict[type, _Names] | None = None) -> _Names:
+def _names(struct: type, memo: dict[type, _Names] | None = None) -> _Names:
     """The fields of a struct, and of the structs in them, itself included."""
-    known = {} if known is None else known
-    if struct in known:
-        return known[struct]
+    memo = {} if memo is None else memo
+    if struct in memo:
+        return memo[struct]
     fields: _Names = {}
-    known[struct] = fields
+    memo[struct] = fields
     for name, hint in get_type_hints(struct).items():
         inside = [kind for kind in _kinds(hint) if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
-        fields[name] = _names(inside[0], known) if inside else None
+        fields[name] = _names(inside[0], memo) if inside else None
     return fields
 
 
@@ -241,9 +225,9 @@ def choose(model: str, access: Access) -> Access:
     Raises:
         Refusal: nothing; it is the same whether the model exists for others or not at all.
     """
-    found = access.at(model)
-    if found is not None:
-        return found
+    named = access.at(model)
+    if named is not None:
+        return named
     if not model:
         raise invalid("model is missing. GET /v1/models lists what this key can use.", "model")
     raise Refusal(Reason.UNKNOWN_MODEL, model=model, param="model")

@@ -19,9 +19,10 @@ from scheduling.core.types import PoolSpec
 from scheduling.gateway.answers import FAILED, WRONG, Asked, Broken, Usage, WholeAnswer, broken
 from scheduling.gateway.audio_types import TranscriptionRequest
 from scheduling.gateway.checks import check_bound, invalid
+from scheduling.gateway.explain import explained
 from scheduling.gateway.media import AUDIO_BYTES
 from scheduling.gateway.openai_types import MAX_CHOICES, ChatRequest, Message, consume
-from scheduling.gateway.prepare import MESSAGE_TOKENS, Form, Prepared, explained
+from scheduling.gateway.prepare import MESSAGE_TOKENS, Form, Prepared
 
 TOKENS_PER_S = 25  # that a second of audio is charged as
 PIECE_S = 30  # as vLLM cuts a recording
@@ -60,12 +61,14 @@ class UploadForm(Form[TranscriptionRequest]):
                 raise invalid(f"{name[:100]} is given twice.", name[:100])
             else:
                 values[name] = taken
-        if not values.get("file"):
+        if values.get("file") == b"":
+            raise invalid("The file is empty: send the recording.", "file")
+        if "file" not in values:
             raise invalid("file is missing: send the recording in a field of this name.", "file")
         try:
             return msgspec.convert(values, TranscriptionRequest, strict=False, dec_hook=consume, builtin_types=(bytes,))
         except msgspec.ValidationError as exc:
-            raise invalid(*explained(str(exc))) from None
+            raise invalid(*explained(str(exc), TranscriptionRequest)) from None
 
 
 TRANSCRIPTION_FORM = UploadForm(TranscriptionRequest)

@@ -42,33 +42,33 @@ class Sent(ResponsesRequest, omit_defaults=True, kw_only=True):
     store: bool | None = None  # type: ignore[assignment]
 
 
-def fit_response(said: ResponsesRequest, pool: PoolSpec) -> Prepared:
+def fit_response(sent: ResponsesRequest, pool: PoolSpec) -> Prepared:
     """Checks the request against what the pool serves, and applies the output bound."""
-    check_salt(said.cache_salt, pool)
-    bound = said.max_output_tokens
+    check_salt(sent.cache_salt, pool)
+    bound = sent.max_output_tokens
     check_bound(bound, pool, "max_output_tokens")
-    check_arguments(said.vllm_xargs, said.chat_template_kwargs)
-    if said.stream_options is not None and not said.stream:
+    check_arguments(sent.vllm_xargs, sent.chat_template_kwargs)
+    if sent.stream_options is not None and not sent.stream:
         raise invalid("stream_options is only allowed when stream is true.", "stream_options")
-    schema = said.text.format.schema if said.text is not None and said.text.format is not None else ABSENT
+    schema = sent.text.format.schema if sent.text is not None and sent.text.format is not None else ABSENT
     check_schema(schema, "text.format.schema")
-    check_schema(_json(said), "structured_outputs.json")
-    plain, media = _plain(said)
-    stream = bool(said.stream)
+    check_schema(_json(sent), "structured_outputs.json")
+    plain, media = _plain(sent)
+    stream = bool(sent.stream)
     given = bound is not None
-    values = {name: getattr(said, name) for name in said.__struct_fields__ if name not in ("request_id", "store")}
+    values = {name: getattr(sent, name) for name in sent.__struct_fields__ if name not in ("request_id", "store")}
     body = Sent(**values, store=False)
     body.stream = True if stream else None
     body.stream_options = None
     body.max_output_tokens = bound or pool.default_output_tokens
     return Prepared(
-        body, False, stream, True, body.max_output_tokens, chat_tokens(plain) + media, False, said.priority or 0, given,
-        not media and said.truncation != "auto", plain=plain, media=media, bound_field="max_output_tokens", named=True,
+        body, False, stream, True, body.max_output_tokens, chat_tokens(plain) + media, False, sent.priority or 0, given,
+        not media and sent.truncation != "auto", plain=plain, media=media, bound_field="max_output_tokens", named=True,
     )  # fmt: skip
 
 
-def _json(said: ResponsesRequest) -> Raw:
-    return ABSENT if said.structured_outputs is None else said.structured_outputs.json
+def _json(body: ResponsesRequest) -> Raw:
+    return ABSENT if body.structured_outputs is None else body.structured_outputs.json
 
 
 def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
@@ -92,14 +92,14 @@ def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
 
 def _offers(offers: list[ToolOffer] | None, path: str) -> list[ToolOffer]:
     """Tools, those of namespaces too."""
-    found: list[ToolOffer] = []
+    tools: list[ToolOffer] = []
     for at, offer in enumerate(offers or ()):
-        found.append(offer)
+        tools.append(offer)
         for inner in offer.tools or ():
             if inner.tools is not None:
                 raise invalid(f"{path}[{at}]: A namespace has no namespaces.", f"{path}[{at}].tools")
-            found.append(inner)
-    return found
+            tools.append(inner)
+    return tools
 
 
 def _item(item: Item, path: str) -> tuple[Message, float, int]:

@@ -27,9 +27,10 @@ from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.flow import flow_lines
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
 from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.prefill_leg import MAX_PREFILL_BYTES, prefill_body, read_prefilled, with_transfer
 from scheduling.gateway.prepare import renamed
 from scheduling.gateway.sse import Frames
-from scheduling.gateway.stages import Call, Estimated, Submitted
+from scheduling.gateway.stages import NEVER, Call, Estimated, Submitted
 from scheduling.gateway.upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -90,8 +91,61 @@ class Relay:
     async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
         """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where the
         engine refuses the input."""
-        call, prepared, trace = submitted.call, submitted.estimated.prepared, submitted.estimated.facts.trace
-        endpoint = submitted.estimated.endpoint
+        call, prepared = submitted.call, submitted.estimated.prepared
+        # an engine takes an id once only, and names its answer by it
+        name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
+        if prepared.named and submitted.attempt > 1:
+            body = renamed(body, call.id, name)
+        whole = not prepared.stream
+        limit = self._config.max_answer_bytes if whole else 0
+        try:
+            if not whole:
+                call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
+            connection = await self._ask(submitted, spec, body, name, whole, limit)
+            if whole:
+                return await self._whole(submitted, connection)
+            return await self._stream(submitted, connection)
+        except UpstreamError as exc:
+            if exc.why == TOO_LARGE and not prepared.output_bound:  # vectors: the client chose how many
+                submitted.ran = False
+                raise Refusal(Reason.TOO_LARGE, what="answer", limit=limit) from None
+            raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
+
+    async def prefill(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> bytes:
+        """Has a prefill replica compute the prompt of ``body``, and returns the body for the decode replica, which says
+        where its KV cache is. Raises as :meth:`run` does."""
+        call, pool, prepared = submitted.call, submitted.access.pool.id, submitted.estimated.prepared
+        name = f"{call.id}-p{submitted.attempt}"
+        leg = prefill_body(body, prepared.bound_field)
+        if prepared.named:
+            leg = renamed(leg, call.id, name)
+        call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
+        try:
+            connection = await self._ask(submitted, spec, leg, name, True, MAX_PREFILL_BYTES)
+        except UpstreamError as exc:
+            raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
+        try:
+            answer_id, params = read_prefilled(connection.whole_body())
+        except Broken as exc:
+            self._metrics.answer_rejected(pool, spec.id, BROKEN)
+            raise EngineTrouble(Reason.BACKEND_ERROR, exc.why, suspect=True) from None
+        self._check_own(submitted, connection, answer_id)
+        self._attempts.succeeded(pool, spec.id)
+        connection.release()
+        submitted.connection = None
+        submitted.ran = False  # what the client sees of it has not begun
+        call.limit(Reason.DEADLINE, NEVER)
+        if submitted.prefill:
+            submitted.prefill = 0
+            self._first_tokens.came(pool, call.id, submitted.attempt)
+        return with_transfer(body, params)
+
+    async def _ask(
+        self, submitted: Submitted, spec: BackendSpec, body: bytes, name: str, whole: bool, limit: int
+    ) -> Connection:
+        """Sends one request to an engine, and waits for the head of its answer (``whole``: for all of it), which is not
+        an error."""
+        call, endpoint, trace = submitted.call, submitted.estimated.endpoint, submitted.estimated.facts.trace
         path, content_type = endpoint.upstream, endpoint.content_type
         try:
             backend = self._upstream.backend(spec)
@@ -102,36 +156,18 @@ class Relay:
         more = flow_lines(entitlement.tenant, entitlement.tier.name)
         if trace:
             more += b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
-        # an engine takes an id once only, and names its answer by it
-        name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
-        if prepared.named and submitted.attempt > 1:
-            body = renamed(body, call.id, name)
-        whole = not prepared.stream
-        limit = self._config.max_answer_bytes if whole else 0
-        try:
-            if not whole:
-                call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
+        connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit, content_type=content_type)
+        if connection.status in INPUT_REFUSED and connection.reused:
+            # it names no request, so it may be late and another's: on a new connection it cannot be
+            connection.abort()
             connection = await backend.exchange(
-                path, body, name, more, whole=whole, limit=limit, content_type=content_type
+                path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
             )
-            if connection.status in INPUT_REFUSED and connection.reused:
-                # it names no request, so it may be late and another's: on a new connection it cannot be
-                connection.abort()
-                connection = await backend.exchange(
-                    path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
-                )
-            submitted.connection = connection
-            if connection.status != 200:
-                answer = connection.whole_body() if whole else await _read_error(connection)
-                raise _refused(submitted, connection, answer)
-            if whole:
-                return await self._whole(submitted, connection)
-            return await self._stream(submitted, connection)
-        except UpstreamError as exc:
-            if exc.why == TOO_LARGE and not prepared.output_bound:  # vectors: the client chose how many
-                submitted.ran = False
-                raise Refusal(Reason.TOO_LARGE, what="answer", limit=limit) from None
-            raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
+        submitted.connection = connection
+        if connection.status != 200:
+            answer = connection.whole_body() if whole else await _read_error(connection)
+            raise _refused(submitted, connection, answer)
+        return connection
 
     def _broken(self, submitted: Submitted, why: str, *, suspect: bool = True) -> EngineTrouble:
         self._metrics.answer_rejected(submitted.access.pool.id, submitted.backend, BROKEN)
@@ -141,11 +177,11 @@ class Relay:
         """Whether this is the answer to what was asked; raises :class:`EngineTrouble` where it may be another's."""
         if connection.proves(answer_id):
             return
-        self._metrics.answer_rejected(submitted.access.pool.id, submitted.backend, FOREIGN)
+        self._metrics.answer_rejected(submitted.access.pool.id, submitted.at, FOREIGN)
         log.error(
             "request %s: replica %s gave the answer to another request; it was not passed on",
             submitted.id,
-            submitted.backend,
+            submitted.at,
         )
         raise EngineTrouble(Reason.BACKEND_ERROR, "the answer to another request", suspect=True)
 

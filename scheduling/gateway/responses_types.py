@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw
 
+from scheduling.gateway.explain import instead
 from scheduling.gateway.openai_types import (
     ABSENT,
     IGNORED,
@@ -27,6 +28,8 @@ from scheduling.gateway.openai_types import (
     ModelName,
     Name,
     NamesUser,
+    NoAllowedTools,
+    NoProviderTools,
     NotCounted,
     NotStored,
     NotText,
@@ -45,23 +48,29 @@ class NoStore(Refused):
     why = "Nothing is stored here: send the whole conversation as input"
 
 
-class NoProviderTools(Refused):
-    why = "Tools that run at a provider are not offered here: describe a function of your own"
-
-
 class AtOnce(Consumed):
     only = (False,)
     why = "A response is awaited here: leave it out or say false, or send a batch"
 
 
 class Inline(Refused):
-    why = "Files are not kept here: send an image as a data: URL"
+    why = "Files are not read here: send their text as input_text, or their pages as input_image parts with data: URLs"
 
 
 class ItemPart(FromClient, omit_defaults=True):
     """A part of a message's content, of a reasoning's, or of a tool's output."""
 
-    type: Literal["input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text", "input_image"]
+    type: Annotated[
+        Literal["input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text", "input_image"],
+        instead(
+            {
+                "input_file": Inline.why,
+                "file": Inline.why,
+                "input_audio": NotText.why,
+                "image_url": "Send an input_image part with a data: URL as its image_url",
+            }
+        ),
+    ]
     text: str | None = None
     refusal: str | None = None
     image_url: str | None = None  # a data: URL
@@ -83,9 +92,15 @@ class Item(FromClient, omit_defaults=True):
     """One item of the input, of whichever type."""
 
     type: (
-        Literal[
-            "message", "function_call", "function_call_output", "reasoning", "custom_tool_call",
-            "custom_tool_call_output",
+        Annotated[
+            Literal[
+                "message", "function_call", "function_call_output", "reasoning", "custom_tool_call",
+                "custom_tool_call_output",
+            ],
+            instead({
+                "item_reference": NoStore.why,
+                "": "It belongs to a tool of a provider: leave it out, or say what it told as a message",
+            }),
         ]
         | None
     ) = None  # fmt: skip
@@ -107,7 +122,7 @@ class Item(FromClient, omit_defaults=True):
 
 
 class ToolOffer(FromClient, omit_defaults=True):
-    type: Literal["function", "custom", "namespace"]
+    type: Annotated[Literal["function", "custom", "namespace"], instead(NoProviderTools.why)]
     name: Name
     description: str | None = None
     parameters: Raw = ABSENT  # a JSON schema: passed as it is, bounded in size
@@ -118,8 +133,13 @@ class ToolOffer(FromClient, omit_defaults=True):
 
 
 class ToolPick(FromClient, omit_defaults=True):
-    type: Literal["function", "custom"]
+    type: Annotated[
+        Literal["function", "custom"], instead({"allowed_tools": NoAllowedTools.why, "": NoProviderTools.why})
+    ]
     name: Name
+    # refused
+    mode: NoAllowedTools = NoAllowedTools.absent
+    tools: NoAllowedTools = NoAllowedTools.absent
 
 
 class Reasoning(FromClient, omit_defaults=True):
@@ -163,7 +183,9 @@ class ResponsesRequest(FromClient, omit_defaults=True, kw_only=True):
         | None
     ) = None
     tools: Annotated[list[ToolOffer], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolPick | None = None
+    tool_choice: Annotated[Literal["none", "auto", "required"], instead({"any": "Say required"})] | ToolPick | None = (
+        None
+    )
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None

@@ -194,6 +194,8 @@ class Progress:
     seq: int = 0
     moving: bool = False  # between two attempts
     backend: str = ""
+    prefill_at: str = ""  # the prefill replica that computes its prompt now
+    prefill_failed: str = ""  # the one that failed it
     prefill: int = 0  # what it holds of its replica's prefill credit, as far as is known here [prompt tokens]
     policy: str = ""
     why_there: str = ""
@@ -225,6 +227,11 @@ class Submitted(Progress):
     @property
     def id(self) -> str:
         return self.call.id
+
+    @property
+    def at(self) -> str:
+        """The replica that has it now."""
+        return self.prefill_at or self.backend
 
     def queued_request(self) -> QueuedRequest:
         """The request at the attempt and arrival number that shared state gave it."""

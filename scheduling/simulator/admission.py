@@ -345,8 +345,8 @@ class Admission:
         return tuple(b for b in self.view.backends.values() if b.ready)
 
     def _weight(self, spec: EntitlementSpec) -> float:
-        known = self.view.standings.get(spec.id)
-        return first_weight(spec, self.pool) if known is None else known.weight
+        standing = self.view.standings.get(spec.id)
+        return first_weight(spec, self.pool) if standing is None else standing.weight
 
     def _level(self, share: Share, now_ms: int) -> float:
         spec = share.spec

@@ -220,23 +220,23 @@ class _Windows:
         length = self._ends[None, :] - self._begins[:, None]
         over = np.where(length > 0, load - replicas * length, -inf)
         ratio = np.where(over > SLACK, load / np.maximum(length * replicas, SLACK), 0.0)
-        found: list[tuple[int, int]] = []
+        windows: list[tuple[int, int]] = []
         for place in np.argsort(ratio, axis=None)[::-1]:
             begin, end = divmod(int(place), size[1] - 1)
-            if ratio[begin, end] <= 1.0 + 1e-7 or len(found) == CUTS:
+            if ratio[begin, end] <= 1.0 + 1e-7 or len(windows) == CUTS:
                 break
             if (begin, end) not in taken:
-                found.append((begin, end))
-        return found
+                windows.append((begin, end))
+        return windows
 
     def rows(self, intervals: Sequence[tuple[int, int]]) -> Array:
         """What each job takes of each interval [s]."""
-        made = []
+        rows = []
         for begin, end in intervals:
             inside = self._from >= begin
             work = np.where(inside & (self._first_to <= end), self._prompt, 0.0)
-            made.append(work + np.where(inside & (self._last_to <= end), self._answer, 0.0))
-        return np.array(made)
+            rows.append(work + np.where(inside & (self._last_to <= end), self._answer, 0.0))
+        return np.array(rows)
 
     def capacities(self, intervals: Sequence[tuple[int, int]], replicas: int) -> Array:
         return np.array([replicas * (self._ends[end] - self._begins[begin]) for begin, end in intervals])

@@ -51,7 +51,8 @@ from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import clairvoyant
 from scheduling.simulator.prefix_cache import prefixes_of
-from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, mean, outcomes_of, served
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
@@ -440,21 +441,21 @@ def bounds(case: Case) -> Mapping[str, float]:
     """What no scheduler exceeds [% in time], of all ("") and of each tier (".premium"), as if it had the replicas to
     itself. The same for every policy."""
     prepared = prepare(case)
-    found = {}
+    by_trace = {}
     for suffix in ("", *(f".{tier}" for tier in dict.fromkeys(request.tier for request in prepared.requests))):
         mine = [request for request in prepared.requests if not suffix or request.tier == suffix[1:]]
-        found[suffix] = 100.0 * most_in_time(mine, prepared.config, case.replicas) / len(mine)
-    return found
+        by_trace[suffix] = 100.0 * most_in_time(mine, prepared.config, case.replicas) / len(mine)
+    return by_trace
 
 
 def _of_bound(figures: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float]:
     """``bound`` [% in time that no scheduler exceeds] of all and of each tier, and ``of_bound`` [%]: what of it was
     reached. nan where nothing can be in time."""
-    found: dict[str, float] = {}
+    row: dict[str, float] = {}
     for suffix, share in most.items():
-        found[f"bound{suffix}"] = share
-        found[f"of_bound{suffix}"] = 100.0 * figures[f"kept{suffix}"] / share if share else math.nan
-    return found
+        row[f"bound{suffix}"] = share
+        row[f"of_bound{suffix}"] = 100.0 * figures[f"kept{suffix}"] / share if share else math.nan
+    return row
 
 
 def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -81,7 +81,8 @@ class ContinuousEngine(Intake):
         if room <= 0:
             self._decode(arrival if arrival < horizon else horizon)
         elif room < left:
-            self._chunks(current, room, left, arrival if self._preempts and arrival < horizon else horizon)
+            # A policy hears of an arrival before whatever ends after it: shares count what was there then.
+            self._chunks(current, room, left, arrival if arrival < horizon else horizon)
         else:
             self._fill(current, room, left, admit)
         return True
@@ -265,8 +266,8 @@ class ContinuousEngine(Intake):
         """What policies are told of a running request now: its output moves while it is counted, not visited."""
         if sequence.state != DECODE:
             return self._as_it_is(sequence)
-        made = sequence.generated + self.step_no - sequence.joined_step
-        return progressed(sequence.queued, sequence.prompt, made)
+        generated = sequence.generated + self.step_no - sequence.joined_step
+        return progressed(sequence.queued, sequence.prompt, generated)
 
     def _recompute(self, victim: Sequence) -> None:
         """Takes everything from a running sequence; it waits again and starts from the beginning."""

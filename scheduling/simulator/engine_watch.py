@@ -2,7 +2,8 @@
 
 :class:`scheduling.core.prefill_credit.PrefillCredit` and :class:`scheduling.core.prefill_speed.PrefillSpeed` are fed as
 the leader feeds them: once a second with each engine's counters, and after each decision with whether requests wait for
-nothing but credit.
+nothing but credit. A decode replica's credit is its share of what the prefill replicas have
+(:func:`scheduling.core.legs.share`), as :class:`scheduling.dispatch.phases.Phases` offers it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from scheduling.core.legs import share
 from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.prefill_speed import PrefillSpeed
-from scheduling.core.types import PoolView
+from scheduling.core.types import Phase, PoolView
 from scheduling.simulator.continuous import ContinuousEngine
 
 EVERY_S = 1.0  # between two looks at an engine's counters, as the leader scrapes
@@ -25,6 +27,7 @@ class Watched:
     engine: ContinuousEngine
     budget: int
     credit: int | None
+    phase: Phase = Phase.BOTH
 
 
 class EngineWatch:
@@ -33,6 +36,10 @@ class EngineWatch:
     def __init__(self, engines: Mapping[str, Watched], view: PoolView) -> None:
         self._engines = dict(engines)
         self._view = view
+        self._both, self._prefill, self._decode = (
+            [name for name, each in engines.items() if each.phase is phase]
+            for phase in (Phase.BOTH, Phase.PREFILL, Phase.DECODE)
+        )
         self._prompts = Prompts()
         self._limited = dict.fromkeys(engines, False)
         self._speeds = {name: PrefillSpeed() for name in engines}
@@ -40,20 +47,31 @@ class EngineWatch:
         for name, each in engines.items():
             credit = self._credits[name] = PrefillCredit(prompts=self._prompts)
             credit.set_budget(each.budget)
-            if each.credit is None:
-                view.backends[name].prefill_credit = credit.credit
+        self._show_credits()
 
     def give(self, name: str, credit: int | None) -> None:
         """Another prefill credit for a replica from now on; None: found here."""
         self._engines[name] = replace(self._engines[name], credit=credit)
-        self._view.backends[name].prefill_credit = self._credits[name].credit if credit is None else credit
+        self._show_credits()
+
+    def _show_credits(self) -> None:
+        """As they are granted of."""
+        inforce = {n: self._credits[n].credit if e.credit is None else e.credit for n, e in self._engines.items()}
+        for name in self._both:
+            self._view.backends[name].prefill_credit = inforce[name]
+        for name in self._decode:
+            shared = share((inforce[one] for one in self._prefill), len(self._decode))
+            self._view.backends[name].prefill_credit = shared
 
     def decided(self, waits: bool, prompts: Iterable[int]) -> None:
         """After a decision that granted all it could. ``waits``: a request is left over; ``prompts``: lengths of what
         was granted [tokens]."""
         self._prompts.add(prompts)
-        for name, credit in self._credits.items():
-            self._limited[name] = waits and credit.binds(self._view.backends[name])
+        for name in self._both:
+            self._limited[name] = waits and self._credits[name].binds(self._view.backends[name])
+        lack = [self._credits[name].lacked_at(self._view.backends[name]) for name in self._decode]
+        for name in self._prefill:
+            self._limited[name] = waits and any(lack)
 
     def waiting(self, name: str) -> int:
         """Sequences in an engine's own queue."""
@@ -67,11 +85,11 @@ class EngineWatch:
     def look(self, now_s: float) -> None:
         """Takes every engine's counters, and lets the view have the credits and speeds that follow."""
         for name, each in self._engines.items():
-            engine, credit, seen = each.engine, self._credits[name], self._view.backends[name]
+            engine, credit, seen = each.engine, self._credits[name], self._view.backends.get(name)
             sums = engine.counters
             counted = Counters(now_s, sums.steps, sums.prefill_tokens, sums.output_tokens, self.waiting(name))
             credit.seen(counted, self._limited[name])
             self._speeds[name].seen(counted, self._limited[name])
-            seen.prefill_per_s = self._speeds[name].tokens_per_s
-            if each.credit is None:
-                seen.prefill_credit = credit.credit
+            if seen is not None:
+                seen.prefill_per_s = self._speeds[name].tokens_per_s
+        self._show_credits()

@@ -36,7 +36,7 @@ from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 STAMPS_S = 3.0
 EXPECTED_OUTPUT = 350.0  # tokens, of every answer: nothing is known of its length when it is placed
 
-TOLD = "prefix_affinity, told what caches hold"
+CACHE_ORACLE = "prefix_affinity, told what caches hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ def _run(
 ) -> Row:  # fmt: skip
     caches = [BlockCache(blocks) for _ in range(replicas)]
     hits = [0] * replicas
-    routing = _Told(caches, {request.queued.id: ids[request.index] for request in work}) if name == TOLD else None
+    ids_of = {request.queued.id: ids[request.index] for request in work}
+    routing = _CacheOracle(caches, ids_of) if name == CACHE_ORACLE else None
 
     def cached(number: int, request: SimRequest) -> int:
         tokens = min(caches[number].take(ids[request.index]) * BLOCK_TOKENS, request.input_tokens - 1)
@@ -122,16 +123,16 @@ def _run(
     )  # fmt: skip
 
 
-class _Told:
+class _CacheOracle:
     """The rule of ``prefix_affinity`` over what the caches hold at that moment."""
 
-    name = TOLD
+    name = CACHE_ORACLE
 
     def __init__(self, caches: Sequence[BlockCache], ids: Mapping[str, Sequence[int]]) -> None:
         self._caches = caches
         self._ids = ids
 
-    def router(self) -> _Told:
+    def router(self) -> _CacheOracle:
         return self
 
     def choose(self, request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
@@ -139,9 +140,9 @@ class _Told:
         if not request.prefixes:
             return place(fit)
         skew, points = read_points(request.prefixes)
-        held = (cache.known(self._ids[request.id]) * BLOCK_TOKENS for cache in self._caches)
+        cached = (cache.cached(self._ids[request.id]) * BLOCK_TOKENS for cache in self._caches)
         return place(fit, Warmth(skew, points[0][0], {
-            view.id: worth(tokens, goes_on=True) for view, tokens in zip(fit, held, strict=True)
+            view.id: worth(tokens, goes_on=True) for view, tokens in zip(fit, cached, strict=True)
         }))  # fmt: skip
 
 
@@ -161,7 +162,7 @@ def main() -> None:
         cache_tokens=args.cache,
         rate=args.rate,
         preset=args.preset,
-        names=(*routings(), TOLD),
+        names=(*routings(), CACHE_ORACLE),
     )
     if args.json:
         print(json.dumps({"ideal_hit_rate": ideal, "rows": [asdict(row) for row in rows]}, indent=2))

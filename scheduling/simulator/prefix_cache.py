@@ -22,7 +22,7 @@ class BlockCache:
         self._most = blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
-    def known(self, ids: Sequence[int]) -> int:
+    def cached(self, ids: Sequence[int]) -> int:
         """How many blocks from the beginning are known. It changes nothing."""
         return next((at for at, block in enumerate(ids) if block not in self._blocks), len(ids))
 

@@ -121,7 +121,7 @@ class RecordingError(ValueError):
 
 _TEXT = {f.name for f in fields(Recorded) if f.type == "str"}
 _MAY_LACK = {"wait_s", "ttft_s"}
-_KNOWN = {f.name for f in fields(Recorded)}
+_FIELDS = {f.name for f in fields(Recorded)}
 
 
 def _rows(lines: Iterator[tuple[int, str]], tiers: set[str]) -> Iterator[Recorded]:
@@ -132,7 +132,7 @@ def _rows(lines: Iterator[tuple[int, str]], tiers: set[str]) -> Iterator[Recorde
             raise RecordingError(number, f"{', '.join(sorted(missing))} missing")
         if raw["tier"] not in tiers:
             raise RecordingError(number, f"tier {raw['tier']!r} is not in the head; there are: {', '.join(tiers)}")
-        yield Recorded(**{name: _value(number, name, value) for name, value in raw.items() if name in _KNOWN})
+        yield Recorded(**{name: _value(number, name, value) for name, value in raw.items() if name in _FIELDS})
 
 
 def _value(number: int, name: str, value: object) -> Any:

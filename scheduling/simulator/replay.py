@@ -15,6 +15,9 @@ With an :class:`scheduling.simulator.admission.Admission` a request passes it wh
 at once, waits up to its tier's longest wait, or is refused, and a preemptible one may be ended for an owner. Clients
 come back after their Retry-After up to ``returns`` times. Without one everybody is let in and waits.
 
+Where replicas have phases, the prompt of a request on a decode replica is computed by a prefill replica first
+(:class:`scheduling.simulator.legs.Legs`), and its credit comes back when that is done, of whole answers, too.
+
 With an ``estimator`` what is believed of a request is formed when it arrives, and learned from when it has ended.
 
 Every replica has a prefix cache: what it finds there of a prompt's blocks is not computed. Requests that say nothing of
@@ -24,7 +27,7 @@ their blocks share none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scheduling.core.admission import AdmissionAnswer
 from scheduling.core.compose import Composed
@@ -32,67 +35,34 @@ from scheduling.core.contracts import OrderingPolicy, RoutingPolicy, Served
 from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
 from scheduling.core.entitlement import TICK_S
 from scheduling.core.evictions import entitled_to_room
+from scheduling.core.legs import share
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import read_points
 from scheduling.core.prefill_pace import WHOLE_AT_ONCE, PrefillPace
-from scheduling.core.registry import make_ordering
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step import RESERVED
-from scheduling.core.step_time import StepTime
 from scheduling.core.stuck import stuck
-from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, oldest_waits
+from scheduling.core.types import Grant, Phase, PoolView, QueuedRequest, oldest_waits
 from scheduling.simulator import room
 from scheduling.simulator.admission import Admission, under
-from scheduling.simulator.continuous import ContinuousEngine
-from scheduling.simulator.engine import EngineConfig, Estimator
+from scheduling.simulator.engine import Estimator
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
 from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
 from scheduling.simulator.kernel import NEVER, Kernel, rng, to_fs, to_s
+from scheduling.simulator.legs import Legs
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, outcome_of, refused_outcome
 from scheduling.simulator.workload import SimRequest
 
-FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT, PACED, OVER = range(8)  # ranks of events at one instant
+FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT, PACED, OVER, HANDED = range(9)  # ranks of events at one instant
 NEVER_BACK_S = 120.0  # told to wait for so long, the OpenAI SDK does not come back
 JITTER = 0.25  # of a Retry-After, up and down
 RETRYABLE = frozenset(reason for reason in Reason if reason.ending.retry)
 Setting = Callable[[PoolView], Admission]  # makes a pool's admission from the view of its replicas
 
 Looker = Callable[[float, Sequence[Life], Mapping[str, float]], OrderingPolicy | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One backend: what its engine is, and how much is granted to it at once.
-
-    ``prefill_tokens``: its prefill credit, prompt tokens granted whose first token has not come; 0 is no bound, None
-    is found while it serves, as live. ``order``: how the engine takes what it was granted, an ordering policy by name:
-    "fifo" as vLLM's fcfs does, "priority" as its priority scheduling by the number it is told
-    (:mod:`scheduling.core.engine_order`). ``cache_tokens``: its prefix cache; 0: as large as its KV cache.
-    """
-
-    step_time: StepTime
-    slots: int
-    kv_tokens: int
-    token_budget: int = 2048
-    prefill_tokens: int | None = 0
-    order: str = "fifo"
-    cache_tokens: int = 0
-
-    def engine(self) -> ContinuousEngine:
-        config = EngineConfig(
-            self.step_time,
-            token_budget=self.token_budget,
-            max_seqs=self.slots,
-            kv_tokens=self.kv_tokens,
-            victims="priority" if self.order == "priority" else "tail",
-        )
-        return ContinuousEngine(config, make_ordering(self.order))
-
-    def view(self, name: str) -> BackendView:
-        """The replica as the scheduler sees it, with nothing on it."""
-        return BackendView(name, self.slots, self.kv_tokens, prefill_credit=self.prefill_tokens or 0)
 
 
 class Replay:
@@ -118,7 +88,9 @@ class Replay:
         self._estimator = estimator
         self.engines = [replica.engine() for replica in replicas]
         self.stays: list[Stay] = []  # of all that has ended, in its engine's queue
-        self._view = PoolView({_name(n): replica.view(_name(n)) for n, replica in enumerate(replicas)})
+        self._legs = Legs(replicas, self.engines)
+        self._phases = [replica.phase for replica in replicas]
+        self._view = PoolView({_name(n): replicas[n].view(_name(n)) for n in self._legs.answering})
         self._scheduler = Scheduler(ordering, routing, max_grants=1000, rights=True)
         self._scheduler.headroom = headroom
         self._admission = admission(self._view) if admission is not None else None
@@ -141,7 +113,7 @@ class Replay:
         self._ranks: set[int] = set()
         self._watch = EngineWatch(
             {
-                _name(n): Watched(self.engines[n], replica.token_budget, replica.prefill_tokens)
+                _name(n): Watched(self.engines[n], replica.token_budget, replica.prefill_tokens, replica.phase)
                 for n, replica in enumerate(replicas)
             },
             self._view,
@@ -152,7 +124,9 @@ class Replay:
         self._requests: dict[str, SimRequest] = {}
         self._lives: list[Life] = []
         self._granted = 0
-        self._steps = [replica.token_budget for replica in replicas]
+        prefill_steps = [replica.token_budget for replica in replicas if replica.phase is Phase.PREFILL]
+        shared = share(prefill_steps, self._phases.count(Phase.DECODE))
+        self._steps = [shared if one.phase is Phase.DECODE else one.token_budget for one in replicas]
         self._paces = [PrefillPace() for _ in replicas]
         self._prefill_held = [0] * len(self.engines)  # of each one's prefill credit, by what has no first token
         self._prefill_owned = [0] * len(self.engines)  # of those: by owners of reserved capacity
@@ -188,6 +162,8 @@ class Replay:
                 self._arrive(what)
             elif rank == OVER:
                 self._end_waits()
+            elif rank == HANDED:
+                self._handed_over(what)
             elif rank == LOOK:
                 self._look(what)
             elif rank == COUNT:
@@ -305,25 +281,27 @@ class Replay:
         if request_id not in self._firsts:
             self._give_credit_back(life)
         self._firsts.discard(request_id)
-        self.engines[number].cancel(life)
+        leg = self._legs.end(request_id)
+        in_leg = leg is not None and leg.life is life
+        self.engines[leg.at if leg is not None and in_leg else number].cancel(life)
         room.end(self._view, queued, _name(number))
-        made = life.generated if life.end_fs < 0 else life.sim.output_tokens
-        admission.evicted(request_id, queued.input_tokens + made, self._now_ms)
+        generated = 0 if in_leg else life.generated if life.end_fs < 0 else life.sim.output_tokens
+        admission.evicted(request_id, queued.input_tokens + generated, self._now_ms)
         request = self._requests.pop(request_id)
-        self._count_served(queued, queued.input_tokens, made)
+        self._count_served(queued, queued.input_tokens, generated)
         self._refuse(request, Reason.EVICTED, admission.turn_s())
 
     def _make_room(self, admission: Admission) -> None:
         """Owners whom no replica has room for run in the place of preemptible requests."""
         for queued in entitled_to_room(self._scheduler, self._view):
-            found = admission.make_room(queued)
-            if found is None:
+            room = admission.make_room(queued)
+            if room is None:
                 continue
-            for evicted in found[1]:
+            for evicted in room[1]:
                 self._evict(evicted, admission)
             self._scheduler.withdraw(queued.id)
-            admission.granted(queued.id, found[0], self._now_ms)
-            self._run_at_once(queued, found[0], "a preemptible request made room")
+            admission.granted(queued.id, room[0], self._now_ms)
+            self._run_at_once(queued, room[0], "a preemptible request made room")
 
     # --- who runs
 
@@ -396,18 +374,35 @@ class Replay:
         as_reached = replace(grant.request, arrival_s=self._now_s, seq=self._granted)
         if self._by_priority[number]:  # lower is sooner: all that such an engine knows of the order
             as_reached = replace(as_reached, rank=self._engine_order.priority(grant.request))
-        life = self.engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached))
-        life.replica = number
+        sent, at = replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached), number
+        apart = self._phases[number] is Phase.DECODE
+        if apart:
+            leg = self._legs.begin(sent, number)
+            life, at = leg.life, leg.at
+        else:
+            life = self.engines[number].offer(sent)
+            life.replica = number
         self._running[grant.request.id] = life
         if request.blocks:
-            cached = min(self._caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
+            cached = min(self._caches[at].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
             life.prefilled = cached
             self.cached_tokens += cached
         need = grant.request.prefill_tokens
         self._paces[number].granted(self._prefill_held[number], need, request.whole, self._now_s * 1000.0)
         self._hold(number, grant.request, need)
-        if request.whole:
+        if request.whole and not apart:
             self._unseen[number][grant.request.id] = life
+        self._rouse(at)
+
+    def _handed_over(self, life: Life) -> None:
+        """The KV cache of a prompt has arrived where the answer is written."""
+        if self._legs.of(life) is None:
+            return  # it was evicted meanwhile
+        number, request_id = life.replica, life.sim.queued.id
+        request = replace(self._requests[request_id], arrival_fs=self._kernel.now_fs, queued=life.sim.queued)
+        writes = self.engines[number].offer(request)
+        writes.replica, writes.prefilled = number, request.input_tokens - 1
+        self._running[request_id] = writes
         self._rouse(number)
 
     def _hold(self, number: int, request: QueuedRequest, tokens: int) -> None:
@@ -416,6 +411,9 @@ class Replay:
             self._prefill_owned[number] += tokens
 
     def _first_token(self, life: Life) -> None:
+        if self._legs.of(life) is not None:  # its gateway sees the prompt's end, whatever the answer comes as
+            self._first_tokens_known(life.replica, [life], self._steps[life.replica])
+            return
         request_id = life.sim.queued.id
         if self._running.get(request_id) is not life:
             return  # it was evicted meanwhile
@@ -435,14 +433,14 @@ class Replay:
         for number, backend in enumerate(self._view.backends.values()):
             pace, waiting = self._paces[number], self._watch.waiting(backend.id)
             until_fs = self._kernel.now_fs - to_fs(pace.unseen_ms(0.0, self._steps[number]) / 1000.0)
-            found = [life for life in self._unseen[number].values() if life.sim.arrival_fs < until_fs]
-            done = max(0, len(found) - waiting - (pace.per_ms > 0))
-            kept = found[done : done + 1] if pace.per_ms > 0 else []
+            arrived = [life for life in self._unseen[number].values() if life.sim.arrival_fs < until_fs]
+            done = max(0, len(arrived) - waiting - (pace.per_ms > 0))
+            kept = arrived[done : done + 1] if pace.per_ms > 0 else []
             if done:
-                self._first_tokens_known(number, found[:done], sum(life.sim.queued.prefill_tokens for life in kept))
-            hurry, held = self._watch.hurry(backend.id), self._prefill_held[number]
-            idle = not waiting and found and hurry != 1.0 and len(self._scheduler) > 0
-            if idle and pace.ahead(held, self._steps[number], to_s(self._signal_fs) * 1000.0, now_ms) > 0:
+                self._first_tokens_known(number, arrived[:done], sum(life.sim.queued.prefill_tokens for life in kept))
+            hurry, granted = self._watch.hurry(backend.id), self._prefill_held[number]
+            idle = not waiting and arrived and hurry != 1.0 and len(self._scheduler) > 0
+            if idle and pace.ahead(granted, self._steps[number], to_s(self._signal_fs) * 1000.0, now_ms) > 0:
                 pace.faster(hurry)
 
     def _first_tokens_known(self, number: int, lives: Sequence[Life], begun: int) -> None:
@@ -471,12 +469,13 @@ class Replay:
             self._give_credit_back(life)  # nobody saw its first token
         self._firsts.discard(request_id)
         request = self._requests.pop(request_id)
-        granted_fs = life.sim.arrival_fs
+        leg, sent_fs = self._legs.end(request_id), life.sim.arrival_fs
+        granted_fs = sent_fs if leg is None else leg.life.sim.arrival_fs
         room.end(self._view, request.queued, _name(life.replica))
         self._count_served(request.queued, request.input_tokens, request.output_tokens)
         if self._admission is not None:
             self._admission.ended(request_id, request.input_tokens + request.output_tokens, self._now_ms)
-        self.stays.append(Stay(life.replica, granted_fs, life.start_fs))
+        self.stays.append(Stay(life.replica, sent_fs, life.start_fs))
         life.sim, life.start_fs = request, granted_fs
         self._lives.append(life)
         if self._estimator is not None:
@@ -505,10 +504,15 @@ class Replay:
         engine = self.engines[number]
         goes_on = engine.stretch(self._kernel.next_fs())
         for life in engine.prefilled[self._first_seen[number] :]:
-            self._kernel.post(life.first_fs + self._signal_fs, FIRST, life)
+            if self._phases[number] is not Phase.DECODE:  # there it was known before
+                self._kernel.post(life.first_fs + self._signal_fs, FIRST, life)
         self._first_seen[number] = len(engine.prefilled)
         for life in engine.finished[self._ended_seen[number] :]:
-            self._kernel.post(life.end_fs + self._signal_fs, ENDED, life)
+            if self._phases[number] is not Phase.PREFILL:
+                self._kernel.post(life.end_fs + self._signal_fs, ENDED, life)
+            elif leg := self._legs.of(life):
+                leg.over = True
+                self._kernel.post(life.end_fs + self._legs.on_its_way_fs(leg), HANDED, life)
         self._ended_seen[number] = len(engine.finished)
         if goes_on:
             self._rouse(number)

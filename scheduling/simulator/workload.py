@@ -191,10 +191,12 @@ def quantile_table(name: str) -> tuple[Quantiles, Quantiles]:
 # that of the trace; the others at the 8 k context of Llama 3.
 CODE = (ClippedLognormal(1930, 6251, 7000), ClippedLognormal(8, 43, 1024))
 CONV = (ClippedLognormal(928, 3830, 7000), ClippedLognormal(41, 342, 1024))
+FIRST_TOKEN = Quantiles((1, 1))  # all that a prefill replica writes
 
 LENGTHS: dict[str, Callable[[], tuple[ClippedLognormal | Quantiles, ClippedLognormal | Quantiles]]] = {
     "azure-code": lambda: CODE,
     "azure-conv": lambda: CONV,
+    "azure-conv-prompts": lambda: (CONV[0], FIRST_TOKEN),
     "sharegpt": lambda: quantile_table("sharegpt"),
 }
 

@@ -50,6 +50,8 @@ class Observation(msgspec.Struct, frozen=True, array_like=True):
     raw_p90: float  # what it had said, before calibration
     embedding: bytes = b""
     features: bytes = b""  # ``scheduling.core.estimate.features``; empty from gateways that do not look for them
+    # ``scheduling.core.estimate.others.Others``; None from gateways that do not tell: who learns asks for itself
+    others: tuple[int, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

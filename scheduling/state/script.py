@@ -22,13 +22,13 @@ from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "audit", "debit", "elect", "evict", "finish", "first_tokens", "grant", "look", "pause",
-    "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_ready",
-    "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "view",
+    "admit", "announce", "audit", "debit", "elect", "end_leg", "evict", "finish", "first_tokens", "grant", "look",
+    "pause", "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_prefill",
+    "set_ready", "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "take_leg", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
     "keys", "adapters", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants",
-    "buckets", "limits", "events", "placement", "leaderless",
+    "buckets", "limits", "events", "placement", "leaderless", "legs",
 )  # fmt: skip
 
 # Entered by few calls of the scripts that contain them: what only they use is declared inside them.
@@ -53,7 +53,6 @@ _ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", 
 # may have been pauses, that much is given back.
 REDIS_CLOCK: Final = """local CLOCK = KEYS[1] .. 'clock'
 local state_now
-local function doubted() return tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0 end
 local function now_ms()
   if state_now then return state_now end
   local t = redis.call('TIME')
@@ -63,7 +62,7 @@ local function now_ms()
   local step = seen and now - seen or CLOCK_TICK_MS
   state_now = now
   if step < -CLOCK_TICK_MS or step > CLOCK_GAP_MS then
-    local doubt = math.max(0, doubted() + step)
+    local doubt = math.max(0, (tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0) + step)
     if type(redis.pcall('HSET', CLOCK, 'offset', offset - step, 'doubt', doubt)) ~= 'table' then state_now = seen end
   elseif step >= CLOCK_TICK_MS then
     redis.pcall('HSET', CLOCK, 'seen', now)  -- refused where Redis takes no writes: who only looks is answered still
@@ -72,6 +71,8 @@ local function now_ms()
   end
   return state_now
 end
+"""
+_DOUBTS: Final = """local function doubted() return tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0 end
 local function believe(passed, since)
   local now, doubt = now_ms(), doubted()
   if doubt == 0 then return end
@@ -124,7 +125,9 @@ def load_family(
     clock = f"local CLOCK_TICK_MS, CLOCK_GAP_MS = {CLOCK_TICK_MS}, {gap_ms}\n" + REDIS_CLOCK
     parts = [header, *((at / f"{part}.lua").read_text() for part in shared)]
     bodies = {name: (at / f"{name}.lua").read_text() for name in names}
-    return {name: make_script(name, enclosed(clock, needed_of(parts, body), body)) for name, body in bodies.items()}
+    doubting = {name for name, body in bodies.items() if not _names(body).isdisjoint(("believe", "doubted"))}
+    clocks = {name: clock + _DOUBTS if name in doubting else clock for name in bodies}
+    return {n: make_script(n, enclosed(clocks[n], needed_of(parts, body), body)) for n, body in bodies.items()}
 
 
 def enclosed(clock: str, needed: str, body: str) -> str:
@@ -172,5 +175,5 @@ def _names(text: str) -> set[str]:
 
 def _statements(text: str) -> list[str]:
     """Each with its comment; what stands above the first (what the file is about) is none."""
-    starts = [found.start() for found in _STATEMENT.finditer(text)]
+    starts = [match.start() for match in _STATEMENT.finditer(text)]
     return [text[a:b] for a, b in itertools.pairwise([*starts, len(text)])]

@@ -8,7 +8,7 @@ until then is unknown, and repeating it with the same (request, attempt) is harm
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,12 +92,15 @@ class PoolStore(PoolKeys):
         facts: RequestFacts,
         *,
         sent_s: float = 0.0,
+        avoid: Collection[str] = (),
     ) -> Admission:
         """Grants a free slot or that of a preemptible request, queues, or refuses; a refusal changes nothing.
 
-        ``sent_s``, here and below: now, by the clock of the request's times.
+        ``sent_s``, here and below: now, by the clock of the request's times. ``avoid``: replicas that it leaves to
+        others. For who waits in no queue: there nobody knows of it.
         """
         tier, rights = spec.tier, rights_of(spec)
+        excluded = " ".join((request.exclude_backend, *avoid)) if avoid else request.exclude_backend
         reply = await self._resp.eval(
             self._admit,
             self._prefix,
@@ -107,7 +110,7 @@ class PoolStore(PoolKeys):
                 request.gateway or "-", codec.encode_request(StoredRequest(request, facts, sent_s)), spec.concurrency,
                 1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
                 spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
-                request.exclude_backend, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
+                excluded, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
                 int(rights.evicts), int(rights.baseline), pool.headroom_slots, request.prefill_tokens,
             ),
         )  # fmt: skip
@@ -210,6 +213,17 @@ class PoolStore(PoolKeys):
         for i in range(0, len(words), 2 * BATCH):
             self._resp.tell(self._scripts["first_tokens"], self._prefix, words[i : i + 2 * BATCH])
 
+    async def take_leg(self, request_id: str, attempt: int, tokens: int, exclude: str = "") -> str | None:
+        """The prefill replica that computes the prompt of a lease on a decode replica (:mod:`scheduling.core.legs`);
+        empty: none is ready; None: the lease is not held any more."""
+        replica = (await self._eval("take_leg", request_id, attempt, tokens, exclude)).decode()
+        return None if replica == "-" else replica
+
+    def tell_end_leg(self, request_id: str, attempt: int) -> None:
+        """That prompt is computed, or its replica failed. Without waiting for an answer: what is lost ends with the
+        lease."""
+        self._resp.tell(self._scripts["end_leg"], self._prefix, (request_id, attempt))
+
     async def record(self, records: Sequence[LedgerRecord]) -> None:
         """Writes the ledger entries of requests that never had state (refusals), each id once.
 
@@ -302,6 +316,12 @@ class PoolStore(PoolKeys):
         ready, slots, kv, credit, step = offer
         _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, credit, step))
 
+    async def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
+        """The prefill replicas that are ready, with their slots; how many prompts each replica is computing."""
+        words = [word for name, count in sorted(slots.items()) for word in (name, count)]
+        reply = _unfenced(await self._eval("set_prefill", epoch, *words))
+        return {name.decode(): int(count) for name, count in zip(reply[::2], reply[1::2], strict=True)}
+
     async def set_adapters(self, epoch: int, homes: Mapping[str, tuple[bool, Iterable[str]]]) -> None:
         """Of each adapter: whether a replica that lacks it may be asked to load it, and which replicas have it. What is
         not named here no replica has."""
@@ -314,13 +334,13 @@ class PoolStore(PoolKeys):
 
     async def refuse(self, request: QueuedRequest, reason: Reason) -> None:
         """Asks the gateway of a waiting request to end it. A gateway that does not hear lets it wait to its end."""
-        told = codec.encode_refusal(request.id, request.attempt, reason)
-        await self._resp.call(b"PUBLISH", gateway_channel(request.gateway).encode(), told.encode())
+        record = codec.encode_refusal(request.id, request.attempt, reason)
+        await self._resp.call(b"PUBLISH", gateway_channel(request.gateway).encode(), record.encode())
 
     async def completed(self, gateway: str, request_id: str, secret: str, completion: bytes) -> None:
         """Tells the gateway that holds a request of its end."""
-        told = codec.encode_completion(request_id, secret, completion)
-        await self._resp.call(b"PUBLISH", gateway_channel(gateway).encode(), told.encode())
+        record = codec.encode_completion(request_id, secret, completion)
+        await self._resp.call(b"PUBLISH", gateway_channel(gateway).encode(), record.encode())
 
     async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = FASTER) -> int:
         """``waiting`` requests stood in the engine's own queue ``age_s`` ago: whole answers granted there before those

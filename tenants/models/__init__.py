@@ -1,7 +1,8 @@
 """Rows of the catalog. Reads go through ``tenants.access``, writes through ``tenants.services``."""
 
 from tenants.models.accounts import Invitation, ServiceAccount
-from tenants.models.capacity import Adapter, Backend, Pool, ScalingDriver, ScalingMode
+from tenants.models.backends import Backend
+from tenants.models.capacity import Adapter, Pool, ScalingDriver, ScalingMode
 from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier
 from tenants.models.credentials import AccessToken, ApiKey
 from tenants.models.entitlements import Entitlement, EntitlementState, Lease

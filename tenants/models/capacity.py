@@ -1,4 +1,4 @@
-"""Pools (one model behind one capacity) and the engines that make it up."""
+"""Pools (one model behind one capacity) and the adapters of their models."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from tenants.validators import (
     finite,
     model_name_validator,
     validate_aliases,
-    validate_base_url,
     validate_coefficients,
-    validate_http_url,
     validate_modifiers,
     validate_policy_params,
     validate_scaling_params,
@@ -61,6 +59,12 @@ class PrefixCache(models.TextChoices):
     ISOLATED = core.PrefixCache.ISOLATED.value, "isolated: each tenant finds only its own prompts"
     SHARED = core.PrefixCache.SHARED.value, "shared: tenants find each other's prompts, and can time them"
     UNSALTED = core.PrefixCache.UNSALTED.value, "unsalted: for engines that refuse cache_salt; shared if they cache"
+
+
+class Phase(models.TextChoices):
+    BOTH = core.Phase.BOTH.value, "both: prompts and answers"
+    PREFILL = core.Phase.PREFILL.value, "prefill: computes prompts, and hands their KV cache to a decode replica"
+    DECODE = core.Phase.DECODE.value, "decode: takes that KV cache and writes the answer"
 
 
 class Pool(Named):
@@ -377,6 +381,11 @@ class Pool(Named):
             )
         if not kind.loads_adapters and self.load_adapters:
             wrong["load_adapters"] = f"Engines of kind {kind.name!r} cannot be asked to load adapters: leave it off."
+        if not kind.hands_over and self.pk and self.backends.exclude(phase=Phase.BOTH).exists():
+            wrong["engine"] = (
+                f"Engines of kind {kind.name!r} cannot hand a prompt's KV cache over, and backends of this pool are "
+                "for one phase: set their phase to 'both' first."
+            )
         if not kind.tokenizes and self.tokenizer == ENGINE_COUNTS:
             wrong["tokenizer"] = (
                 f"Engines of kind {kind.name!r} count no tokens: give the path of a tokenizer.json, or leave it empty."
@@ -432,85 +441,3 @@ class Adapter(Named):
     def spec(self) -> core.AdapterSpec:
         """The row as the core knows it."""
         return core.AdapterSpec(self.slug, self.model, self.upstream_model or self.model, self.source)
-
-
-class Backend(Named):
-    """One server (replica) of a pool."""
-
-    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="backends")
-    url = models.CharField(
-        "URL",
-        max_length=200,
-        unique=True,
-        validators=[validate_base_url],
-        error_messages={"unique": "Another backend has this URL; one engine counts once."},
-        help_text="Scheme, host and port of the engine, such as http://10.0.0.7:8000.",
-    )
-    slots = models.PositiveIntegerField(
-        default=32,
-        validators=[MinValueValidator(1), MaxValueValidator(100_000)],
-        help_text="Sequences it may run at once (vLLM's --max-num-seqs).",
-    )
-    kv_tokens = models.PositiveBigIntegerField(
-        "KV cache [tokens]",
-        default=200_000,
-        validators=_AT_LEAST_ONE,
-        help_text="Tokens its KV cache holds; vLLM logs it at start.",
-    )
-    api_key = models.CharField(
-        "API key",
-        max_length=500,
-        blank=True,
-        default="",
-        help_text="Sent to the engine (vLLM's --api-key). Never shown again.",
-    )
-    draining = models.BooleanField(default=False, help_text="Receives no new requests; running requests finish.")
-    dcgm_url = models.CharField(
-        "GPU exporter URL",
-        max_length=200,
-        blank=True,
-        default="",
-        validators=[validate_http_url],
-        help_text="DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried.",
-    )
-
-    tokens_per_s = models.FloatField(
-        "throughput [tokens/s]",
-        default=0.0,
-        validators=[finite, MinValueValidator(0.0)],
-        help_text="Prompt and answer together, as `manage.py calibrate` measures it. 0: not measured, so no bound.",
-    )
-    silent_since = models.DateTimeField(null=True, blank=True, editable=False)  # the pool's leader finds it dead
-    managed = models.BooleanField(
-        default=False,
-        help_text="A scaling driver may drain and remove it. Others are never removed automatically.",
-    )
-    leaving_since = models.DateTimeField(null=True, blank=True, editable=False)  # it drains in order to be removed
-
-    secret: ClassVar[tuple[str, ...]] = ("api_key",)
-
-    class Meta:
-        ordering = ["pool__slug", "slug"]
-        constraints = [
-            models.CheckConstraint(
-                name="backend_has_room",
-                condition=Q(slots__gte=1, kv_tokens__gte=1),
-                violation_error_message="A backend needs at least one slot and one token of KV cache.",
-            )
-        ]
-
-    def spec(self) -> core.BackendSpec:
-        """The row as the core knows it."""
-        return core.BackendSpec(
-            id=self.slug,
-            pool=self.pool.slug,
-            url=self.url,
-            slots=self.slots,
-            kv_tokens=self.kv_tokens,
-            api_key=self.api_key,
-            draining=self.draining,
-            dcgm_url=self.dcgm_url,
-            managed=self.managed,
-            leaving_since_s=self.leaving_since.timestamp() if self.leaving_since else None,
-            tokens_per_s=self.tokens_per_s,
-        )

@@ -126,7 +126,7 @@ class Study(models.Model):
     requests = models.PositiveIntegerField(default=0, help_text="Requests of the window.")
     done = models.PositiveIntegerField(default=0, help_text="Replays so far.")
     total = models.PositiveIntegerField(default=0, help_text="Replays that it takes at most.")
-    told = models.JSONField(default=list, help_text="What the replays came to, in order.")
+    replays = models.JSONField(default=list, db_column="told", help_text="What each replay came to, in order.")
     result = models.CharField(max_length=300, blank=True)
     cpu_s = models.FloatField(default=0.0, help_text="Processor time that it has taken [s].")
     heard_at = models.DateTimeField(null=True, help_text="When it last went on.")

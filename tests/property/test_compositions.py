@@ -22,7 +22,7 @@ from scheduling.simulator.batches import make_engine
 from scheduling.simulator.engine import Engine
 from scheduling.simulator.result import outcomes_of
 from scheduling.simulator.workload import SimRequest
-from tests.property.test_simulator_laws import config, models, times
+from tests.property.test_simulator_laws import config, models, times, workload
 from tests.property.test_simulator_laws import requests as engine_work
 from tests.property.test_simulator_parity import live_grants, simulated_grants
 from tests.property.test_simulator_parity import requests as slot_work
@@ -81,6 +81,24 @@ def test_engines_keep_their_laws_and_jump_exactly_inside_modifiers(
     other = run([replace(r, output_tokens=r.output_tokens + 40) if r.index == which else r for r in work], True)
     shows = next(s.end_fs for s in jumped.finished if s.sim.index == which)
     assert check_foresight(jumped.decisions or [], other.decisions or [], shows) == []
+
+
+def test_an_arrival_during_a_long_prompt_is_heard_of_before_the_ends_after_it():
+    """A jump over the prompt's chunks told the fair shares of an end, which charges for more than was expected, before
+    the arrival of the last request, whose share then began elsewhere. Found by Hypothesis."""
+    short, long_answer, long_prompt = (0.0, 1, 1, 0, False), (0.0, 1, 77, 0, False), (0.0, 637, 1, 0, False)
+    rows = [*[short] * 5, long_answer, long_prompt, *[short] * 4, (0.1, 1, 1, 0, False), (0.0, 1, 1, 1, False)]
+    model = StepTime(t0=0.03125, a=0.0, b=0.0, c=0.0, e=0.0, knee=0.0, a2=0.0)
+
+    def run(jumps: bool) -> Engine:
+        engine = make_engine(config("tight", model, 9, jumps), make_policy("aging", None, {"fair": {}}))
+        engine.decisions = []
+        engine.run(classed(workload(rows)), LawWatch())
+        return engine
+
+    jumped, stepped = run(True), run(False)
+    assert times(jumped) == times(stepped)
+    assert jumped.decisions == stepped.decisions
 
 
 # --- fair shares

@@ -7,6 +7,7 @@ The lab serves the trace; every call to its admission is made to the reference m
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -22,6 +23,7 @@ from scheduling.core.types import (
     EntitlementState,
     Estimate,
     OverLimit,
+    Phase,
     PoolSpec,
     PoolView,
     QueuedRequest,
@@ -30,7 +32,8 @@ from scheduling.core.types import (
     Standing,
 )
 from scheduling.simulator.admission import Admission, body_bytes_of
-from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 from scheduling.state.types import AdmissionStatus, FinishStatus, GrantItem, GrantStatus
@@ -146,11 +149,15 @@ def work(draw: Random, count: int, rate: float) -> list[SimRequest]:
 
 def served(
     specs: list[EntitlementSpec], requests: list[SimRequest], slots: int = 4, *, headroom: int = 0, returns: int = 0,
-    policy: str = "unified",
+    policy: str = "unified", apart: bool = False,
 ) -> tuple[Shadowed, list[Outcome]]:  # fmt: skip
     pool = pool_spec(queue_limit=12, queue_bytes=30_000, headroom_slots=headroom, headroom_most=2 * headroom)
+    replicas = [Replica(STEP, slots, 6000)] * 2
+    if apart:
+        replicas = [replace(one, phase=Phase.DECODE) for one in replicas]
+        replicas.append(Replica(STEP, 8, 9000, phase=Phase.PREFILL))
     replay = Replay(
-        [Replica(STEP, slots, 6000)] * 2, make_ordering(policy), make_routing("least_work"), signal_s=0.005,
+        replicas, make_ordering(policy), make_routing("least_work"), signal_s=0.005,
         admission=lambda view: Shadowed(pool, specs, view), returns=returns,
     )  # fmt: skip
     outcomes = replay.run(requests)
@@ -163,11 +170,14 @@ def served(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([0, 1]), st.sampled_from([0, 2]), st.sampled_from([2.0, 12.0, 40.0]))
-def test_the_lab_decides_as_the_scripts_do(seed: int, headroom: int, returns: int, rate: float) -> None:
+@given(
+    st.integers(0, 10_000), st.sampled_from([0, 1]), st.sampled_from([0, 2]), st.sampled_from([2.0, 12.0, 40.0]),
+    st.booleans(),
+)  # fmt: skip
+def test_the_lab_decides_as_the_scripts_do(seed: int, headroom: int, returns: int, rate: float, apart: bool) -> None:
     draw = Random(seed)
     requests = work(draw, 150, rate)
-    admission, outcomes = served(specs_of(draw), requests, headroom=headroom, returns=returns)
+    admission, outcomes = served(specs_of(draw), requests, headroom=headroom, returns=returns, apart=apart)
     assert [outcome.index for outcome in outcomes] == list(range(len(requests))), "a request has no outcome"
     assert not admission._entries
     assert admission.waiting == admission._able == admission._due == 0

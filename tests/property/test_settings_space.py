@@ -15,7 +15,7 @@ from scheduling.core.registry import make_ordering, make_routing, modifiers
 from scheduling.core.step_time import load_preset
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.recording import Recorded
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.tuning.space import SPACES
 from scheduling.tuning.structure import BANDS, ORDERS, SPACE, Choice, Structure
 from scheduling.tuning.traffic import Serving, Traffic

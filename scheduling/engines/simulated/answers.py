@@ -115,6 +115,8 @@ class Answer:
         self.choices: list[Choice] = []
         self.prompt_tokens = 0  # each prompt once, however many answers it was asked for
         self.cached_tokens: int | None = None  # of these, found in the prefix cache; None: there is none
+        self.transfer: dict[str, Any] | None = None  # where its KV cache is, for whom it was computed
+        self.gone = False  # its client
         self.cut_after = 0  # tokens after which the connection is cut; 0: never
         self._abort = abort
         self._open = 0
@@ -135,6 +137,7 @@ class Answer:
 
     def lost(self) -> None:
         """The connection is gone: everything this request holds is given back at once."""
+        self.gone = True
         for choice in self.choices:
             self._abort(choice.seq)
 
@@ -147,6 +150,10 @@ class Answer:
             b'data: {%b,"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
             b'"finish_reason":null}]%b,"prompt_token_ids":null,"prompt_text":null}\n\n' % (self.stem, index, usage)
         )
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [choice.seq for choice in self.choices]
 
     @property
     def last_open(self) -> bool:
@@ -209,6 +216,7 @@ class Answer:
                     ),
                     "completion_tokens_details": None,
                 },
-                **dict.fromkeys((*unused, "kv_transfer_params", "ec_transfer_params", "metrics")),
+                "kv_transfer_params": self.transfer,
+                **dict.fromkeys((*unused, "ec_transfer_params", "metrics")),
             }
         )

@@ -14,7 +14,7 @@ import msgspec
 from scheduling.core.kv import BLOCK_TOKENS
 from scheduling.core.step_time import EnginePreset
 from scheduling.engines.simulated import adapters as lora
-from scheduling.engines.simulated import metrics, named_events, pooling, requests, text
+from scheduling.engines.simulated import metrics, named_events, pooling, requests, text, transfer
 from scheduling.engines.simulated.adapters import Adapters
 from scheduling.engines.simulated.answers import Answer
 from scheduling.engines.simulated.engine import QueueFull, Sequence
@@ -156,7 +156,10 @@ class Api:
                 cached = self._cache.take(prompt, self._cached_as(body.model, body.cache_salt))
                 choice.seq.cached = min(cached, (choice.seq.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
                 answer.cached_tokens += choice.seq.cached
-        self._start(connection, answer)
+        self._begin(body.kv_transfer_params, answer, self._start)
+
+    def _begin(self, asked: requests.Transfer | None, answer: transfer.A, start: transfer.Start[transfer.A]) -> None:
+        transfer.begin(asked, answer, self._seed, self._preset.kv_bytes_per_token / self._runner.speed, start)
 
     # --- generations in other forms
 
@@ -170,7 +173,7 @@ class Api:
             connection, model=self._named(body.model), name=f"chatcmpl-{request.name}", stream=bool(body.stream),
             seq=seq, mark=mark, abort=self._runner.abort,
         )  # fmt: skip
-        self._tell(connection, answer)
+        self._begin(body.kv_transfer_params, answer, self._tell)
 
     def _count(self, connection: Connection, request: Request) -> None:
         body = requests.decode(named_events.MESSAGES, request.body)
@@ -190,7 +193,7 @@ class Api:
             stream=bool(body.stream), seq=seq, mark=mark, abort=self._runner.abort,
         )  # fmt: skip
         answer.body = body
-        self._tell(connection, answer)
+        self._begin(body.kv_transfer_params, answer, self._tell)
 
     def _one(
         self, model: str | None, prompt: tuple[int, int], bound: int | None, priority: int, *, ignore_eos: bool
@@ -328,12 +331,12 @@ class Api:
 
     def _loaded(self, parked: Parked, body: lora.LoadBody) -> None:
         try:
-            status, said = 200, self.adapters.load(body).encode()
+            status, answer = 200, self.adapters.load(body).encode()
         except ApiError as error:
-            status, said = error.status, error.body
+            status, answer = error.status, error.body
         if not parked.gone:
             parked.connection.exchange = None
-            parked.connection.respond(status, said)
+            parked.connection.respond(status, answer)
 
     def _unload_adapter(self, connection: Connection, request: Request) -> None:
         body = requests.decode(lora.UNLOAD, request.body)
@@ -355,8 +358,8 @@ class Api:
     def _detokenize(self, connection: Connection, request: Request) -> None:
         body = requests.decode(requests.DETOKENIZE, request.body)
         self._check_model(body.model)
-        said = "".join(text.VOCABULARY[number & text.VOCABULARY_MASK].decode() for number in body.tokens)
-        connection.respond(200, msgspec.json.encode({"prompt": said}))
+        prompt = "".join(text.VOCABULARY[number & text.VOCABULARY_MASK].decode() for number in body.tokens)
+        connection.respond(200, msgspec.json.encode({"prompt": prompt}))
 
     def _version(self, connection: Connection, request: Request) -> None:
         connection.respond(200, msgspec.json.encode({"version": VERSION}))

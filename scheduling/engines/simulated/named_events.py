@@ -20,6 +20,7 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     max_tokens: int = 0
     stream: bool | None = None
     cache_salt: str | None = None
+    kv_transfer_params: requests.Transfer | None = None
 
 
 class ResponsesBody(msgspec.Struct, kw_only=True):
@@ -32,6 +33,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     request_id: str = ""
     metadata: dict[str, str] | None = None
     priority: int | None = None
+    kv_transfer_params: requests.Transfer | None = None
 
 
 MESSAGES, RESPONSES = msgspec.json.Decoder(MessagesBody), msgspec.json.Decoder(ResponsesBody)
@@ -67,6 +69,9 @@ class NamedAnswer:
         self.seq = seq
         self.created = int(time.time())
         self.cut_after = 0
+        self.prompt_tokens = seq.prompt_tokens
+        self.transfer: dict[str, Any] | None = None  # where its KV cache is, for whom it was computed
+        self.gone = False  # its client
         self._start = mark & text.VOCABULARY_MASK
         self._abort = abort
         self._number = 0
@@ -74,7 +79,12 @@ class NamedAnswer:
         if stream:
             seq.on_token = self._token
 
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [self.seq]
+
     def lost(self) -> None:
+        self.gone = True
         self._abort(self.seq)
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -165,6 +175,7 @@ class MessageAnswer(NamedAnswer):
             "model": self.model,
             "stop_reason": self._reason,
             "usage": self._usage,
+            **({"kv_transfer_params": self.transfer} if self.transfer else {}),  # vLLM leaves out what is null here
         }
 
 
@@ -204,8 +215,8 @@ class ResponseAnswer(NamedAnswer):
         return {"content_index": 0, "item_id": self._item, "output_index": 0}
 
     @staticmethod
-    def _part(said: str) -> dict[str, Any]:
-        return {"type": "output_text", "text": said, "annotations": [], "logprobs": None}
+    def _part(text: str) -> dict[str, Any]:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
 
     def _message(self) -> dict[str, Any]:
         content = [self._part(self.full_text)]
@@ -220,7 +231,7 @@ class ResponseAnswer(NamedAnswer):
             "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + done,
         }  # fmt: skip
         status = "completed" if self.seq.stops else "incomplete"
-        return self._response(status, [self._message()]) | {"usage": usage}
+        return self._response(status, [self._message()]) | {"usage": usage, "kv_transfer_params": self.transfer}
 
     def _response(self, status: str, output: list[Any]) -> dict[str, Any]:
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None

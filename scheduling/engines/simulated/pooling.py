@@ -101,10 +101,10 @@ def prompts_of(body: ReadBody) -> list[tuple[int, str]]:
     return [(count, str(one)) for count, one in zip(counts, texts, strict=True)]
 
 
-def vector(said: str, dimensions: int) -> list[float]:
+def vector(prompt: str, dimensions: int) -> list[float]:
     """Of unit length."""
     total = [0.0] * dimensions
-    for word in said.lower().split() or [""]:
+    for word in prompt.lower().split() or [""]:
         for at, value in enumerate(_word(word, dimensions)):
             total[at] += value
     length = math.sqrt(sum(value * value for value in total)) or 1.0
@@ -125,8 +125,8 @@ def score(first: str, second: str) -> float:
 
 def embeddings(name: str, model: str, body: ReadBody, prompts: list[tuple[int, str]]) -> dict[str, Any]:
     rows = []
-    for index, (_, said) in enumerate(prompts):
-        values: list[float] | str = vector(said, body.dimensions or DIMENSIONS)
+    for index, (_, prompt) in enumerate(prompts):
+        values: list[float] | str = vector(prompt, body.dimensions or DIMENSIONS)
         if body.encoding_format == "base64":
             values = base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
         rows.append({"index": index, "object": "embedding", "embedding": values})
@@ -135,8 +135,8 @@ def embeddings(name: str, model: str, body: ReadBody, prompts: list[tuple[int, s
 
 def labels(name: str, model: str, prompts: list[tuple[int, str]]) -> dict[str, Any]:
     rows = []
-    for index, (_, said) in enumerate(prompts):
-        share = score(said, LABELS[0])
+    for index, (_, prompt) in enumerate(prompts):
+        share = score(prompt, LABELS[0])
         best = LABELS[0] if share >= 0.5 else LABELS[1]
         rows.append({"index": index, "label": best, "probs": [share, 1 - share], "num_classes": len(LABELS)})
     return _list("classify", name, model, rows, sum(count for count, _ in prompts))
@@ -149,8 +149,12 @@ def scores(name: str, model: str, pairs: list[tuple[str, str]], tokens: int) -> 
 
 def ranking(name: str, model: str, body: RerankBody, documents: list[str], tokens: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = [
-        {"index": at, "document": {"text": said, "multi_modal": None}, "relevance_score": score(body.query, said)}
-        for at, said in enumerate(documents)
+        {
+            "index": at,
+            "document": {"text": document, "multi_modal": None},
+            "relevance_score": score(body.query, document),
+        }
+        for at, document in enumerate(documents)
     ]
     rows.sort(key=lambda row: -row["relevance_score"])
     return {

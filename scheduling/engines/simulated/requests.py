@@ -40,6 +40,17 @@ class Message(msgspec.Struct):
     reasoning: str | None = None
 
 
+class Transfer(msgspec.Struct):
+    """vLLM's ``kv_transfer_params``, in NixlConnector's form."""
+
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    remote_engine_id: str | None = None
+    remote_block_ids: list[int] | None = None
+    remote_host: str | None = None
+    remote_port: int | None = None
+
+
 class GenerationBody(msgspec.Struct, kw_only=True):
     """What both kinds share. Fields that are not listed are ignored, as vLLM does."""
 
@@ -52,6 +63,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     n: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    kv_transfer_params: Transfer | None = None
 
 
 class ChatBody(GenerationBody, kw_only=True):

@@ -17,10 +17,9 @@ elseif text then
   if x.attempt ~= attempt then return {'stale', ''} end
   local now = now_ms()
   drop_lease(id, x)
-  settle(x.ent, x.charge, used(x), now)
+  settle(x.ent, x.charge, used(x), now, ran and math.max(0, now - x.granted))
   settle_limits(x, told, ran, now)
   add_served(x.ent, used(x) - x.served)  -- what no renewal has told of yet
-  if ran then learn_service(x.ent, math.max(0, now - x.granted)) end
   freed = x.backend
 else
   text = call('HGET', QUEUE, id)

@@ -20,7 +20,8 @@ from scheduling.simulator import bound
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.bound import Job, jobs_of, most_in_time
 from scheduling.simulator.engine import EngineConfig
-from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, outcomes_of
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 

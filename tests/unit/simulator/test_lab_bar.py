@@ -34,13 +34,13 @@ def recorded(seconds: Iterable[int]) -> str:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> bar.Asked:
+def asked(tmp_path: Path) -> bar.BarPlan:
     trace = tmp_path / "code.csv"
     trace.write_text(recorded(range(0, 30 * 60, 5)))
-    return bar.Asked((str(trace),), "", (1.0, 1.3), 4, 5, 101)
+    return bar.BarPlan((str(trace),), "", (1.0, 1.3), 4, 5, 101)
 
 
-def everything(asked: bar.Asked) -> dict[Case, dict[str, float]]:
+def everything(asked: bar.BarPlan) -> dict[Case, dict[str, float]]:
     found = {case: figures(case) for case in bar.first_cases(asked, bar.shipped())}
     found |= {case: figures(case) for case in bar.unpromised_cases(asked)}
     return found | {case: figures(case) for case in bar.further_cases(asked, bar.shipped(), found)}
@@ -55,19 +55,19 @@ def test_every_ordering_and_every_modifier_takes_part_and_the_default_is_first()
         parse_policy(name)
 
 
-def test_draws_have_seeds_and_parts_of_the_recording_of_their_own(asked: bar.Asked):
+def test_draws_have_seeds_and_parts_of_the_recording_of_their_own(asked: bar.BarPlan):
     draws = asked.draws(asked.traces[0], 1.0)
     assert [case.seed for case in draws] == [101, 102, 103, 104, 105]
     assert len({case.from_minute for case in draws}) == 5
 
 
-def test_a_draw_in_whose_part_nothing_arrives_is_left_out_and_counted(asked: bar.Asked):
+def test_a_draw_in_whose_part_nothing_arrives_is_left_out_and_counted(asked: bar.BarPlan):
     trace = Path(asked.traces[0])
-    assert bar.heard(asked) == asked
+    assert bar.with_silent_draws(asked) == asked
     bar.prepare.cache_clear()
     second = range(5 * 60, 9 * 60)  # of the draws, four minutes each, three apart
     trace.write_text(recorded(at for at in range(0, 30 * 60, 5) if at not in second))
-    heard = bar.heard(asked)
+    heard = bar.with_silent_draws(asked)
     assert [case.seed for case in heard.draws(asked.traces[0], 1.3)] == [101, 103, 104, 105]
     text = bar.section(
         bar.result_of(heard, bar.shipped(), everything(heard)), heard, bar.shipped(), date(2026, 1, 1), "c"
@@ -77,10 +77,10 @@ def test_a_draw_in_whose_part_nothing_arrives_is_left_out_and_counted(asked: bar
     bar.prepare.cache_clear()
     trace.write_text(recorded(range(0, 5 * 60, 5)))
     with pytest.raises(CompareError, match="nothing arrives"):
-        bar.heard(asked)
+        bar.with_silent_draws(asked)
 
 
-def test_limits_count_where_something_is_promised_and_have_a_section_of_their_own(asked: bar.Asked):
+def test_limits_count_where_something_is_promised_and_have_a_section_of_their_own(asked: bar.BarPlan):
     limited = replace(asked, limits=True)
     assert all(case.limits for case in limited.draws(asked.traces[0], 1.0))
     assert not any(case.limits for case in limited.draws(asked.traces[0], 1.0, promises=False))
@@ -90,13 +90,13 @@ def test_limits_count_where_something_is_promised_and_have_a_section_of_their_ow
     assert "a refused request counts as late" in text
 
 
-def test_what_is_far_behind_after_the_first_draws_is_not_run_again_but_rivals_are(asked: bar.Asked):
+def test_what_is_far_behind_after_the_first_draws_is_not_run_again_but_rivals_are(asked: bar.BarPlan):
     lines = {line.policy: line for line in bar.result_of(asked, bar.shipped(), everything(asked)).lines}
     assert lines["fifo"].draws == bar.FIRST
     assert {lines[name].draws for name in ("unified", "hybrid", "edf", "priority")} == {5}
 
 
-def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told(asked: bar.Asked):
+def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told(asked: bar.BarPlan):
     found = everything(asked)
     held = bar.result_of(asked, bar.shipped(), found)
     assert held.failures() == []
@@ -124,7 +124,7 @@ def at_load_1(found: dict[Case, dict[str, float]]) -> dict[Case, dict[str, float
 
 
 def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_was(
-    tmp_path: Path, settings: object, monkeypatch: pytest.MonkeyPatch, asked: bar.Asked
+    tmp_path: Path, settings: object, monkeypatch: pytest.MonkeyPatch, asked: bar.BarPlan
 ):
     settings.HOME = tmp_path  # type: ignore[attr-defined]
     ran: list[Case] = []

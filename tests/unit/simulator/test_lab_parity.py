@@ -20,7 +20,8 @@ from scheduling.core.step_time import load_preset
 from scheduling.core.types import Slo
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.compare import GRANT_DELAY_S, INSIDE
-from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.workload import Belief, Tier, make_request
 
 SLOS = {"premium": Slo(1.0, 0.1, None), "batch": Slo(None, None, 600.0)}
@@ -134,6 +135,7 @@ def test_the_command_shows_both_and_fails_beyond_what_is_allowed(tmp_path: Path)
         ({"requests": None}, "--rows"),
         ({"served_by": None}, "access token"),
         ({"served_by": {**POOL, "backends": []}}, "no backend"),
+        ({"served_by": {**POOL, "backends": [{**POOL["backends"][0], "phase": "decode"}]}}, "decode are apart"),
         ({"served_by": {**POOL, "tiers": {}}}, "no tier batch, premium"),
         ({"served_by": {"pool": {}}}, "lacks"),
         ({"requests": [{"odd": 1}]}, "lacks"),

@@ -14,7 +14,8 @@ from scheduling.core.step_time import StepTime
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.compare import Case, CompareError, bare, run_case
 from scheduling.simulator.engine_queue import Stay, waiting
-from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 

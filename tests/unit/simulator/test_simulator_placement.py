@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from scheduling.core.placement import read_points, worth
-from scheduling.simulator.placement import TOLD, BlockCache, evaluate, prefixes_of, read
+from scheduling.simulator.placement import CACHE_ORACLE, BlockCache, evaluate, prefixes_of, read
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_placement_by_prefix_finds_nearly_what_one_cache_of_all_would_and_keeps_
 def test_who_is_told_what_small_caches_hold_finds_what_an_index_of_grants_takes_for_cached_and_is_not(
     trace: Path,
 ) -> None:
-    _, (index, told) = evaluate(read(trace), replicas=4, cache_tokens=16 * 512, names=("prefix_affinity", TOLD))
+    _, (index, told) = evaluate(read(trace), replicas=4, cache_tokens=16 * 512, names=("prefix_affinity", CACHE_ORACLE))
     assert told.hit_rate != index.hit_rate, "caches this small have evicted what the index remembers"
-    _, (index, told) = evaluate(read(trace), replicas=4, names=("prefix_affinity", TOLD))
+    _, (index, told) = evaluate(read(trace), replicas=4, names=("prefix_affinity", CACHE_ORACLE))
     assert told.hit_rate == pytest.approx(index.hit_rate, rel=0.03), "nothing is evicted, and both know the same"
 
 
@@ -63,7 +63,7 @@ def test_points_of_block_ids_are_chained() -> None:
 def test_a_cache_finds_the_beginning_only_and_forgets_the_least_recently_used() -> None:
     cache = BlockCache(4)
     assert cache.take([1, 2, 3]) == 0
-    assert [cache.known(ids) for ids in ([1, 2, 3, 4], [1, 9, 3], [2], [9])] == [3, 1, 1, 0]
+    assert [cache.cached(ids) for ids in ([1, 2, 3, 4], [1, 9, 3], [2], [9])] == [3, 1, 1, 0]
     assert cache.take([1, 9, 3]) == 1
     assert cache.take([4]) == 0
     assert cache.take([2]) == 0

@@ -23,11 +23,15 @@ import pytest
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.core.signals import got_request_exception
 from django.db import transaction
 from django.test import override_settings
 from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
+from fido2.cose import ES256
+from fido2.utils import websafe_encode
+from fido2.webauthn import AttestedCredentialData
 from rest_framework.test import APIClient
 
 from controlplane.batches.models import Batch
@@ -35,12 +39,13 @@ from controlplane.signin.adapters import SECOND_FACTOR
 from controlplane.signin.api import OFFERED
 from telemetry.ledger import writer
 from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, SavedView, ScalingState
-from tenants import people, second_factors, services, tuning
+from tenants import passkeys, people, second_factors, services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
 from tenants.models import Adapter, AuditEntry, Budget, GroupRule, Pool, Price, Project, Quota, Trial
 from tenants.sealed import seal
 from tests.support import worlds
+from tests.support.authenticator import Device
 from tests.support.telemetry_world import record
 from tests.unit.tenants.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
 
@@ -60,6 +65,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "second_factor_disable": {"code": "123456"},
     "second_factor_enable": {"code": "123456"},
     "second_factor_offer": {"code": "123456"},
+    "second_factor_passkey_add": {"name": "laptop", "credential": {"id": "x"}},
+    "second_factor_passkey_offer": {"code": "123456"},
+    "second_factor_passkey_remove": {"code": "123456"},
+    "second_factor_passkey_rename": {"name": "laptop"},
     "alert_rules_create": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
     "alert_rules_partial_update": {"name": "other"},
     "alert_acknowledge": {"note": "looking"},
@@ -251,6 +260,7 @@ def places(world: worlds.World) -> dict[str, str]:
         "adapters": services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=pool, model="llama-sql")).slug,
         "runs": str(run.pk), "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama",
         "notification-channels": str(channel.pk),
+        "passkeys": str(_passkey(world.users["adam"]).pk),
         "people": str(people.make_service_account(actor=SYSTEM, username="bot", description="").pk),
         "invitations": people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None).row.public_id,
         "sessions": str(UserSession.objects.get(user=world.users["adam"]).pk),
@@ -326,6 +336,14 @@ def _wordless(kind: str, text: bytes) -> str:
     return "" if re.search(r"[A-Za-z]{3,}\W.*[a-z]{2}", found) else f"no sentence: {found[:100]}"
 
 
+def _passkey(user: User) -> Authenticator:
+    """Of whoever asks; it signs nothing, since what it signs is not read here."""
+    key = ES256.from_cryptography_key(Device().key.public_key())
+    credential = AttestedCredentialData.create(aaguid=bytes(16), credential_id=b"device", public_key=key)
+    data = {"name": "device", "credential": websafe_encode(bytes(credential)), "count": 0}
+    return Authenticator.objects.create(user=user, type="webauthn", data=data)
+
+
 @pytest.fixture
 def tried(world: worlds.World, places: dict[str, str], redis_url: str) -> Iterator[Tried]:
     api = APIClient(raise_request_exception=False)
@@ -341,6 +359,8 @@ def tried(world: worlds.World, places: dict[str, str], redis_url: str) -> Iterat
     with (
         mock.patch.object(second_factors, "step_of", return_value=1),  # whatever the code is
         mock.patch.object(second_factors, "check", return_value=True),
+        mock.patch.object(passkeys, "add"),  # whatever the device signed
+        mock.patch.object(second_factors, "remove_passkey", return_value=True),  # the row stays for the next try
         override_settings(QUARTERMASTER_REDIS_URL=redis_url),
         mock.patch("controlplane.lab.tasks.run_lab.apply_async"),
         mock.patch("controlplane.batches.services.notify"),

@@ -16,14 +16,28 @@ local function set_level(ent, level, now, rate, depth)
     ent .. ':depth', depth)
 end
 
--- charge -> actual. May leave less than nothing.
-local function settle(ent, charge, actual, now)
-  if charge == 0 then return end
-  local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth')
-  local level, depth = level_now(b[1], b[2], b[3], b[4], now), tonumber(b[4])
-  if not level then return end
-  call('HSET', BUCKETS, ent .. ':level', string.format('%.6f', math.min(depth, level + charge - actual)),
-    ent .. ':at', now)
+local function average(old, new)
+  old = old and tonumber(old)
+  if old then new = 0.9 * old + 0.1 * new end
+  return string.format('%.3f', new)
+end
+
+-- charge -> actual. May leave less than nothing. `occupied`: for how many ms it had its slot, for the retry times of
+-- refusals; nothing where it never ran.
+local function settle(ent, charge, actual, now, occupied)
+  if charge == 0 and not occupied then return end
+  local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth', ent .. ':service_ms')
+  local level, set = charge ~= 0 and level_now(b[1], b[2], b[3], b[4], now), {}
+  if level then
+    level = math.min(tonumber(b[4]), level + charge - actual)
+    set = {ent .. ':level', string.format('%.6f', level), ent .. ':at', now}
+  end
+  if occupied then
+    set[#set + 1] = ent .. ':service_ms'
+    set[#set + 1] = average(b[5], occupied)
+    call('HSET', META, 'service_ms', average(call('HGET', META, 'service_ms'), occupied))
+  end
+  if #set > 0 then call('HSET', BUCKETS, unpack(set)) end
 end
 
 -- It ended and no entry is left of it: Redis lost what came last (killed before it had written it, or a replica took
@@ -35,18 +49,6 @@ local function settle_forgotten(ent, used, now)
   local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth')
   local level = level_now(b[1], b[2], b[3], b[4], now)
   if level then set_level(ent, level - used, now, b[3], b[4]) end
-end
-
-local function average(old, new)
-  old = old and tonumber(old)
-  if old then new = 0.9 * old + 0.1 * new end
-  return string.format('%.3f', new)
-end
-
--- How long a slot was occupied, for the retry times of refusals.
-local function learn_service(ent, ms)
-  call('HSET', META, 'service_ms', average(call('HGET', META, 'service_ms'), ms))
-  call('HSET', BUCKETS, ent .. ':service_ms', average(call('HGET', BUCKETS, ent .. ':service_ms'), ms))
 end
 
 -- Tokens served, in all. A sum that can take no more (only a wrong figure makes it so) begins anew.

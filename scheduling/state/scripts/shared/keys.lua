@@ -1,14 +1,35 @@
--- The keys of a pool. KEYS[1] is its prefix, `qm:{<pool>}:`: all of them have one hash tag.
+-- The keys of a pool. KEYS[1] is its prefix, `qm:{<pool>}:`: all of them have one hash tag. One a line,
+-- so that a script makes those that it uses.
 
 local P = KEYS[1]
-local META, READY, TOTALS, BUCKETS = P .. 'meta', P .. 'ready', P .. 'totals', P .. 'buckets'
-local LEASES, HELD, WAITING, QUEUE = P .. 'leases', P .. 'held', P .. 'waiting', P .. 'queue'
-local EVENTS, LEDGER, UNREAD = P .. 'events', P .. 'ledger', P .. 'ledger:unread'
-local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
-local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
-local ORDER, PREFILLS, CREDITS = P .. 'order', P .. 'prefills', P .. 'credits'
-local WARM, WARM_BEFORE, ADAPTERS = P .. 'warm', P .. 'warm:before', P .. 'adapters'
-local LIMIT, USERS, USING = P .. 'limit:', P .. 'users:', P .. 'using'
+local META = P .. 'meta'
+local READY = P .. 'ready'
+local TOTALS = P .. 'totals'
+local BUCKETS = P .. 'buckets'
+local LEASES = P .. 'leases'
+local HELD = P .. 'held'
+local WAITING = P .. 'waiting'
+local QUEUE = P .. 'queue'
+local EVENTS = P .. 'events'
+local LEDGER = P .. 'ledger'
+local UNREAD = P .. 'ledger:unread'
+local STANDING = P .. 'standing'
+local WEIGHTS = P .. 'weights'
+local METER = P .. 'meter'
+local PREY = P .. 'prey'
+local EVICTED = P .. 'evicted'
+local LEAVING = P .. 'leaving'
+local ORDER = P .. 'order'
+local PREFILLS = P .. 'prefills'
+local CREDITS = P .. 'credits'
+local WARM = P .. 'warm'
+local WARM_BEFORE = P .. 'warm:before'
+local ADAPTERS = P .. 'adapters'
+local PREFILL = P .. 'prefill'
+local LEGS = P .. 'legs'
+local LIMIT = P .. 'limit:'
+local USERS = P .. 'users:'
+local USING = P .. 'using'
 local call = redis.call
 
 -- A Redis that is out of memory refuses a script whose first write could need more of it. What has to go on then begins

@@ -21,14 +21,23 @@ local function survey(ent)
   return ready, v
 end
 
+local NONE = {}
+local function words_of(text)
+  if text == '' then return NONE end
+  local words = {}
+  for word in string.gmatch(text, '%S+') do words[word] = true end
+  return words
+end
+
 -- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work, less what is
 -- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
 -- are free, whether one has room but for its prefill credit, the credit of the replica that was chosen, and whether one
--- has room that lacks the adapter. Without a record, or points in it: by outstanding work alone; ties: fewest running,
+-- has room that lacks the adapter. `exclude`: where it must not run, a space between them. Without a record, or points in it: by outstanding work alone; ties: fewest running,
 -- then name. An owner goes beside others' prompts only where no replica has room without that. `homes`: who has the
 -- adapter (shared/adapters.lua); nil: there is none.
 local function choose(ready, v, kv, exclude, pre, record, owner, homes)
   local fit, owned, credits, least, sum, slots, free, roomy, cold = {}, {}, {}, math.huge, 0, 0, 0, false, false
+  local out = words_of(exclude)
   for i = 1, #ready, 2 do
     local name = ready[i]
     local s, k, credit = offered(ready[i + 1])
@@ -36,7 +45,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     local j = REPLICAS + (i - 1) / 2 * SUMS
     local run = v[j]
     free = free + math.max(0, s - run)
-    local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
+    local fits = not out[name] and run < s and v[j + 1] + kv <= k
     if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
     if fits then
@@ -86,9 +95,9 @@ local function make_room(ready, v, kv, exclude, pre, now, owner, homes)
   local ids = call('ZREVRANGE', PREY, 0, 99)
   if #ids == 0 then return false end
   local texts = call('HMGET', HELD, unpack(ids))
-  local place = {}
+  local place, out = {}, words_of(exclude)
   for i = 1, #ready, 2 do
-    if ready[i] ~= exclude and serves(homes, ready[i]) then
+    if not out[ready[i]] and serves(homes, ready[i]) then
       local s, k, credit = offered(ready[i + 1])
       local j = REPLICAS + (i - 1) / 2 * SUMS
       local ahead = credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0

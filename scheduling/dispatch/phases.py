@@ -1,0 +1,95 @@
+"""Prefill and decode apart, as a pool's leader offers its replicas.
+
+Requests are granted to replicas that write answers: *decode* ones, and those that do *both*. A decode replica gets them
+only while a prefill replica serves; its prefill credit is its share of what the prefill replicas have
+(:mod:`scheduling.core.legs`). Prefill replicas are in shared state by themselves, for gateways that need one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from scheduling.core.legs import share
+from scheduling.core.types import BackendSpec, Phase, PoolView
+from scheduling.dispatch.watched import WatchedBackend, limits_of, offer_of, serves
+
+_LACKS = {
+    Phase.DECODE: "no decode replica of its pool serves: nothing takes over what it would compute",
+    Phase.PREFILL: "no prefill replica of its pool serves: nothing computes the prompts of its answers",
+}
+
+
+class Phases:
+    """``backends`` is the monitor's own dictionary: it changes there."""
+
+    def __init__(self, backends: Mapping[str, WatchedBackend]) -> None:
+        self._backends = backends
+
+    @property
+    def apart(self) -> bool:
+        return any(b.spec.phase is not Phase.BOTH for b in self._backends.values())
+
+    def answers(self, backend: WatchedBackend) -> bool:
+        """Whether requests may be granted to it."""
+        if not serves(backend) or backend.spec.phase is Phase.PREFILL:
+            return False
+        return backend.spec.phase is Phase.BOTH or bool(self._serving(Phase.PREFILL))
+
+    def lacks(self, backend: WatchedBackend) -> str:
+        """Why it serves nothing although it is well; empty where it does."""
+        phase = backend.spec.phase
+        if phase is Phase.BOTH or not serves(backend):
+            return ""
+        other = Phase.DECODE if phase is Phase.PREFILL else Phase.PREFILL
+        return "" if self._serving(other) else _LACKS[other]
+
+    def alone(self, backend: WatchedBackend) -> bool:
+        """Whether no other replica that serves does what it does."""
+        return not any(b is not backend for b in self._serving(backend.spec.phase))
+
+    def in_force(self, backend: WatchedBackend) -> tuple[BackendSpec, str]:
+        """Its limits, with its share of the prefill credit where others compute its prompts."""
+        spec, why = limits_of(backend)
+        return self._shared(spec), why
+
+    def offer(self, backend: WatchedBackend) -> BackendSpec:
+        """What is granted of it now."""
+        return self._shared(offer_of(backend))
+
+    def slots(self) -> dict[str, int]:
+        """Of the prefill replicas that may compute prompts now."""
+        now_s = asyncio.get_running_loop().time()
+        able = (b for b in self._serving(Phase.PREFILL) if not b.doubted)
+        offered = {b.spec.id: b.outlier.offered(limits_of(b)[0].slots, now_s) for b in able}
+        return {name: slots for name, slots in offered.items() if slots > 0}
+
+    def limited(self, view: PoolView, waits: bool) -> None:
+        """What prefill replicas lack shows at the decode replicas, where requests wait for their credit."""
+        seen = [view.backends.get(b.spec.id) for b in self._serving(Phase.DECODE)]
+        usual = next((b.credit for b in self._backends.values()), None)
+        binds = waits and usual is not None and any(v is not None and usual.lacked_at(v) for v in seen)
+        for backend in self._backends.values():
+            if backend.spec.phase is not Phase.BOTH:
+                backend.limited = binds and backend.spec.phase is Phase.PREFILL
+
+    def _serving(self, phase: Phase) -> list[WatchedBackend]:
+        return [b for b in self._backends.values() if b.spec.phase is phase and serves(b)]
+
+    def _shared(self, spec: BackendSpec) -> BackendSpec:
+        if spec.phase is not Phase.DECODE:
+            return spec
+        having = [limits_of(b)[0] for b in self._serving(Phase.PREFILL)]
+        sharers = len(self._serving(Phase.DECODE))
+        return replace(
+            spec,
+            prefill_tokens=share((one.prefill_tokens for one in having), sharers),
+            step_tokens=share((one.step_tokens for one in having), sharers),
+        )
+
+
+def slots_wanted(backends: Iterable[WatchedBackend], phase: Phase) -> int:
+    """Slots of one phase's replicas that serve or are being woken."""
+    able = (b for b in backends if b.spec.phase is phase and (serves(b) or b.woken_s is not None))
+    return sum(limits_of(b)[0].slots for b in able)
