@@ -175,6 +175,7 @@ class Ask:
     exclude_backend: str = ""
     prefill: int = 0  # what it takes of a replica's prefill credit [prompt tokens]
     adapter: str = ""  # that it is for; empty: the base model
+    avoid: frozenset[str] = frozenset()  # replicas that it leaves to others (:mod:`scheduling.core.batch_account`)
 
 
 def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:
@@ -248,8 +249,8 @@ def choose_backend(
 def with_room(backends: Sequence[BackendView], kv: int, prefill: int, owner: bool) -> list[BackendView]:
     """Those that have room. An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for
     inside the engine, only where none has room without that."""
-    found = [b for b in backends if b.room_for(kv, prefill)]
-    return found or ([b for b in backends if b.room_for(kv, prefill, owner)] if owner else found)
+    fitting = [b for b in backends if b.room_for(kv, prefill)]
+    return fitting or ([b for b in backends if b.room_for(kv, prefill, owner)] if owner else fitting)
 
 
 def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "") -> bool:
@@ -331,12 +332,11 @@ def decide_admission(
     free = sum(max(0, b.slots - b.running) for b in view.backends)
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
-    backend = choose_backend(
-        view.backends, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter
-    )
-    roomy = is_roomy(view.backends, ask.kv, ask.exclude_backend, ask.adapter)
+    its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
+    backend = choose_backend(its, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter)
+    roomy = is_roomy(its, ask.kv, ask.exclude_backend, ask.adapter)
     # one that would have room once it has loaded the adapter: it waits for that
-    roomy = roomy or (view.loads and is_roomy_cold(view.backends, ask.kv, ask.exclude_backend, ask.adapter))
+    roomy = roomy or (view.loads and is_roomy_cold(its, ask.kv, ask.exclude_backend, ask.adapter))
     based = rights.baseline and within
     headroom = max(pool.headroom_slots, view.kept)
     # who waits for what headroom denies it takes nothing from those it is kept for
@@ -367,7 +367,7 @@ def decide_admission(
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        victim = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill, protected, ask.adapter)
+        victim = choose_prey(view.prey, its, ask.kv, ask.exclude_backend, ask.prefill, protected, ask.adapter)
         if victim is not None:
             return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:

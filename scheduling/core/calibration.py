@@ -137,18 +137,18 @@ def fit_steps(steps: Sequence[LoggedStep]) -> StepFit | None:
         return None
     seconds = np.array([step.seconds for step in steps])
     rows = np.array([[1.0, s.prefill, s.decodes, s.kv_dec, s.pp] for s in steps], dtype=float)
-    fitted, held = slice(0, None, 2), slice(1, None, 2)
+    fitted, held_out = slice(0, None, 2), slice(1, None, 2)
     best: np.ndarray | None = None
     weights = np.ones(len(seconds[fitted]))
     for _ in range(_ROUNDS):
-        found = _least_squares(rows[fitted], seconds[fitted], weights)
-        if found is None:
+        fit = _least_squares(rows[fitted], seconds[fitted], weights)
+        if fit is None:
             break
-        best = found
+        best = fit
         weights = 1.0 / np.maximum(_CLOSE, np.abs(rows[fitted] @ best / seconds[fitted] - 1.0))
     if best is None:
         return None
-    error = float(np.median(np.abs(rows[held] @ best / seconds[held] - 1.0)))
+    error = float(np.median(np.abs(rows[held_out] @ best / seconds[held_out] - 1.0)))
     t0, a, b, c, e = (float(value) for value in best)
     return StepFit(StepTime(t0=t0, a=a, b=b, c=c, e=e, knee=0.0, a2=0.0), error, len(steps))
 

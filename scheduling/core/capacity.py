@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduling.core.admission import baseline_slots
-from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, ServiceClass
+from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, Phase, ServiceClass
 
 RESERVING = frozenset({ServiceClass.DEDICATED, ServiceClass.GUARANTEED})  # Table 1: baseline "reserved"
 DIMENSIONS = {"slots": "slots", "kv_tokens": "KV tokens", "tokens_per_s": "tokens/s"}  # attribute -> as people read it
@@ -51,8 +51,25 @@ class Amounts:
 
 
 def of_backend(backend: BackendSpec) -> Amounts:
-    """What one replica has; no bound on tokens/s where it has not been measured."""
+    """What one replica has; no bound on tokens/s where it has not been measured. Answers are written in slots and KV
+    cache, which a prefill replica has none of to promise; what it computes a second counts (its prompts)."""
+    if backend.phase is Phase.PREFILL:
+        return Amounts(tokens_per_s=backend.tokens_per_s or math.inf)
     return Amounts(backend.slots, backend.kv_tokens, backend.tokens_per_s or math.inf)
+
+
+def phase_lacking(backends: Iterable[BackendSpec]) -> Phase | None:
+    """The phase for which a pool has no replica although others need one; None where there is nothing amiss. Prefill
+    replicas write no answers, and decode replicas are given prompts that others have computed."""
+    phases = {backend.phase for backend in backends}
+    if Phase.PREFILL in phases and Phase.DECODE not in phases:
+        return Phase.DECODE
+    return Phase.PREFILL if Phase.DECODE in phases and Phase.PREFILL not in phases else None
+
+
+def slots_for_answers(backends: Iterable[BackendSpec]) -> int:
+    """Answers that they can write at once, draining replicas included: of these slots some are kept for baselines."""
+    return sum(backend.slots for backend in backends if backend.phase is not Phase.PREFILL)
 
 
 def of_pool(backends: Iterable[BackendSpec]) -> Amounts:

@@ -75,10 +75,10 @@ class DecodeSlack:
 
     def leave(self, sequence: int) -> None:
         """The sequence has ended or was preempted."""
-        known = self._alive.pop(sequence, None)
-        if known is None:
+        pace_and_due = self._alive.pop(sequence, None)
+        if pace_and_due is None:
             return
-        pace, fixed = known
+        pace, fixed = pace_and_due
         rows = self._paces[pace]
         del rows[bisect_left(rows, (fixed, sequence))]
         if not rows:
@@ -89,8 +89,8 @@ class DecodeSlack:
         one is late, inf when there is none."""
         least = inf
         for pace, rows in self._paces.items():
-            made = pace * step
-            at = bisect_left(rows, (now_s + from_s - made, -1))
+            paced_s = pace * step
+            at = bisect_left(rows, (now_s + from_s - paced_s, -1))
             if at < len(rows):
-                least = min(least, rows[at][0] + made)
+                least = min(least, rows[at][0] + paced_s)
         return least - now_s

@@ -101,8 +101,8 @@ def hand_out(
         request = queue.select(round_, now_s)
         if request is None:
             break
-        known = others.pop(request.id, None)
-        if known is None:
+        waiting = others.pop(request.id, None)
+        if waiting is None:
             looked.append(request)
             if not fits(request):
                 shares.blocked = True
@@ -110,7 +110,7 @@ def hand_out(
             shares.waits = True
             context, left = request.prefilled, request.input_tokens + request.generated - request.prefilled
         else:
-            context, left = known.context, known.left
+            context, left = waiting.context, waiting.left
         if room < 0:
             shares.room = room = room_at(context)
         room = _take(shares, request.id, left, room)

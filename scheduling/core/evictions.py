@@ -15,12 +15,12 @@ def entitled_to_room(waiting: Iterable[QueuedRequest], view: PoolView) -> list[Q
     running = dict(view.running_by_entitlement)
     entitled = [r for r in waiting if RIGHTS[r.service_class].evicts]
     entitled.sort(key=lambda r: (not RIGHTS[r.service_class].reserved, r.seq))
-    found: list[QueuedRequest] = []
+    claimants: list[QueuedRequest] = []
     for r in entitled:
         if 0 < r.concurrency <= running.get(r.entitlement, 0):
             continue
         running[r.entitlement] = running.get(r.entitlement, 0) + 1
-        found.append(r)
-        if len(found) == AT_ONCE:
+        claimants.append(r)
+        if len(claimants) == AT_ONCE:
             break
-    return found
+    return claimants

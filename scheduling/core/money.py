@@ -66,18 +66,18 @@ def micros(amount: Decimal) -> int:
 
 def rate_at(rates: Iterable[RateSpec], model: str, at_s: float) -> RateSpec | None:
     """What use of ``model`` was charged by, received at a moment; None: nothing. An adapter's own rate goes first."""
-    found = None
+    current = None
     for rate in rates:
-        if rate.holds_at(at_s) and rate.model in ("", model) and (found is None or rate.model):
-            found = rate
-    return found
+        if rate.holds_at(at_s) and rate.model in ("", model) and (current is None or rate.model):
+            current = rate
+    return current
 
 
 def amount(picos: Fraction | int) -> Decimal:
     """As people and files are told it, without zeros at the end."""
     whole = round(Fraction(picos) * 10**PLACES / PICOS)
-    told = Decimal(whole).scaleb(-PLACES)
-    return told.quantize(Decimal(1)) if told == told.to_integral() else told.normalize()
+    exact = Decimal(whole).scaleb(-PLACES)
+    return exact.quantize(Decimal(1)) if exact == exact.to_integral() else exact.normalize()
 
 
 def forecast(spent: Fraction, begin_s: float, now_s: float, end_s: float) -> Fraction | None:

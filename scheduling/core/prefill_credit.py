@@ -115,8 +115,15 @@ class PrefillCredit:
 
     def binds(self, view: BackendView) -> bool:
         """Whether a prompt of the usual length lacks credit there, and neither a slot nor KV cache."""
+        return self._lacks(view, self.credit)
+
+    def lacked_at(self, view: BackendView) -> bool:
+        """Likewise of a replica whose prompts others compute: of the credit that it was offered with."""
+        return self._lacks(view, view.prefill_credit)
+
+    def _lacks(self, view: BackendView, credit: int) -> bool:
         usual = self.prompts.usual
-        return view.roomy(usual) and not prefill_fits(self.credit, view.prefill_used, usual)
+        return view.roomy(usual) and not prefill_fits(credit, view.prefill_used, usual)
 
     @property
     def hurry(self) -> float:

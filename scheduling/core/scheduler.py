@@ -74,7 +74,7 @@ class Scheduler:
         self._queue = HintedTurns(policy.queue())
         self._shares = _shares_in(self._queue)
         self._counted: OrderedDict[str, None] = OrderedDict()  # requests whose end is counted in shares
-        self._router = routing.router()
+        self._route_by(routing)
         self._waiting: dict[str, QueuedRequest] = {}
         self._expiries: list[tuple[float, str]] = []
         self._holds = Holds()
@@ -215,7 +215,7 @@ class Scheduler:
         """Changes the policy; everything that waits moves into the new order. Where prefixes ran is forgotten only if
         the routing is another one."""
         if routing != self.routing:
-            self._router = routing.router()
+            self._route_by(routing)
         self.policy, self.routing = policy, routing
         kept, inside = self.kept_shares(), policy.queue()
         self._shares = _shares_in(inside)
@@ -272,7 +272,12 @@ class Scheduler:
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""
-        return self._router.cached(request) if isinstance(self._router, KnowsCaches) and request.prefixes else 0
+        return self._caches.cached(request) if self._caches is not None and request.prefixes else 0
+
+    def _route_by(self, routing: RoutingPolicy) -> None:
+        self._router = routing.router()
+        # asked of every request that is compared: a protocol is looked up once
+        self._caches = self._router if isinstance(self._router, KnowsCaches) else None
 
     def _any_wait(self, classes: frozenset[ServiceClass]) -> bool:
         return any(self._of_class[c] for c in classes)

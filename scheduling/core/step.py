@@ -78,8 +78,9 @@ class SchedulerStep:
         self._rights = rights
         self._ready = [backend for backend in view.backends.values() if backend.ready]
         self._spare = spare
-        self._free = view.free_slots()
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
+        self._free = sum([backend.slots - backend.running for backend in self.open])
+        self._most_kv = self._freest_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
         holds.by_replica = {}
@@ -89,8 +90,8 @@ class SchedulerStep:
             first = waiting[holds.credit.request_id]
             if self._beyond_limits(first):
                 holds.credit = None
-            elif not self._has_candidate(first):
-                self._wants_credit_only(first)
+            elif not self._with_credit(first, able := self._able(first)):
+                self._wants_credit_only(first, able)
 
     def fits(self, request: QueuedRequest) -> bool:
         """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
@@ -98,6 +99,9 @@ class SchedulerStep:
         if 0 < request.concurrency <= self._running.get(request.entitlement, 0):
             return False
         if self._free <= self._spare > 0 and request.service_class not in BASELINE:
+            return False
+        if request.kv_tokens > self._most_kv and not self._holds.by_replica:  # no replica needs to be asked
+            self._keep_room_for(request)
             return False
         return self._fits_somewhere(request)
 
@@ -136,6 +140,11 @@ class SchedulerStep:
         running[request.entitlement] = running.get(request.entitlement, 0) + 1
         if backend.running >= backend.slots:
             self.open.remove(backend)
+        self._most_kv = self._freest_kv()
+
+    def _freest_kv(self) -> int:
+        """KV cache that is free on no open replica more than this [tokens]: it only falls within a step."""
+        return max([backend.kv_tokens - backend.kv_used for backend in self.open], default=0)
 
     def _owns(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it."""
@@ -150,39 +159,43 @@ class SchedulerStep:
         return self._entitlement_full(request) or (self.sparing() and request.service_class not in BASELINE)
 
     def _fits_somewhere(self, request: QueuedRequest) -> bool:
-        if self._has_candidate(request):
+        able, hold = self._able(request), self._holds.kv
+        if not able and not self._holds.by_replica:  # asked of hundreds a step: credit is not what it lacks
+            self._keep_room_for(request)
+            return False
+        if self._with_credit(request, able):
             self._pending = True
             return True
-        hold = self._holds.kv
-        if not self._wants_credit_only(request) or (hold is not None and hold.request_id == request.id):
+        if not self._wants_credit_only(request, able) or (hold is not None and hold.request_id == request.id):
             self._keep_room_for(request)
         return False
 
-    def _has_candidate(self, request: QueuedRequest) -> bool:
+    def _able(self, request: QueuedRequest) -> list[BackendView]:
+        """Replicas that have room for it, were it not for their prefill credit."""
         excluded = request.exclude_backend and self._excluded(request)
-        kv, prefill, owner = request.kv_tokens, request.prefill_tokens, self._rights and self._owns(request)
-        for backend in self.open:
-            if backend.room_for(kv, prefill, owner) and backend.id != excluded and backend.id != self._closed:
-                if request.adapter and request.adapter not in backend.adapters:
-                    continue
-                return True
-        return False
+        kv, closed, adapter = request.kv_tokens, self._closed, request.adapter
+        able = [b for b in self.open if b.roomy(kv) and b.id != excluded and b.id != closed]
+        return [b for b in able if adapter in b.adapters] if adapter else able
 
-    def _wants_credit_only(self, request: QueuedRequest) -> bool:
-        """Whether a replica has room but for its prefill credit. The one where credit for it is there soonest takes
-        nothing else in this step: what has its first token there makes room for this request and no other, so that the
-        least that any replica has to wait for falls from step to step, and at the latest it runs alone.
+    def _with_credit(self, request: QueuedRequest, able: list[BackendView]) -> bool:
+        prefill, owner = request.prefill_tokens, self._rights and self._owns(request)
+        return any(b.has_credit(prefill, owner) for b in able)
+
+    def _wants_credit_only(self, request: QueuedRequest, able: list[BackendView]) -> bool:
+        """Whether a replica has room but for its prefill credit: one of ``able``, or one that is kept. The one where
+        credit for it is there soonest takes nothing else in this step: what has its first token there makes room for
+        this request and no other, so that the least that any replica has to wait for falls from step to step, and at
+        the latest it runs alone.
 
         Queues that compare several requests ask about some whose turn it is not. So who is asked while another one has
         room keeps nothing in this step, and after ``patience_s`` the first of them comes before all in the next ones.
         """
-        holds, excluded = self._holds, request.exclude_backend and self._excluded(request)
+        holds = self._holds
         if holds.by_replica and request.id in holds.by_replica.values():
             return True
-        able = [b for b in self.open if b.roomy(request.kv_tokens) and b.id != excluded and b.id != self._closed]
-        able = [b for b in able if b.serves(request.adapter)] if request.adapter else able
         if not able:
-            kept = (b for b in self._ready if b.id in holds.by_replica) if holds.by_replica else ()
+            excluded = self._excluded(request)
+            kept = [b for b in self._ready if b.id in holds.by_replica]
             return any(b.roomy(request.kv_tokens) and b.id != excluded and b.serves(request.adapter) for b in kept)
         if self._pending:
             holds.credit = holds.credit or Hold(request.id, self._now_s)

@@ -58,6 +58,14 @@ class PrefixCache(StrEnum):
     UNSALTED = "unsalted"  # engines that refuse the field get none; a client's own is refused
 
 
+class Phase(StrEnum):
+    """Which part of a request a replica does, where prefill and decode are apart."""
+
+    BOTH = "both"
+    PREFILL = "prefill"  # it computes prompts and hands their KV cache over; it writes no answers
+    DECODE = "decode"  # it takes that KV cache and writes the answer
+
+
 class OverLimit(StrEnum):
     """What a tier does with a request over its entitlement's concurrency."""
 
@@ -158,6 +166,7 @@ class BackendSpec:
     tokens_per_s: float = 0.0  # what it was measured to process, prompt and output together; 0: not measured
     prefill_tokens: int = 0  # prompt tokens it may have before their first output token at once; 0: no bound
     step_tokens: int = 0  # what its engine computes in one step at most; 0: it does not say
+    phase: Phase = Phase.BOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +408,11 @@ class BackendView:
 
     def room_for(self, kv_tokens: int, prefill_tokens: int, owner: bool = False) -> bool:
         """The one rule for room: a slot, KV cache and prefill credit. ``owner``: of reserved capacity, within it."""
-        return self.roomy(kv_tokens) and prefill_fits(self.prefill_credit, self.prefill_seen(owner), prefill_tokens)
+        return self.roomy(kv_tokens) and self.has_credit(prefill_tokens, owner)
+
+    def has_credit(self, prefill_tokens: int, owner: bool = False) -> bool:
+        """Whether its prefill credit has room, whatever else it lacks."""
+        return prefill_fits(self.prefill_credit, self.prefill_seen(owner), prefill_tokens)
 
     def prefill_seen(self, owner: bool) -> int:
         """What of its prefill credit is used for an owner of reserved capacity, or for anybody else."""

@@ -116,8 +116,8 @@ class AdapterHomes:
 
     def of(self, replica: str) -> frozenset[str]:
         """What a replica has."""
-        known = self._replicas.get(replica)
-        return known.loaded if known is not None else frozenset()
+        state = self._replicas.get(replica)
+        return state.loaded if state is not None else frozenset()
 
     def status(self, replica: str) -> AdapterStatus:
         r = self._replicas.get(replica, _Replica())
@@ -188,23 +188,23 @@ class AdapterHomes:
 
     def hopeless(self, names: Iterable[str], serving: list[Candidate]) -> set[str]:
         """Which of these no replica has had for a while, and none can load."""
-        now_s, found = self._clock(), set()
+        now_s, hopeless = self._clock(), set()
         for name in set(names):
             spec = self._specs.get(name)
-            known = all(self._was_read(c.id) for c in serving)
+            all_read = all(self._was_read(c.id) for c in serving)
             if (
                 not serving
-                or (spec is not None and not known)
+                or (spec is not None and not all_read)
                 or any(name in self.of(c.id) for c in serving)
                 or any(name in r.loading for r in self._replicas.values())
                 or (spec is not None and any(self._may_ask(c.id, spec) for c in serving))
             ):
                 self._nowhere_since.pop(name, None)
             elif now_s - self._nowhere_since.setdefault(name, now_s) >= GIVE_UP_S:
-                found.add(name)
+                hopeless.add(name)
         for name in self._nowhere_since.keys() - set(names):
             del self._nowhere_since[name]
-        return found
+        return hopeless
 
     def _was_read(self, replica: str) -> bool:
         r = self._replicas.get(replica)

@@ -17,22 +17,23 @@ from typing import Any
 
 from scheduling.core.calibration import fit_steps
 from scheduling.core.prefill_credit import Counters, Prompts
-from scheduling.core.types import PoolSpec, PoolView
+from scheduling.core.types import Phase, PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
+from scheduling.dispatch.phases import Phases
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
+from scheduling.dispatch.sleeping import WHY_CHARS, PoolSleep, wake_fails
 from scheduling.dispatch.watched import (
     FOREIGN_LOOKS,
     WAKE_S,
-    Coming,
     EngineFactory,
     WatchedBackend,
     address,
     credit_why,
     facts_of,
     limits_of,
-    offer_of,
     patience_s,
+    prefills,
     return_patience_s,
     serves,
     state_why,
@@ -53,9 +54,6 @@ MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
 ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been in the engine
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
 STEPS_S = 5.0  # so often the log of an engine's own scheduler is read
-WHY_CHARS = 300
-WAKE_AGAIN_S = 10.0  # after it could not be woken
-SLEEP_AGAIN_S = 600.0  # after it could not be put to sleep
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
 
@@ -80,14 +78,13 @@ class BackendMonitor:
         self._on_ready = on_ready
         self._scrape_s = scrape_s
         self._backends: dict[str, WatchedBackend] = {}
+        self.phases = Phases(self._backends)
         self._leases: dict[str, int] = {}
         self._leases_at = float("-inf")
-        self._pool: PoolSpec | None = None
-        self._idle_since_s: float | None = None  # nothing runs and nothing waits
-        self._said_waking_ms = 0  # in shared state
-        self._coming = Coming()
+        self._said_prefill = False  # in shared state: that prefill replicas are ready
         self._adapters_of: tuple[object, ...] = ((), False)
         self._prompts = Prompts()
+        self.sleep = PoolSleep(store, epoch, self._backends, self.phases, self._begin, self._change)
         self.adapters = AdapterHomes(
             store,
             epoch,
@@ -105,7 +102,7 @@ class BackendMonitor:
         the prefill ``credits`` that they had.
         """
         specs, kind = {spec.id: spec for spec in pool.backends}, kind_of(pool.engine)
-        self._pool = pool
+        self.sleep.configure(pool)
         if inherited:
             self.adapters.inherit(inherited & specs.keys())
         configured = (pool.adapters, pool.load_adapters and kind.loads_adapters)
@@ -149,6 +146,7 @@ class BackendMonitor:
         for name, backend in self._backends.items():
             seen = view.backends.get(name)
             backend.limited = waits and seen is not None and backend.credit.binds(seen)
+        self.phases.limited(view, waits)
 
     def idle(self) -> None:
         """Nobody waits, or nothing is decided about yet."""
@@ -159,15 +157,17 @@ class BackendMonitor:
         """All replicas as they are seen now, by name."""
         statuses = []
         now_s = asyncio.get_running_loop().time()
-        comes = not self.serves and self._added_in_s(now_s) > 0
+        comes = not self.sleep.serves and self.sleep.added_in_s(now_s) > 0
         for name, b in sorted(self._backends.items()):
             m, rates = b.metrics, b.watch.rates
-            spec, why = limits_of(b)
+            (spec, why), lacks = self.phases.in_force(b), self.phases.lacks(b)
+            state = "draining" if b.spec.draining else "waking" if comes and b.state == "probing" else b.state
             statuses.append(
                 BackendStatus(
                     id=name,
-                    state="draining" if b.spec.draining else "waking" if comes and b.state == "probing" else b.state,
-                    why="taken out of service by an administrator" if b.spec.draining else state_why(b, now_s),
+                    state="unpaired" if lacks else state,
+                    why="taken out of service by an administrator" if b.spec.draining else lacks or state_why(b, now_s),
+                    wake_fails=wake_fails(b, now_s),
                     observed_s=b.observed_s,
                     engine_running=m.running if m else None,
                     engine_waiting=m.waiting if m else None,
@@ -224,7 +224,7 @@ class BackendMonitor:
             if backend is None:
                 continue
             why = backend.outlier.report(outcomes, now_s)
-            if why and serves(backend) and any(b is not backend and serves(b) for b in self._backends.values()):
+            if why and serves(backend) and not self.phases.alone(backend):
                 self._group.create_task(self._eject_outlier(backend, why), name=f"eject-{name}")
 
     async def _eject_outlier(self, backend: WatchedBackend, why: str) -> None:
@@ -241,116 +241,20 @@ class BackendMonitor:
             seen.adapters = self.adapters.of(name)
             if backend is not None:
                 seen.prefill_per_s = backend.prefill_per_s
-            if backend is None or backend.doubted or not serves(backend):
+            if backend is None or backend.doubted or not self.phases.answers(backend):
                 seen.ready = False
-
-    # --- sleeping replicas
-
-    @property
-    def serves(self) -> bool:
-        """Whether any replica may get work."""
-        return any(serves(backend) for backend in self._backends.values())
-
-    @property
-    def wakes_in_s(self) -> float:
-        """In how long the pool is expected to serve again, where no replica does and one can be woken, or would be
-        added; 0: none would be, or some serve."""
-        if self.serves:
-            return 0.0
-        now_s = asyncio.get_running_loop().time()
-        asleep = [b for b in self._backends.values() if b.state == "asleep" and not b.spec.draining]
-        expected = [b.wake_s if b.woken_s is None else max(1.0, b.wake_s - (now_s - b.woken_s)) for b in asleep]
-        return min(expected, default=self._added_in_s(now_s))
-
-    def _added_in_s(self, now_s: float) -> float:
-        """In how long a replica serves that somebody adds, or that starts; 0: none would be added, or what is there has
-        failed."""
-        pool = self._pool
-        if pool is None or not pool.scaling.to_zero:
-            return 0.0
-        if any(b.state != "probing" for b in self._backends.values() if not b.spec.draining):
-            return 0.0
-        return self._coming.in_s(pool.wakes_in_s, now_s)
-
-    def wake(self, waiting: int) -> None:
-        """Requests wait: wakes as many sleeping replicas as they need slots beyond those that serve."""
-        if not self.serves:
-            self._coming.asked(asyncio.get_running_loop().time())
-        slots = sum(limits_of(b)[0].slots for b in self._backends.values() if serves(b) or b.woken_s is not None)
-        now_s = asyncio.get_running_loop().time()
-        for backend in self._backends.values():
-            if backend.state != "asleep" or backend.spec.draining or backend.dozing or backend.woken_s is not None:
-                continue
-            if slots >= waiting:
-                return
-            if now_s >= backend.wake_again_s:
-                backend.woken_s = now_s
-                slots += backend.spec.slots
-                self._group.create_task(self._wake(backend), name=f"wake-{backend.spec.id}")
-
-    def not_wanted(self) -> None:
-        """Nobody waits."""
-        if all(backend.spec.draining for backend in self._backends.values()):
-            self._coming.given_up()
-
-    async def _wake(self, backend: WatchedBackend) -> None:
-        log.info("backend %s: woken, as requests wait", backend.spec.id)
-        try:
-            await backend.control.wake()
-        except EngineError as error:
-            log.warning("backend %s: could not be woken: %s", backend.spec.id, error)
-            backend.woken_s = None
-            backend.wake_again_s = asyncio.get_running_loop().time() + WAKE_AGAIN_S
-            backend.why = f"asleep; it could not be woken: {error}"[:WHY_CHARS]
-        backend.nudge.set()
-
-    def rest(self, idle: bool) -> None:
-        """Once a second; ``idle``: nothing runs and nothing waits. After the pool's time of that replicas that can
-        sleep do."""
-        now_s = asyncio.get_running_loop().time()
-        if not idle or self._pool is None or not self._pool.sleep_after_s:
-            self._idle_since_s = None
-            return
-        if self._idle_since_s is None:
-            self._idle_since_s = now_s
-        if now_s - self._idle_since_s < self._pool.sleep_after_s:
-            return
-        self._idle_since_s = None
-        for backend in self._backends.values():
-            if serves(backend) and backend.kind.sleeps and now_s >= backend.wake_again_s:
-                self._group.create_task(self._sleep(backend), name=f"sleep-{backend.spec.id}")
-
-    async def _sleep(self, backend: WatchedBackend) -> None:
-        """Out of what is ready first: what was granted meanwhile ends before the engine sleeps."""
-        backend.dozing = True
-        await self._change(backend, "asleep", "put to sleep: nothing ran or waited")
-        try:
-            await backend.control.sleep()
-        except EngineError as error:
-            log.warning("backend %s: could not be put to sleep: %s", backend.spec.id, error)
-            backend.wake_again_s = asyncio.get_running_loop().time() + SLEEP_AGAIN_S
-        finally:
-            backend.dozing = False
-        backend.nudge.set()
-
-    async def tell_waking(self) -> None:
-        """Shared state, in how long who comes now would be served: then it lets them wait."""
-        if self.serves:
-            self._coming.came(asyncio.get_running_loop().time())
-        ms = round(self.wakes_in_s) * 1000
-        if ms != self._said_waking_ms:
-            await self._store.set_waking(self._epoch, ms)
-            self._said_waking_ms = ms
 
     async def reconcile(self, snapshot: PoolSnapshot) -> None:
         """Makes shared state say what this monitor knows, and learns the lease counts."""
         self._leases = {name: totals.running for name, totals in snapshot.backends.items()}
+        if self.phases.apart or self._said_prefill:
+            await self._tell_prefill()
         self._leases_at = asyncio.get_running_loop().time()
-        self._said_waking_ms = snapshot.waking_ms
-        await self.tell_waking()
+        self.sleep.told_ms = snapshot.waking_ms
+        await self.sleep.tell_waking()
         for name, totals in snapshot.backends.items():
             backend = self._backends.get(name)
-            if totals.ready and (backend is None or not serves(backend)):
+            if totals.ready and (backend is None or not self.phases.answers(backend)):
                 ill = backend is not None and backend.state == "ejected"
                 await self._store.set_ready(self._epoch, name, None, ill=ill)
         if self.adapters:
@@ -358,10 +262,25 @@ class BackendMonitor:
         for name, backend in list(self._backends.items()):
             shared = snapshot.backends.get(name)
             offered = (shared.slots, shared.kv_tokens, shared.prefill_credit) if shared and shared.ready else None
-            offer = offer_of(backend)
-            if serves(backend) and offered != (offer.slots, offer.kv_tokens, offer.prefill_tokens):
+            offer = self.phases.offer(backend)
+            if self.phases.answers(backend) and offered != (offer.slots, offer.kv_tokens, offer.prefill_tokens):
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
+
+    async def _tell_prefill(self) -> None:
+        """Shared state, which prefill replicas are ready; their leases are the prompts that they compute."""
+        slots = self.phases.slots()
+        legs = await self._store.set_prefill(self._epoch, slots)
+        self._said_prefill = bool(slots)
+        self._leases |= {b.spec.id: legs.get(b.spec.id, 0) for b in self._backends.values() if prefills(b)}
+
+    async def _offer_decode(self) -> None:
+        """What decode replicas are offered with follows the prefill replicas."""
+        for name, backend in list(self._backends.items()):
+            if backend.spec.phase is Phase.DECODE and serves(backend):
+                offer = self.phases.offer(backend) if self.phases.answers(backend) else None
+                await self._store.set_ready(self._epoch, name, offer)
+        self._on_ready()
 
     def _drop(self, name: str) -> None:
         gone = self._backends.pop(name)
@@ -474,6 +393,8 @@ class BackendMonitor:
         """Nobody sees the first token of a whole answer: those that do not wait in the engine have been prefilled."""
         if not serves(backend) or not limits_of(backend)[0].prefill_tokens or not self._leases.get(backend.spec.id, 1):
             return
+        if backend.spec.phase is not Phase.BOTH:
+            return  # gateways see the end of each prompt
         age_s = asyncio.get_running_loop().time() - asked_s + ON_ITS_WAY_S
         try:
             hurry = backend.credit.hurry
@@ -548,6 +469,7 @@ class BackendMonitor:
         if probe:
             backend.watch = ProgressWatch()
             backend.outlier.returned(asyncio.get_running_loop().time())
+            backend.refused_wake = False
             if backend.woken_s is not None:
                 backend.wake_s, backend.woken_s = max(1.0, asyncio.get_running_loop().time() - backend.woken_s), None
             await self.adapters.look(backend.spec.id, backend.control)
@@ -579,9 +501,12 @@ class BackendMonitor:
             self.adapters.forget(name)
         try:
             if state == "asleep":
-                await self.tell_waking()  # before it is out of what is ready: nobody is refused in between
-            spec = offer_of(backend) if serves(backend) else None
+                await self.sleep.tell_waking()  # before it is out of what is ready: nobody is refused in between
+            spec = self.phases.offer(backend) if self.phases.answers(backend) else None
             await self._store.set_ready(self._epoch, name, spec, ill=state == "ejected")
+            if prefills(backend):
+                await self._tell_prefill()
+                await self._offer_decode()
         except StateUnavailable:
             return  # reconcile writes it when Redis is back
         if state == "asleep":

@@ -52,6 +52,7 @@ class BackendStatus:
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
     steps: StepStatus | None = None  # None: engines of its kind log none
     adapters: AdapterStatus | None = None  # None: its pool has none
+    wake_fails: bool = False  # it is asleep, and was not woken when requests waited
     foreign: int | None = None  # requests in the engine that were not granted here, lasting; None: not known
 
 

@@ -246,8 +246,8 @@ class Term:
     def _apply(self, event: Event) -> None:
         if event.kind is EventKind.QUEUED and event.request is not None:
             self._asked_s = asyncio.get_running_loop().time()
-            if not self.monitor.serves:
-                self.monitor.wake(1)
+            if not self.monitor.sleep.serves:
+                self.monitor.sleep.wake(1)
             self.waiting.offer(event.request, self.waiting.now_s())
             if event.request.adapter:
                 self.monitor.want([event.request.adapter])
@@ -298,12 +298,12 @@ class Term:
     def _wake_or_rest(self, snapshot: PoolSnapshot) -> None:
         """Has sleeping replicas woken where requests wait, and puts idle ones to sleep where the pool says so."""
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
-        waiting = max(snapshot.waiting, int(asked and not self.monitor.serves))
+        waiting = max(snapshot.waiting, int(asked and not self.monitor.sleep.serves))
         if waiting > 0:
-            self.monitor.wake(waiting)
+            self.monitor.sleep.wake(waiting)
         else:
-            self.monitor.not_wanted()
-        self.monitor.rest(idle=snapshot.waiting == 0 and snapshot.running == 0 and not asked)
+            self.monitor.sleep.not_wanted()
+        self.monitor.sleep.rest(idle=snapshot.waiting == 0 and snapshot.running == 0 and not asked)
 
     async def _watch_adapters(self) -> None:
         """Has adapters loaded that requests wait for, and refuses those who wait for one that cannot be had."""
@@ -372,8 +372,8 @@ class Term:
             self.bucket_audit.gaps, self._ledger.behind_since_s, self._clock.measured_s,
         )  # fmt: skip
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
-        wanted = not self.monitor.serves and (asked or snapshot.waiting > 0)
-        sample = replace(sample, wanted=wanted, wakes_in_s=self.monitor.wakes_in_s)
+        wanted = not self.monitor.sleep.serves and (asked or snapshot.waiting > 0)
+        sample = replace(sample, wanted=wanted, wakes_in_s=self.monitor.sleep.wakes_in_s)
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)
 

@@ -12,7 +12,7 @@ from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
 from scheduling.core.prefill_credit import PrefillCredit
 from scheduling.core.prefill_speed import PrefillSpeed
 from scheduling.core.step_model import StepModel
-from scheduling.core.types import BackendSpec, PoolSpec
+from scheduling.core.types import BackendSpec, Phase, PoolSpec
 from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import StepStatus
 from scheduling.dispatch.progress import ProgressWatch
@@ -22,39 +22,9 @@ PROBE_TIMEOUT_S = 10.0
 FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
 STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
 WAKE_S = 20.0  # until a sleeping engine serves, where it was not seen yet
-OVERDUE = 3.0  # times as long as usual: a replica that was to be added does not come
 FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
 _CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
 _NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"
-
-
-@dataclass(slots=True)
-class Coming:
-    """The replica that somebody adds to a pool without any: since when it is waited for, how long it took last."""
-
-    since_s: float | None = None
-    took_s: float = 0.0  # 0: not seen yet
-
-    def asked(self, now_s: float) -> None:
-        if self.since_s is None:
-            self.since_s = now_s
-
-    def came(self, now_s: float) -> None:
-        """One serves."""
-        if self.since_s is not None:
-            self.took_s, self.since_s = max(1.0, now_s - self.since_s), None
-
-    def given_up(self) -> None:
-        """Nobody waits for it any more, and none is on its way."""
-        self.since_s = None
-
-    def in_s(self, expected_s: float, now_s: float) -> float:
-        """What is left of the time it usually takes; 0 once it has been waited for three times as long."""
-        usual_s = self.took_s or expected_s
-        waited_s = 0.0 if self.since_s is None else now_s - self.since_s
-        if waited_s >= OVERDUE * max(usual_s, expected_s):
-            return 0.0
-        return max(usual_s - waited_s, usual_s / 4, 1.0)
 
 
 class EngineControl(Protocol):
@@ -111,6 +81,7 @@ class WatchedBackend:
     wake_s: float = WAKE_S  # how long a wake takes: guessed, then as it last took
     dozing: bool = False  # it is being put to sleep
     woken_s: float | None = None  # since when it is being woken
+    refused_wake: bool = False  # it could not be woken when it was asked to last
     wake_again_s: float = float("-inf")  # not before, after it refused
     task: asyncio.Task[None] | None = None
     reading: asyncio.Task[None] | None = None
@@ -189,3 +160,8 @@ def state_why(backend: WatchedBackend, now_s: float) -> str:
 
 def serves(backend: WatchedBackend) -> bool:
     return backend.state == "ready" and not backend.spec.draining
+
+
+def prefills(backend: WatchedBackend) -> bool:
+    """Whether it computes prompts and nothing else."""
+    return backend.spec.phase is Phase.PREFILL

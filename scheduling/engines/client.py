@@ -171,6 +171,7 @@ class EngineKind:
     logs_steps: bool = False  # and its log of steps can be read (:meth:`EngineClient.steps`)
     sleeps: bool = False  # it can be put to sleep and woken, and says in its metrics which it is
     lacks: tuple[str, ...] = VLLM_FIELDS  # fields of /v1 that are refused, as they would be ignored
+    hands_over: bool = False  # a prompt's KV cache to another one, by ``kv_transfer_params`` (vLLM's KV connectors)
     loads_adapters: bool = False  # it can be asked to load a LoRA adapter (:meth:`EngineClient.load_adapter`)
     adapter_model: str = "{adapter}"  # what a body's ``model`` says for an ``{adapter}`` of the ``{model}``
 

@@ -12,7 +12,6 @@ A prompt of 50 words costs some 30 us (``docs/internals/estimates.md``); SageSch
 from __future__ import annotations
 
 import re
-from collections import Counter
 from math import log2, sqrt
 from zlib import crc32
 
@@ -33,6 +32,7 @@ LENGTH_WEIGHT = 1.0
 FUNCTION_WEIGHT = 0.6
 SCALE = 127.0  # of the packed form
 
+_PIECE = crc32(b"#")  # so that a piece is not taken for a word
 _WORD = re.compile(r"[a-z0-9]+|[^\sa-z0-9]")
 _FUNCTION_WORDS = frozenset(
     "a an the of to in on for and or is are be was were it its this that with as at by from you your i my me we our "
@@ -49,8 +49,9 @@ class Embedder:
         signs = np.unpackbits(bits).astype(np.float32) * 2.0 - 1.0
         self._table: Vector = signs.reshape(BUCKETS, DIMENSIONS) / np.float32(np.sqrt(DIMENSIONS))
         self._words: Vector = np.empty((WORDS_KEPT, DIMENSIONS), np.float32)
-        self._hashes = np.empty(WORDS_KEPT, np.int64)
+        self._hashes: list[int] = []  # of the words, in the order of their rows
         self._rows: dict[str, int] = {}
+        self._sizes: dict[int, Vector] = {}  # by number of words, at most WORDS of them
 
     def embed(self, text: str) -> Vector | None:
         """A unit vector, or None for a text without words."""
@@ -60,34 +61,45 @@ class Embedder:
         rows = self._rows
         if len(rows) + len(words) > WORDS_KEPT:
             rows.clear()
-        counts = Counter(words)
+            self._hashes.clear()
+        counts: dict[str, int] = {}
+        for word in words:
+            counts[word] = counts.get(word, 0) + 1
         at = [rows[word] if word in rows else self._learn(word) for word in counts]
-        roots = np.array([sqrt(count) for count in counts.values()], np.float32)
-        whole: Vector = roots @ self._words[at]
+        whole: Vector = np.sqrt(np.array([*counts.values()], np.float32)) @ self._words.take(at, axis=0)
         whole /= _norm(whole)
         begins = [rows[word] for word in words[:HEAD_WORDS]]
-        first = int(self._hashes[begins[:2]].sum() * 7 % BUCKETS)
-        head: Vector = np.add.reduce(self._words[begins]) + self._table[first]
-        whole += (HEAD_WEIGHT / _norm(head)) * head
-        size = log2(1.0 + len(words))
-        step = int(size)
-        part = np.float32(size - step)
-        whole += LENGTH_WEIGHT * ((1.0 - part) * self._table[step] + part * self._table[step + 1])
+        first = sum([self._hashes[row] for row in begins[:2]]) * 7 % BUCKETS
+        head: Vector = np.add.reduce(self._words.take(begins, axis=0))
+        head += self._table[first]
+        head *= HEAD_WEIGHT / _norm(head)
+        whole += head
+        whole += self._size(len(words))
         whole /= _norm(whole)
         return whole
+
+    def _size(self, words: int) -> Vector:
+        """The direction of a prompt of so many words."""
+        found = self._sizes.get(words)
+        if found is None:
+            size = log2(1.0 + words)
+            step = int(size)
+            part = np.float32(size - step)
+            found = LENGTH_WEIGHT * ((1.0 - part) * self._table[step] + part * self._table[step + 1])
+            self._sizes[words] = found
+        return found
 
     def _learn(self, word: str) -> int:
         row = len(self._rows)
         raw = word.encode(errors="surrogatepass")
         own = self._table[crc32(raw) % BUCKETS]
         if len(word) > 3:
-            framed = f"<{word}>"
-            pieces = [framed[i : i + n] for n in (3, 4) for i in range(len(framed) - n + 1)]
-            indices = [crc32(b"#" + piece.encode(errors="surrogatepass")) % BUCKETS for piece in pieces]
-            own = (own + self._table[indices].sum(axis=0) / np.sqrt(len(pieces))) / np.sqrt(2.0)
+            framed = b"<%b>" % raw  # ASCII: what is not is a word of one character
+            pieces = [crc32(framed[i : i + n], _PIECE) % BUCKETS for n in (3, 4) for i in range(len(framed) - n + 1)]
+            own = (own + np.add.reduce(self._table.take(pieces, axis=0)) / np.sqrt(len(pieces))) / np.sqrt(2.0)
         light = word in _FUNCTION_WORDS or (len(word) == 1 and not word.isalnum())
         self._words[row] = own * (FUNCTION_WEIGHT if light else 1.0)
-        self._hashes[row] = crc32(b"~" + raw)
+        self._hashes.append(crc32(b"~" + raw))
         self._rows[word] = row
         return row
 

@@ -35,7 +35,7 @@ class RidgeRegression:
         self._pending: list[tuple[Vector, float]] = []
         self._answers = 0
         self._unfitted = 0
-        self._weights: Vector | None = None
+        self._weights: tuple[Vector, Vector, float] | None = None  # of an embedding, of a sign's byte, the level
 
     @property
     def due(self) -> bool:
@@ -44,8 +44,11 @@ class RidgeRegression:
 
     def predict(self, embedding: Vector, features: bytes) -> float | None:
         """The natural logarithm of the length [tokens]; None before the first fit."""
-        weights = self._weights
-        return None if weights is None else float(weights @ inputs(embedding, features))
+        if self._weights is None:
+            return None
+        of_embedding, of_signs, level = self._weights
+        signs = np.frombuffer(features, np.uint8).astype(np.float32)
+        return float(of_embedding @ embedding) + float(of_signs @ signs) + level
 
     def add(self, embedding: Vector, features: bytes, length: float) -> None:
         """An answer of ``length`` tokens, at least 1."""
@@ -63,8 +66,11 @@ class RidgeRegression:
         self._unfitted = 0
         penalty = np.full(WIDTH, RIDGE)
         penalty[-1] = LEVEL_RIDGE
-        self._weights = np.linalg.solve(self._products.astype(np.float64) + np.diag(penalty), self._moments).astype(
-            np.float32
+        found = np.linalg.solve(self._products.astype(np.float64) + np.diag(penalty), self._moments)
+        self._weights = (
+            (found[:DIMENSIONS] * EMBEDDING_WEIGHT).astype(np.float32),
+            (found[DIMENSIONS:-1] / SCALE).astype(np.float32),
+            float(found[-1]),
         )
 
     def _take_in(self) -> None:

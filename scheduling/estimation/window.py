@@ -33,6 +33,7 @@ class RingWindow:
         self._count = 0
         self._repeats: dict[bytes, list[tuple[float, bool]]] = {}  # the last answers per prompt, oldest first
         self._entries: dict[bytes, int] = {}  # entries of the ring per prompt
+        self._often = 0  # prompts that are known by heart
         rows = min(size, MIN_ROWS)
         self._vectors: Vector = np.zeros((rows, DIMENSIONS), np.float32)
         self._lengths: NDArray[np.float32] = np.zeros(rows, np.float32)
@@ -79,6 +80,7 @@ class RingWindow:
         self._entries[key] = self._entries.get(key, 0) + 1
         repeats = self._repeats.setdefault(key, [])
         repeats.append((float(actual), cut))
+        self._often += len(repeats) == KNOWN_BY_HEART
         if len(repeats) > REPEATS:
             del repeats[0]
 
@@ -95,9 +97,9 @@ class RingWindow:
         self, embedding: Vector, count: int, least: float = -2.0
     ) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
         """Cosines, lengths and whether each was cut, of the ``count`` most similar whose cosine is above ``least``."""
-        same = self._repeats.get(pack(embedding))
-        if same is not None and len(same) >= KNOWN_BY_HEART:
-            return [1.0] * len(same), [length for length, _ in same], [cut for _, cut in same]
+        known = self.by_heart(embedding)
+        if known is not None:
+            return [1.0] * len(known[0]), *known
         n, rows = self._count, len(self._keys)
         products = self._products
         if n == rows:  # in whatever order: all are looked at
@@ -115,6 +117,15 @@ class RingWindow:
         at = (near + start) % rows if start else near
         return products[near].tolist(), self._lengths[at].tolist(), self._cut[at].tolist()
 
+    def by_heart(self, embedding: Vector) -> tuple[Sequence[float], Sequence[bool]] | None:
+        """Lengths and whether each was cut, of a prompt that came ``KNOWN_BY_HEART`` times; else None."""
+        if not self._often:
+            return None
+        same = self._repeats.get(pack(embedding))
+        if same is None or len(same) < KNOWN_BY_HEART:
+            return None
+        return [length for length, _ in same], [cut for _, cut in same]
+
     def _drop_first(self) -> None:
         key = self._keys[self._first]
         self._first = (self._first + 1) % len(self._keys)
@@ -123,6 +134,8 @@ class RingWindow:
         if left:
             self._entries[key] = left
             repeats = self._repeats[key]
+            was_known = len(repeats) >= KNOWN_BY_HEART
             del repeats[: max(0, len(repeats) - left)]
+            self._often -= was_known and len(repeats) < KNOWN_BY_HEART
         else:
             del self._entries[key], self._repeats[key]

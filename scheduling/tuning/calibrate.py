@@ -121,8 +121,8 @@ def _begun(
     start, end = granted[seen:], done[seen:]
     among = _between(beside, start, end)
     near = np.where(among > 1e-6, _between(paces, start, end) / np.maximum(among, 1e-6), np.median(pace))
-    found: NDArray[np.float64] = np.maximum(end - (out[seen:] - 1.0) * near, start + SHORTEST * (end - start))
-    return np.minimum(found, end)
+    starts: NDArray[np.float64] = np.maximum(end - (out[seen:] - 1.0) * near, start + SHORTEST * (end - start))
+    return np.minimum(starts, end)
 
 
 def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, float]]) -> tuple[StepTime, float, int]:

@@ -14,7 +14,7 @@ A third of the window, in blocks of time, is held out: one of each three that ar
 been chosen by it, and the gate (:mod:`scheduling.tuning.gate`) is held there: the best candidates meet what serves on
 its variants, one after the other, until one wins.
 
-Every step is one replay, and what replays came to is the only state: a study that is handed what was told before goes
+Every step is one replay, and what replays came to is the only state: a study that is handed the rows of before goes
 on as if it had not been interrupted.
 """
 
@@ -53,7 +53,7 @@ FEWEST = 100  # requests of a window that holds something out
 SERVING, DEFAULT = 0, 1  # numbers of candidates
 GATE = len(SHARES)  # number of the round that is the gate
 
-Told = dict[str, Any]
+ReplayRow = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Candidate:
 
 
 class Search:
-    """One study. ``told``: what it has said so far, a list that grows; JSON."""
+    """One study. ``replays``: what each came to so far, a list that grows; JSON."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Search:
         serving: Serving,
         settings: LoopSettings,
         seed: int,
-        told: Sequence[Told] = (),
+        replays: Sequence[ReplayRow] = (),
         *,
         places: bool = False,
     ) -> None:
@@ -107,8 +107,8 @@ class Search:
         self._points: list[Mapping[str, float | str]] = [{}, self._structure.default()]
         self._merits: list[dict[int, Mapping[str, TierMerit]]] = [{} for _ in SHARES]
         self._met: dict[int, list[Met]] = {}
-        self.told: list[Told] = []
-        for one in told:
+        self.replays: list[ReplayRow] = []
+        for one in replays:
             self._learn(one)
 
     # --- what is next
@@ -174,28 +174,28 @@ class Search:
     def run(self, step: Step) -> None:
         """One replay. A candidate that cannot be made has no merit, and is out."""
         point = self._point(step.candidate)
-        told: Told = {"round": step.round, "candidate": step.candidate}
+        row: ReplayRow = {"round": step.round, "candidate": step.candidate}
         if step.round == 0:
-            told["point"] = dict(point)
+            row["point"] = dict(point)
         try:
             met = meet(self._traffic(step), self._serving(step.candidate), self._asked(step))
         except PolicyError as error:
-            told["invalid"] = str(error)
+            row["invalid"] = str(error)
         else:
-            told |= met.as_json() if step.round == GATE else {"merit": met.as_json()["merit"]}
-        self._learn(told)
+            row |= met.as_json() if step.round == GATE else {"merit": met.as_json()["merit"]}
+        self._learn(row)
 
-    def _learn(self, told: Told) -> None:
-        number, candidate = int(told["round"]), int(told["candidate"])
+    def _learn(self, row: ReplayRow) -> None:
+        number, candidate = int(row["round"]), int(row["candidate"])
         if number == 0 and candidate == len(self._points):
-            self._points.append(told["point"])
+            self._points.append(row["point"])
         if number == GATE:
-            self._met.setdefault(candidate, []).append(Met.from_json(told))
-        elif "invalid" in told:
+            self._met.setdefault(candidate, []).append(Met.from_json(row))
+        elif "invalid" in row:
             self._merits[number][candidate] = {"": TierMerit(1.0, 1, 0, 1.0)}
         else:
-            self._merits[number][candidate] = Met.from_json({**told, "waits": {}}).merit
-        self.told.append(told)
+            self._merits[number][candidate] = Met.from_json({**row, "waits": {}}).merit
+        self.replays.append(row)
 
     def _traffic(self, step: Step) -> Traffic:
         if step.round == GATE:
@@ -218,7 +218,7 @@ class Search:
         return self._points[candidate] if candidate < len(self._points) else self._propose(candidate)
 
     def _propose(self, candidate: int) -> Mapping[str, float | str]:
-        """A point that follows from the seed and from what was told before, and from nothing else."""
+        """A point that follows from the seed and from the replays before, and from nothing else."""
         number, random = candidate - 2, Random(f"{self._seed} {candidate}")
         if number < len(self._anchors):
             point: Mapping[str, float | str] = self._anchors[number]
@@ -313,8 +313,8 @@ class Search:
             decision = self.decision(won)
             assert decision is not None
             return self._serving(won), decision.reason
-        found = [decision for n in self._finalists() if (decision := self.decision(n)) is not None]
-        return None, _reason(found)
+        decisions = [decision for n in self._finalists() if (decision := self.decision(n)) is not None]
+        return None, _reason(decisions)
 
     def winner(self) -> Candidate | None:
         """The candidate that won at the gate."""
@@ -338,9 +338,9 @@ def apart(traffic: Traffic) -> tuple[Traffic, Traffic]:
     for row in rows:
         blocks[min(BLOCKS - 1, int((row.arrival_s - start) / each))].append(row)
     by_work = sorted(range(BLOCKS), key=lambda n: (sum(row.input_tokens + row.output_tokens for row in blocks[n]), n))
-    held = set(by_work[HELD_OUT // 2 :: HELD_OUT])
+    held_out = set(by_work[HELD_OUT // 2 :: HELD_OUT])
     parts: list[tuple[Recorded, ...]] = []
-    for mine in ([n for n in range(BLOCKS) if n not in held], sorted(held)):
+    for mine in ([n for n in range(BLOCKS) if n not in held_out], sorted(held_out)):
         moved = [
             replace(row, arrival_s=row.arrival_s - (block - place) * each)
             for place, block in enumerate(mine)

@@ -168,7 +168,7 @@ class Structure:
 
     def _room(self, point: Point) -> Room:
         budget = max(replica.token_budget for replica in self._traffic.replicas)
-        slots = sum(replica.slots for replica in self._traffic.replicas)
+        slots = sum(replica.slots for replica in self._traffic.answering)
         credit = max(1, round(float(point["credit_steps"]) * budget)) if point[CREDIT] == FIXED else None
         headroom = round(float(point["headroom_share"]) * slots) if point[HEADROOM] == FIXED else None
         return Room(credit, headroom)

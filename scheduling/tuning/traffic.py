@@ -14,11 +14,12 @@ from scheduling.core.capacity import automatic_headroom, most_headroom
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.registry import make_routing
-from scheduling.core.types import EntitlementSpec, PoolSpec
+from scheduling.core.types import EntitlementSpec, Phase, PoolSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.recording import Recorded
-from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 from scheduling.tuning.reward import Felt, felt_of
@@ -106,10 +107,18 @@ class Traffic:
             requests.append(sim)
         return requests
 
+    @property
+    def answering(self) -> tuple[Replica, ...]:
+        """Replicas that write answers: whose slots and KV cache are the pool's."""
+        return tuple(replica for replica in self.replicas if replica.phase is not Phase.PREFILL)
+
     def fitting(self, rows: Sequence[Recorded]) -> list[Recorded]:
-        """Those that a replica could hold: what :meth:`requests` are made of, in the same order."""
-        most = max(replica.kv_tokens for replica in self.replicas)
-        return [row for row in rows if sum(_sizes(row)[::2]) <= 0.98 * most]
+        """Those that a replica could hold, and a prefill replica their prompts: what :meth:`requests` are made of, in
+        the same order."""
+        most = max(replica.kv_tokens for replica in self.answering)
+        others = [replica.kv_tokens for replica in self.replicas if replica.phase is Phase.PREFILL]
+        prompt = min([most, *others])
+        return [row for row in rows if sum(_sizes(row)[::2]) <= 0.98 * most and _sizes(row)[0] < 0.98 * prompt]
 
     def serve(self, serving: Serving, number: int = 0) -> list[Outcome]:
         """What a variant comes to. Raises PolicyError for a policy that cannot be made."""
@@ -148,8 +157,8 @@ class Traffic:
         """The replicas with this prefill credit; None: each one's own, which most find while they serve."""
         own = self.own_credits or (None,) * len(self.replicas)
         return tuple(
-            replace(replica, prefill_tokens=found if credit is None else credit)
-            for replica, found in zip(self.replicas, own, strict=True)
+            replace(replica, prefill_tokens=own_credit if credit is None else credit)
+            for replica, own_credit in zip(self.replicas, own, strict=True)
         )
 
     def _keeping(self, slots: int | None) -> tuple[PoolSpec | None, int]:
@@ -158,7 +167,7 @@ class Traffic:
             return None, self.headroom if slots is None else slots
         if slots is not None:
             return replace(self.pool, headroom_slots=slots, headroom_most=0), slots
-        every = sum(replica.slots for replica in self.replicas)
+        every = sum(replica.slots for replica in self.answering)
         kept, most = automatic_headroom(every, self.entitlements), most_headroom(every, self.entitlements)
         return replace(self.pool, headroom_slots=kept, headroom_most=most), kept
 

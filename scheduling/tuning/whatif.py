@@ -27,16 +27,18 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and its 95 % interval; without width where there is one value only."""
+    """A mean of ``values`` and its 95 % interval; without width where there is one value only, of which nothing is
+    sure."""
 
     mean: float
     low: float
     high: float
+    values: int = 2
 
     @property
     def sure(self) -> bool:
         """Whether it is not 0 for sure."""
-        return self.low > 0 or self.high < 0
+        return self.values > 1 and (self.low > 0 or self.high < 0)
 
 
 def figures_of(requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> Figures:
@@ -79,24 +81,30 @@ def mean_of(values: Sequence[float]) -> Interval:
     count = len(values)
     mean = math.fsum(values) / count
     if count == 1:
-        return Interval(mean, mean, mean)
+        return Interval(mean, mean, mean, 1)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = T975[min(count - 2, len(T975) - 1)] * spread / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half)
+    return Interval(mean, mean - half, mean + half, count)
 
 
 def compare(by_policy: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, tuple[Interval, Interval | None]]]:
-    """Policy, figure -> its interval, and that of its difference to the first policy (None for itself). Only figures
-    that every policy has in every variant."""
+    """Policy, figure -> its interval, and that of its difference to the first policy (None for itself, and where the
+    first one has no such figure: a tenant that joined is not in the traffic as it was). Only figures that a policy has
+    in every variant."""
     first = next(iter(by_policy.values()))
-    common = [name for name in first[0] if all(name in row for rows in by_policy.values() for row in rows)]
     table: dict[str, dict[str, tuple[Interval, Interval | None]]] = {}
     for policy, rows in by_policy.items():
         table[policy] = {}
-        for name in common:
-            own = [row[name] for row in rows]
-            if any(math.isnan(value) for value in own):
+        for name in rows[0]:
+            own, base = _everywhere(rows, name), _everywhere(first, name)
+            if own is None:
                 continue
-            pairs = None if rows is first else [b[name] - a[name] for a, b in zip(first, rows, strict=True)]
+            pairs = None if rows is first or base is None else [b - a for a, b in zip(base, own, strict=True)]
             table[policy][name] = (mean_of(own), None if pairs is None else mean_of(pairs))
     return table
+
+
+def _everywhere(rows: Sequence[Figures], name: str) -> list[float] | None:
+    """A figure in each variant; None where one lacks it."""
+    values = [row.get(name, math.nan) for row in rows]
+    return None if any(math.isnan(value) for value in values) else values

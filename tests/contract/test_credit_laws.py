@@ -198,7 +198,7 @@ def test_a_large_prompt_outlives_a_flood_of_small_ones(name: str, credits: tuple
 
 
 def test_without_keeping_a_replica_the_large_prompt_would_starve(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("scheduling.core.scheduler.SchedulerStep._wants_credit_only", lambda self, request: True)
+    monkeypatch.setattr("scheduling.core.scheduler.SchedulerStep._wants_credit_only", lambda self, request, able: True)
     assert large_ran_after("fifo", (1024,), 5000, make()) is None
 
 

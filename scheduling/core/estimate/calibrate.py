@@ -12,8 +12,6 @@ from bisect import bisect_left, insort
 from collections import deque
 from math import ceil
 
-from scheduling.core.estimate.contracts import Prediction
-
 WINDOW = 512  # answers a factor is taken from: a shift of prompts or model is followed within a few hundred
 MIN_OBSERVED = 20
 LEVEL = 0.9
@@ -36,9 +34,10 @@ class Calibrator:
             return 1.0
         return ratios[min(n, ceil((n + 1) * self.level)) - 1]
 
-    def upper(self, prediction: Prediction, bound: int | None = None) -> float:
-        """The length [tokens] that the wanted share of answers will not exceed; never above the bound."""
-        value = max(1.0, prediction.quantile(self.level) * self.factor(prediction.source))
+    def upper(self, source: str, quantile: float, bound: int | None = None) -> float:
+        """The length [tokens] that the wanted share of answers will not exceed; never above the bound. ``quantile``:
+        what the source itself says of that share."""
+        value = max(1.0, quantile * self.factor(source))
         return value if bound is None else min(value, float(bound))
 
     def observe(self, source: str, predicted: float, actual: float) -> None:

@@ -13,12 +13,13 @@ takes nothing from a tenant that holds less than an equal share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from scheduling.core.estimate.calibrate import Calibrator
 from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
 from scheduling.core.estimate.drift import CategoryBaseline, Drift
 from scheduling.core.estimate.history import APPLICATIONS_KEPT, ApplicationHistory
+from scheduling.core.estimate.others import Heard, Others
 from scheduling.core.estimate.prior import PoolPrior
 from scheduling.core.estimate.regression import MODELS_KEPT, PromptRegression, Regression
 from scheduling.core.estimate.semantic import WINDOW, PastPrompts, SimilarPrompts
@@ -52,6 +53,7 @@ class Forecast:
     prediction: Prediction
     p90: float
     raw_p90: float  # the prediction's own, which the calibration learns from
+    heard: Heard = field(compare=False, repr=False)  # from all but the regression
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +81,25 @@ class TenantChain:
         self.regression = None if make_regression is None else PromptRegression(make_regression)
 
     def predict(self, facts: PromptFacts) -> Forecast:
-        prediction = None
-        if self.regression is not None and self.regression.speaks(facts):
-            others = self.others(replace(facts, output_bound=None))
-            prediction = self.regression.predict(facts, others) or others.truncated(facts.output_bound)
-        else:
-            prediction = self.others(facts)
-        level = self.calibrator.level
-        return Forecast(prediction, self.calibrator.upper(prediction, facts.output_bound), prediction.quantile(level))
+        said, regression = None, self.regression
+        heard = self.heard(facts, look=regression is None or regression.looks(facts))
+        if regression is not None:
+            said = regression.predict(facts, heard)
+        prediction = (said or heard.prediction()).truncated(facts.output_bound)
+        raw_p90 = prediction.quantile(self.calibrator.level)
+        return Forecast(
+            prediction, self.calibrator.upper(prediction.source, raw_p90, facts.output_bound), raw_p90, heard
+        )
 
-    def others(self, facts: PromptFacts) -> Prediction:
-        """What all but the regression say."""
-        prediction = None if self.similar is None else self.similar.predict(facts)
-        if prediction is None:
-            prediction = self.wider.predict(facts)
-            assert prediction is not None  # the baseline always speaks
-        return prediction
+    def heard(self, facts: PromptFacts, *, look: bool = True) -> Heard:
+        """What all but the regression say. ``look`` False: a prompt that is known by heart is recalled, but no others
+        are looked for."""
+        wider, similar = self.wider.predict(facts), self.similar
+        assert wider is not None  # the baseline always speaks
+        if similar is None:
+            return Heard(None, wider)
+        alike = similar.look(facts, wider) if look else similar.recall(facts, wider)
+        return Heard(alike, wider)
 
 
 class Chain:
@@ -137,9 +142,11 @@ class Chain:
         return self._tenants.get(facts.tenant, self._stranger).predict(facts)
 
     def observe(
-        self, facts: PromptFacts, actual: int, *, cut: bool = False, source: str = "", raw_p90: float = 0.0
-    ) -> None:
-        """An answer had ``actual`` tokens. ``source`` and ``raw_p90``: who had predicted it, and its 90 % length."""
+        self, facts: PromptFacts, actual: int, *, cut: bool = False, source: str = "", raw_p90: float = 0.0,
+        others: Others | None = None,
+    ) -> None:  # fmt: skip
+        """An answer had ``actual`` tokens. ``source`` and ``raw_p90``: who had predicted it, and its 90 % length.
+        ``others``: what all but the regression had said of it; None: they are asked where it is wanted."""
         if not self._learning:
             return
         name = facts.tenant
@@ -153,7 +160,7 @@ class Chain:
         if source:
             tenant.calibrator.observe(source, raw_p90, actual)
         if tenant.regression is not None:
-            self._regress(name, tenant, facts, actual, cut)
+            self._regress(name, tenant, facts, actual, cut, others)
         before = len(tenant.history)
         tenant.wider.observe(facts, actual, cut=cut)
         drift = tenant.baseline.drift
@@ -186,13 +193,17 @@ class Chain:
         """Regressions held, of all tenants."""
         return self._models.total
 
-    def _regress(self, name: str, tenant: TenantChain, facts: PromptFacts, actual: int, cut: bool) -> None:
+    def _regress(
+        self, name: str, tenant: TenantChain, facts: PromptFacts, actual: int, cut: bool, others: Others | None
+    ) -> None:
         own = tenant.regression
         assert own is not None
         before = len(own)
-        # before anybody learns the answer: what all would have said of it
-        others = tenant.others(facts) if own.scoring(facts) else None
-        due = own.observe(facts, actual, cut=cut, other=others)
+        if not own.scoring(facts):
+            others = None
+        elif others is None:  # before anybody learns the answer: what would have been said of it
+            others = tenant.heard(facts).scored_by()
+        due = own.observe(facts, actual, cut=cut, others=others)
         if due is not None:
             self._due[due] = None
         if len(own) == before:

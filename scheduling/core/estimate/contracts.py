@@ -85,7 +85,7 @@ class Predictor(Protocol):
     """Knows something about answers that are still to come. One owner, no locks."""
 
     def predict(self, facts: PromptFacts) -> Prediction | None:
-        """The distribution, already cut at the bound; None where this predictor knows too little to say."""
+        """The distribution, not cut at any bound; None where this predictor knows too little to say."""
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
         """An answer had ``actual`` tokens. ``cut``: its bound ended it, so that it would have been at least as long."""

@@ -13,7 +13,7 @@ In a pool every tenant has a :class:`Drift` of its own: what one tenant's answer
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scheduling.core.estimate.category import BASE_TOKENS, Category
 from scheduling.core.estimate.contracts import Prediction, PromptFacts
@@ -144,8 +144,7 @@ class CategoryBaseline:
         observed = drift.observed(facts.category)
         lengths = tuple([v * scale for v in _SHAPE.lengths])
         source = "category" if observed else "prior"
-        shape = replace(_SHAPE, lengths=lengths, mean=mean, source=source, support=observed)
-        return shape.truncated(facts.output_bound)
+        return Prediction(lengths, _SHAPE.probabilities, source, mean, observed)
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
         self.drift.learn(facts.category, actual, cut=cut, model=facts.model, prior=self._prior(facts.category))

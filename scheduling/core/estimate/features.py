@@ -9,6 +9,7 @@ hostile prompt costs no more time and moves no weight further than any other.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from math import log2
 
 from scheduling.core.estimate.category import Category
@@ -40,16 +41,23 @@ _GROUPS: tuple[str, ...] = (
     "json xml yaml csv markdown latex",
     "error exception traceback bug debug fails failed",
 )
-_NAMES = {word: 1 << number for number, words in enumerate(_GROUPS) for word in words.split()}
+_GROUP_OF = {word: number for number, words in enumerate(_GROUPS) for word in words.split()}
+_NAMES = frozenset(_GROUP_OF)
 _PHRASES: tuple[str, ...] = (
     "step by step", "how to", "how many", "as a ", "act as", "show that", "answer with", "no explanation", "```", "</",
 )  # fmt: skip
 _WORD = re.compile(r"[a-z]+|[0-9]+")
-_ASKED = re.compile(r"\b([0-9]{1,5})[ -]?(?:word|character|token|paragraph|sentence|line|page)s?\b")
+# A number that begins a word. It is looked for by its first digit, which is fast, and only then at what stands before.
+_ASKED = re.compile(r"([0-9](?<!\w[0-9])[0-9]{0,4})[ -]?(?:word|character|token|paragraph|sentence|line|page)s?\b")
 _SIZES = (16, 64, 256, 1_024, 4_096)  # characters
 _LINES = (1, 4, 16)
 _CATEGORIES = tuple(category.value for category in Category)
-COUNT = len(_GROUPS) + len(_PHRASES) + len(_CATEGORIES) + len(_SIZES) + len(_LINES) + 11
+_PHRASES_AT = tuple((len(_GROUPS) + number, phrase) for number, phrase in enumerate(_PHRASES))
+_CATEGORY_AT = {name: len(_GROUPS) + len(_PHRASES) + number for number, name in enumerate(_CATEGORIES)}
+_SIZES_AT = len(_GROUPS) + len(_PHRASES) + len(_CATEGORIES)
+_LINES_AT = _SIZES_AT + len(_SIZES)
+_REST_AT = _LINES_AT + len(_LINES)
+COUNT = _REST_AT + 11
 
 
 def features(text: str, category: str) -> bytes:
@@ -60,25 +68,31 @@ def features(text: str, category: str) -> bytes:
     if size > HEAD:
         head += "\n" + text[-min(TAIL, size - HEAD) :].lower()
     words = _WORD.findall(head)
-    marks = 0
-    for word in _NAMES.keys() & words:
-        marks |= _NAMES[word]
-    signs = [NAMED if marks >> number & 1 else 0 for number in range(len(_GROUPS))]
-    signs += [SCALE if phrase in head else 0 for phrase in _PHRASES]
-    signs += [SCALE if category == name else 0 for name in _CATEGORIES]
-    signs += [SCALE if size >= least else 0 for least in _SIZES]
+    different = set(words)
+    signs = bytearray(COUNT)
+    for word in different & _NAMES:
+        signs[_GROUP_OF[word]] = NAMED
+    for place, phrase in _PHRASES_AT:
+        if phrase in head:
+            signs[place] = SCALE
+    if category in _CATEGORY_AT:
+        signs[_CATEGORY_AT[category]] = SCALE
+    for place in range(bisect_right(_SIZES, size)):
+        signs[_SIZES_AT + place] = SCALE
     lines = text.count("\n")
-    signs += [SCALE if lines >= least else 0 for least in _LINES]
-    looked = max(1, len(head))
+    for place in range(bisect_right(_LINES, lines)):
+        signs[_LINES_AT + place] = SCALE
+    looked = len(head) or 1
     letters = sum(map(len, words))
-    asked = _ASKED.search(head)
-    signs += (
+    digits = sum(map(str.isdigit, words))
+    asked = _ASKED.search(head) if digits else None
+    signs[_REST_AT:] = (
         _byte(log2(1.0 + size) / 8.0),
         _byte(log2(1.0 + lines) / 4.0),
         _byte(len(words) / looked * 4.0),
         _byte((looked - letters - head.count(" ")) / looked * 5.0),
-        _byte(sum(map(str.isdigit, words)) / (1.0 + len(words)) * 4.0),
-        _byte(log2(1.0 + len(set(words))) / 5.0),
+        _byte(digits / (1.0 + len(words)) * 4.0),
+        _byte(log2(1.0 + len(different)) / 5.0),
         _byte(log2(1.0 + head.count("?")) / 1.5),
         SCALE if head.rstrip().endswith("?") else 0,
         0 if text.isascii() else SCALE,
@@ -89,4 +103,4 @@ def features(text: str, category: str) -> bytes:
 
 
 def _byte(value: float) -> int:
-    return min(127, max(0, round(value * SCALE)))
+    return min(127, round(value * SCALE))

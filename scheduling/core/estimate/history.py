@@ -49,7 +49,7 @@ class ApplicationHistory:
             samples = [(length, cut, 1.0) for length, cut in application.answers]
             application.prediction = distribution(samples, self.source, float(len(samples)))
             application.due = REFRESH
-        return application.prediction.truncated(facts.output_bound)
+        return application.prediction
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
         application = self._applications.pop(facts.application, None)

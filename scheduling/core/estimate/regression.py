@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from scheduling.core.estimate.contracts import Prediction, PromptFacts, ascending
 from scheduling.core.estimate.distribution import distribution
+from scheduling.core.estimate.others import KINDS, Heard, Others
 
 SOURCE = "regression"
 MODELS_KEPT = 128  # of one tenant, and of a pool: some 100 KB each
@@ -31,9 +32,9 @@ SCORE_KEEP = 0.99  # of the errors so far, after one more: the last few hundred 
 SCORE_ALL = 256  # answers of which each is scored; after them one in ``SCORE_EVERY``: a score costs a search
 SCORE_EVERY = 2
 MIX_AGAINST = 1.0  # squared error [of the logarithm] that speaks for not mixing, before anything was seen
+IN_VAIN = 64  # scored answers, one after the other, to which no similar prompts were found: they are hardly looked for
+LOOK_EVERY = 7  # answers: after each so many they are looked for all the same
 MARGIN = 0.7  # a prediction goes no further than this [of the logarithm] beyond what was seen
-KINDS = 4  # of what the others say: no similar prompts, a few, some, many
-_STEPS = (1.0, 3.0)  # weight of similar prompts between the last three
 
 
 class Regression(Protocol):
@@ -51,13 +52,6 @@ class Regression(Protocol):
 
     def fit(self) -> None:
         """Learns from what was added. May run in another thread than ``predict``."""
-
-
-def kind_of(other: Prediction) -> int:
-    """How much stands behind what the others say, 0 to ``KINDS`` - 1."""
-    if other.source != "similar":
-        return 0
-    return 1 + sum(other.support >= step for step in _STEPS)
 
 
 class _Kind:
@@ -80,6 +74,9 @@ class _Kind:
         self.ratios.append((ratio, cut))
         self.due -= 1
 
+    def mixed(self, own: float, other: float) -> float:
+        return own + self.share * (other - own)
+
     def mix(self, own: float, other: float, actual: float) -> None:
         apart = other - own
         self.mix_gain = SCORE_KEEP * self.mix_gain + (actual - own) * apart
@@ -95,7 +92,9 @@ class _Kind:
 
 
 class _Application:
-    __slots__ = ("answers", "everything", "highest", "kinds", "loss", "lowest", "other_loss", "regression", "scored")
+    __slots__ = (
+        "answers", "everything", "highest", "in_vain", "kinds", "loss", "lowest", "other_loss", "regression", "scored",
+    )  # fmt: skip
 
     def __init__(self, regression: Regression) -> None:
         self.regression = regression
@@ -104,19 +103,23 @@ class _Application:
         self.answers = 0
         self.scored = 0
         self.loss = self.other_loss = 0.0  # mean error of the logarithm
+        self.in_vain = 0  # answers since similar prompts were found
         self.lowest = self.highest = 0.0  # logarithms of the lengths that were seen
 
     @property
     def speaks(self) -> bool:
         return self.scored >= MIN_SCORED and self.loss < TOLERATED * self.other_loss
 
-    def center(self, facts: PromptFacts, kind: _Kind, other: float) -> tuple[float, float] | None:
-        """The logarithms of the regression's length and of the mixed one; ``other``: of the others' mean."""
+    @property
+    def looks(self) -> bool:
+        """Whether to look for similar prompts: where none are ever found only now and then, so that it is noticed
+        when there are some."""
+        return self.in_vain < IN_VAIN or self.answers % LOOK_EVERY == 0
+
+    def own(self, facts: PromptFacts) -> float | None:
+        """The logarithm of the regression's length, near what was seen."""
         own = self.regression.predict(facts.embedding, facts.features)
-        if own is None:
-            return None
-        own = min(self.highest + MARGIN, max(self.lowest - MARGIN, own))
-        return own, own + kind.share * (other - own)
+        return None if own is None else min(self.highest + MARGIN, max(self.lowest - MARGIN, own))
 
     def shape(self, kind: _Kind) -> Prediction | None:
         chosen = kind if len(kind.ratios) >= MIN_RATIOS else self.everything
@@ -152,21 +155,25 @@ class PromptRegression:
         application = self._applications.get(facts.application)
         return application is not None and bool(facts.features) and facts.embedding is not None and application.speaks
 
-    def predict(self, facts: PromptFacts, other: Prediction) -> Prediction | None:
-        """``other``: what the others say, not cut at any bound. None where they know better."""
+    def looks(self, facts: PromptFacts) -> bool:
+        """Whether similar prompts are likely enough to be found to look for them."""
+        application = self._applications.get(facts.application)
+        return application is None or application.looks
+
+    def predict(self, facts: PromptFacts, heard: Heard) -> Prediction | None:
+        """``heard``: what the others say. Not cut at any bound; None where they know better."""
         if not self.speaks(facts):
             return None
         application = self._applications[facts.application]
-        kind = application.kinds[kind_of(other)]
-        center = application.center(facts, kind, log(max(1.0, other.mean)))
+        own = application.own(facts)
+        kind = application.kinds[heard.kind]
         shape = application.shape(kind)
-        if center is None or shape is None:
+        if own is None or shape is None:
             return None
-        scale = exp(center[1])
+        scale = exp(kind.mixed(own, log(max(1.0, heard.mean))))
         lengths, probabilities = ascending([max(1.0, scale * ratio) for ratio in shape.lengths], shape.probabilities)
         mean = sum([v * p for v, p in zip(lengths, probabilities, strict=True)])
-        said = Prediction(lengths, probabilities, SOURCE, mean, shape.support)
-        return said.truncated(facts.output_bound)
+        return Prediction(lengths, probabilities, SOURCE, mean, shape.support)
 
     def scoring(self, facts: PromptFacts) -> bool:
         """Whether the next answer of that application is scored: then ``observe`` wants to know what others said."""
@@ -178,10 +185,10 @@ class PromptRegression:
         return application.scored < SCORE_ALL or application.answers % SCORE_EVERY == 0
 
     def observe(
-        self, facts: PromptFacts, actual: int, *, cut: bool = False, other: Prediction | None = None
+        self, facts: PromptFacts, actual: int, *, cut: bool = False, others: Others | None = None
     ) -> Regression | None:
-        """An answer had ``actual`` tokens; ``other``: what the others would have said, not cut at any bound. The
-        regression, where it should be fitted."""
+        """An answer had ``actual`` tokens; ``others``: what the others had said. The regression, where it should be
+        fitted."""
         if not facts.features or facts.embedding is None or actual < 1:
             return None
         application = self._applications.pop(facts.application, None)
@@ -193,9 +200,11 @@ class PromptRegression:
         self._applications[facts.application] = application  # the last in order is the one heard of last
         application.answers += 1
         length = log(actual)
-        own = application.regression.predict(facts.embedding, facts.features)
-        if own is not None and other is not None:
-            _score(application, facts, length, cut, other)
+        own = application.own(facts)
+        if others is not None:
+            application.in_vain = 0 if others.kind else application.in_vain + 1
+        if own is not None and others is not None:
+            _score(application, own, length, cut, others)
         application.lowest = min(application.lowest, length)
         application.highest = max(application.highest, length)
         if not cut or own is None or own < length:  # an answer cut short says nothing where more was expected
@@ -203,18 +212,17 @@ class PromptRegression:
         return application.regression if application.regression.due else None
 
 
-def _score(application: _Application, facts: PromptFacts, length: float, cut: bool, other: Prediction) -> None:
-    kind = application.kinds[kind_of(other)]
-    others_mean = log(max(1.0, other.mean))
-    center = application.center(facts, kind, others_mean)
-    assert center is not None
-    own, mixed = center
+def _score(application: _Application, own: float, length: float, cut: bool, others: Others) -> None:
+    """``own`` and ``length`` are logarithms."""
+    kind = application.kinds[others.kind]
+    others_mean = log(max(1.0, others.mean))
+    mixed = kind.mixed(own, others_mean)
     shape = application.shape(kind)
     if shape is not None and not (cut and length <= mixed):
         application.scored += 1
         counts = max(1.0 - SCORE_KEEP, 1.0 / application.scored)
         error = abs(length - mixed - log(shape.quantile(0.5)))
-        others_error = abs(length - log(max(1.0, other.quantile(0.5))))
+        others_error = abs(length - log(max(1.0, others.median)))
         application.loss += counts * (error - application.loss)
         application.other_loss += counts * (others_error - application.other_loss)
     ratio = exp(length - mixed)

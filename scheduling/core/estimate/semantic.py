@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
-from scheduling.core.estimate.distribution import Sample, as_samples, distribution
+from scheduling.core.estimate.others import SIMILAR as SOURCE
+from scheduling.core.estimate.others import Alike
 
 WINDOW = 10_000  # past prompts (SageSched 3.1)
 SIMILAR = 0.8  # cosine at which the paper takes a past prompt in
 MIN_SIMILAR = 0.5  # cosine at which a past prompt begins to count here
 NEIGHBOURS = 64  # most similar prompts that are asked for
-FILL = 1.0  # weight of what the next predictor says beside them
 ENOUGH = 0.5  # weight of similar prompts from which this predictor speaks
 
 
@@ -32,7 +32,11 @@ class PastPrompts(Protocol):
         self, embedding: Any, count: int, least: float
     ) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
         """Cosines, output lengths and whether each was cut, of the ``count`` most similar whose cosine is above
-        ``least``; in no order."""
+        ``least``; in no order. Of a prompt that is known by heart, only its own."""
+
+    def by_heart(self, embedding: Any) -> tuple[Sequence[float], Sequence[bool]] | None:
+        """Lengths and whether each was cut, where the very same prompt came often enough to be known without a
+        search."""
 
     def add(self, embedding: Any, actual: int, cut: bool) -> None:
         """Takes one in; the oldest leaves when the window is full."""
@@ -43,29 +47,28 @@ class PastPrompts(Protocol):
     def __len__(self) -> int: ...
 
 
-def weight(cosine: float, least: float = MIN_SIMILAR) -> float:
-    """How much a past prompt counts: 0 up to ``least``, 1 at identity, quadratic between."""
-    if cosine <= least:
-        return 0.0
-    x = min(1.0, (cosine - least) / (1.0 - least))
-    return x * x
+def weights(cosines: Sequence[float]) -> list[float]:
+    """How much past prompts count: 0 up to ``MIN_SIMILAR``, 1 at identity, quadratic between."""
+    wide = 1.0 - MIN_SIMILAR
+    parts = [(cosine - MIN_SIMILAR) / wide for cosine in cosines]
+    return [0.0 if part <= 0.0 else part * part if part < 1.0 else 1.0 for part in parts]
 
 
-def threshold(cosine: float) -> float:
+def thresholds(cosines: Sequence[float]) -> list[float]:
     """The paper's rule: a prompt is similar or it is not."""
-    return 1.0 if cosine >= SIMILAR else 0.0
+    return [1.0 if cosine >= SIMILAR else 0.0 for cosine in cosines]
 
 
 class SimilarPrompts:
     """Answers to similar prompts, filled up from ``filler`` (a wider history, or a prior) where they are few."""
 
-    source = "similar"
+    source = SOURCE
 
     def __init__(self, window: PastPrompts, filler: Predictor, *, hard: bool = False) -> None:
         """``hard``: the paper's threshold instead of growing weights."""
         self._window = window
         self._filler = filler
-        self._weight = threshold if hard else weight
+        self._weigh = thresholds if hard else weights
 
     def __len__(self) -> int:
         return len(self._window)
@@ -74,22 +77,21 @@ class SimilarPrompts:
         self._window.forget_oldest()
 
     def predict(self, facts: PromptFacts) -> Prediction | None:
+        alike = self.look(facts, self._filler.predict(facts))
+        return None if alike is None else alike.prediction()
+
+    def look(self, facts: PromptFacts, filler: Prediction | None) -> Alike | None:
+        """What similar prompts say, filled up with ``filler``; None where there are too few."""
         if facts.embedding is None or not len(self._window):
             return None
-        weigh = self._weight
-        samples: list[Sample] = []
-        mass = 0.0
-        for cosine, length, cut in zip(*self._window.nearest(facts.embedding, NEIGHBOURS, MIN_SIMILAR), strict=True):
-            counts = weigh(cosine)
-            if counts > 0.0:
-                samples.append((length, cut, counts))
-                mass += counts
-        if mass < ENOUGH:
-            return None
-        filler = self._filler.predict(facts)
-        if filler is not None:
-            samples += as_samples(filler, FILL)
-        return distribution(samples, self.source, mass).truncated(facts.output_bound)
+        cosines, lengths, cut = self._window.nearest(facts.embedding, NEIGHBOURS, MIN_SIMILAR)
+        counts = self._weigh(cosines)
+        return Alike(lengths, cut, counts, filler) if sum(counts) >= ENOUGH else None
+
+    def recall(self, facts: PromptFacts, filler: Prediction | None) -> Alike | None:
+        """The same for a prompt that is known by heart, without a search; None for any other."""
+        known = None if facts.embedding is None else self._window.by_heart(facts.embedding)
+        return None if known is None else Alike(*known, [1.0] * len(known[0]), filler)
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
         if facts.embedding is not None:

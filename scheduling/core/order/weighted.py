@@ -67,17 +67,20 @@ class _TierTurns:
         return tier is not None and self._tiers[tier].discard(request_id)
 
     def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
-        able = {tier: first for tier, queue in self._tiers.items() if (first := queue.peek(round_))}
-        if not able:
+        able = {tier: first.rank for tier, queue in self._tiers.items() if (first := queue.peek(round_))}
+        while able:
+            turn = max(able, key=lambda tier: (self._credit[tier] + self._weights[tier], -able[tier], tier))
+            request = self._tiers[turn].select(round_, now_s)
+            if request is not None:
+                break
+            # Asking the other tiers may have made the scheduler keep room, so that nothing of this one fits any more.
+            del able[turn]
+        else:
             return None
-        total = 0.0
+        del self._tier_of[request.id]
         for tier in able:
             self._credit[tier] += self._weights[tier]
-            total += self._weights[tier]
-        turn = max(able, key=lambda tier: (self._credit[tier], -able[tier].rank, tier))
-        self._credit[turn] -= total
-        request = able[turn]
-        self.discard(request.id)
+        self._credit[turn] -= sum([self._weights[tier] for tier in able])
         if not self._tiers[turn]:
             self._credit[turn] = 0.0  # a tier that went idle keeps no claim on the past
         return request

@@ -73,8 +73,8 @@ class BandQueue:
 
     def explain(self, request: QueuedRequest) -> str:
         band = self._band_of[request.service_class]
-        told = self._bands[band].explain(request)
-        return f"{self._names[band]} band, {told}" if self._names[band] else told
+        explanation = self._bands[band].explain(request)
+        return f"{self._names[band]} band, {explanation}" if self._names[band] else explanation
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
         band = self._band_of[request.service_class]

@@ -29,12 +29,14 @@ Entry = tuple[float | int | str, ...]  # (*key, seq, id): keys of one queue have
 class _Lane:
     """Waiting requests of one entitlement."""
 
-    __slots__ = ("concurrency", "heap", "live", "parked", "top")
+    __slots__ = ("concurrency", "heap", "live", "parked", "shift", "top", "under")
 
-    def __init__(self) -> None:
+    def __init__(self, shift: float) -> None:
         self.heap: list[Entry] = []  # unless parked, the first one is alive and is ``top``
         self.live = 0  # requests of this entitlement that wait, those set aside included
         self.top: Entry | None = None  # what this lane shows in the queue's heap of heads
+        self.under: list[Entry] = []  # stand among the heads as well, after ``top`` and the least last; some are dead
+        self.shift = shift  # by how much its entries go earlier
         self.parked = False  # shows nothing in this round: its entitlement is kept out
         self.concurrency = 0
 
@@ -90,6 +92,7 @@ class KeyedQueue:
     def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
         request = self.peek(round_)
         if request is not None:
+            heappop(self._heads)  # its own
             self.discard(request.id)
         return request
 
@@ -99,22 +102,28 @@ class KeyedQueue:
             self._round = round_
             if self._aside or self._parked:
                 self._begin(round_)
-        while self._heads:
-            _, entitlement, entry = self._heads[0]
-            lane = self._lanes.get(entitlement)
+        heads, lanes, items, fits = self._heads, self._lanes, self._items, round_.fits
+        while heads:
+            _, entitlement, entry = heads[0]
+            lane = lanes.get(entitlement)
             if lane is None or lane.top is not entry:
-                heappop(self._heads)  # an earlier head of this lane
+                heappop(heads)  # an earlier head of this lane
+                if lane is not None:
+                    lane.under.clear()  # it may have been one of those
                 continue
-            request = self._items[entry[-1]][1]  # type: ignore[index]  # the last element is the id
-            if round_.fits(request):
+            request = items[entry[-1]][1]  # type: ignore[index]  # the last element is the id
+            if fits(request):
                 return request
             if round_.keeps_out(entitlement, request.concurrency):
-                heappop(self._heads)
+                heappop(heads)
                 lane.top, lane.parked = None, True
+                lane.under.clear()
                 self._parked[entitlement] = lane.concurrency
             elif len(self._aside) < LOOK_PAST:
+                heappop(heads)
                 self._aside.append(heappop(lane.heap))
                 self._show_first(entitlement, lane)
+                heads = self._heads  # showing it may have made them anew
             else:
                 return None
         return None
@@ -125,17 +134,18 @@ class KeyedQueue:
         if first is None:
             return False
         entry: Entry = (*self._key(request), request.seq, request.id)
-        return self._place(self._items[first.id][0], first.entitlement) < self._place(entry, request.entitlement)
+        mine = _place(entry, self.shift(request.entitlement))
+        return _place(self._items[first.id][0], self.shift(first.entitlement)) < mine
 
-    def _place(self, entry: Entry, entitlement: str) -> Entry:
-        """Where an entry stands among those of other lanes."""
-        return entry
+    def shift(self, entitlement: str) -> float:
+        """By how much its requests go earlier, in the first component of the key."""
+        return 0.0
 
     def _put(self, entry: Entry, request: QueuedRequest) -> None:
         self._items[request.id] = (entry, request)
         lane = self._lanes.get(request.entitlement)
         if lane is None:
-            lane = self._lanes[request.entitlement] = _Lane()
+            lane = self._lanes[request.entitlement] = _Lane(self.shift(request.entitlement))
         lane.concurrency = request.concurrency
         if lane.parked:
             self._parked[request.entitlement] = request.concurrency
@@ -145,8 +155,9 @@ class KeyedQueue:
     def _begin(self, round_: Round) -> None:
         """What did not fit in the last round may fit now."""
         for entry in self._aside:
-            if self._alive(entry):
-                entitlement = self._items[_id(entry)][1].entitlement
+            item = self._items.get(_id(entry))
+            if item is not None and item[0] is entry:
+                entitlement = item[1].entitlement
                 self._enter(entitlement, self._lanes[entitlement], entry)
         self._aside.clear()
         for entitlement in round_.lets_in(self._parked):
@@ -156,35 +167,59 @@ class KeyedQueue:
             self._show_first(entitlement, lane)
 
     def _alive(self, entry: Entry) -> bool:
-        item = self._items.get(entry[-1])  # type: ignore[arg-type]  # the last element is the id
+        item = self._items.get(_id(entry))
         return item is not None and item[0] is entry
 
     def _enter(self, entitlement: str, lane: _Lane, entry: Entry) -> None:
         heappush(lane.heap, entry)
-        if not lane.parked and (lane.top is None or entry < lane.top):
+        if lane.parked:
+            return
+        if lane.top is None:
+            self._show(entitlement, lane, entry)
+        elif entry < lane.top:
+            lane.under.append(lane.top)
             self._show(entitlement, lane, entry)
 
     def _show_first(self, entitlement: str, lane: _Lane) -> None:
         """Shows the lane's first live entry, or nothing when all it has is set aside."""
-        lane.top = None
-        heap = lane.heap
+        heap, under, items = lane.heap, lane.under, self._items
         while heap:
-            if self._alive(heap[0]):
-                self._show(entitlement, lane, heap[0])
+            entry = heap[0]
+            item = items.get(_id(entry))
+            if item is not None and item[0] is entry:
+                while under:
+                    if under[-1] is entry:  # it stands there still
+                        lane.top = under.pop()
+                        return
+                    if self._alive(under[-1]):
+                        break
+                    under.pop()
+                self._show(entitlement, lane, entry)
                 return
             heappop(heap)
+        lane.top = None
+        under.clear()
 
     def _show(self, entitlement: str, lane: _Lane, entry: Entry) -> None:
         lane.top = entry
-        heappush(self._heads, (self._place(entry, entitlement), entitlement, entry))
+        heappush(self._heads, (_place(entry, lane.shift), entitlement, entry))
         if len(self._heads) > 2 * len(self._lanes) + 64:
             self._rebuild_heads()
 
     def _rebuild_heads(self) -> None:
-        place, lanes = self._place, self._lanes
-        self._heads = [(place(lane.top, name), name, lane.top) for name, lane in lanes.items() if lane.top is not None]
-        heapify(self._heads)
+        heads: list[tuple[Entry, str, Entry]] = []
+        for name, lane in self._lanes.items():
+            lane.under.clear()
+            if lane.top is not None:
+                heads.append((_place(lane.top, lane.shift), name, lane.top))
+        heapify(heads)
+        self._heads = heads
 
 
 def _id(entry: Entry) -> str:
     return entry[-1]  # type: ignore[return-value]  # the last element is the id
+
+
+def _place(entry: Entry, shift: float) -> Entry:
+    """Where an entry stands among those of other lanes."""
+    return (entry[0] - shift, *entry[1:]) if shift else entry  # type: ignore[operator]

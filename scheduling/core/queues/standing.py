@@ -17,7 +17,7 @@ from math import log
 
 from scheduling.core.contracts import Key
 from scheduling.core.entitlement import Coefficients, factors
-from scheduling.core.queues.keyed import Entry, KeyedQueue
+from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.rounds import Round
 from scheduling.core.types import COEFFICIENTS, QueuedRequest, ServiceClass, Standing
 
@@ -80,9 +80,6 @@ class StandingQueue(KeyedQueue):
         self._coefficients = coefficients
         if any(before.get(name) is not standings.get(name) for name in self._lanes):
             self._shifts = {name: kept for name, kept in self._shifts.items() if name in self._lanes}
+            for name, lane in self._lanes.items():
+                lane.shift = self.shift(name)
             self._rebuild_heads()
-
-    def _place(self, entry: Entry, entitlement: str) -> Entry:
-        if not self._standings:
-            return entry
-        return (entry[0] - self.shift(entitlement), *entry[1:])  # type: ignore[operator]

@@ -187,4 +187,5 @@ KIND = EngineKind(
     lacks=(),
     loads_adapters=True,
     sleeps=True,
+    hands_over=True,
 )

@@ -81,8 +81,10 @@ class VllmPluginClient(vllm.VllmClient):
     async def steps(self, after: int, began: str, timeout_s: float = SCRAPE_TIMEOUT_S) -> StepPage:
         if not self.log_url:
             raise EngineProtocolError(f"no port {PORT_ABOVE} above that of {self.url}, where its step log would be")
-        known = f"&began={began}" if began.isalnum() else ""
-        body = await self._call("GET", f"{self.log_url}/steps?after={after}{known}", timeout_s=timeout_s, what="steps")
+        began_query = f"&began={began}" if began.isalnum() else ""
+        body = await self._call(
+            "GET", f"{self.log_url}/steps?after={after}{began_query}", timeout_s=timeout_s, what="steps"
+        )
         head, *lines = body.split(b"\n", MAX_LINES)[:MAX_LINES]
         try:
             log = _HEAD.decode(head)

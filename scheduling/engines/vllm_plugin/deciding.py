@@ -28,7 +28,7 @@ from scheduling.core.types import BackendView, PoolView, QueuedRequest
 from scheduling.engines.vllm_plugin.learning import Learning, Runner, in_a_thread
 from scheduling.engines.vllm_plugin.log import Admitted, Log, Step
 from scheduling.engines.vllm_plugin.order import EngineRequest, PolicyOrder
-from scheduling.engines.vllm_plugin.plan import Held, Plan
+from scheduling.engines.vllm_plugin.plan import Plan, RequestState
 from scheduling.engines.vllm_plugin.recording import Recording
 from scheduling.engines.vllm_plugin.settings import Settings
 
@@ -113,9 +113,9 @@ class Deciding(_Base):
         self.qm_log.off = why
         self.qm_caps = {}
         for request in self.requests.values():
-            held = getattr(request, "quartermaster", None)
-            if held is not None:
-                request.priority = held.priority
+            state = getattr(request, "quartermaster", None)
+            if state is not None:
+                request.priority = state.priority
         self.policy = self.qm_own_policy
         if self.qm_order is not None:
             self.qm_order.give_up()
@@ -214,8 +214,8 @@ class Deciding(_Base):
             pace = inf
         elif pace is None:
             pace = self.qm_settings.pace_s
-        held = request.quartermaster = Held(queued, pace, due, request.priority)
-        held.added_s = now
+        state = request.quartermaster = RequestState(queued, pace, due, request.priority)
+        state.added_s = now
         if self.qm_ranks:
             request.priority = 0  # all alike until ranked: of those vLLM's victim is the last to arrive
         if self.qm_recording is not None:
@@ -223,14 +223,14 @@ class Deciding(_Base):
 
     def _qm_look(self, request: EngineRequest) -> QueuedRequest:
         """What policies are told of it now."""
-        held: Held | None = getattr(request, "quartermaster", None)
-        if held is None:
+        state: RequestState | None = getattr(request, "quartermaster", None)
+        if state is None:
             self._qm_meet(request)
-            held = request.quartermaster
+            state = request.quartermaster
         generated = request.num_output_tokens
         prefilled = min(request.num_computed_tokens, request.num_prompt_tokens)
-        held.queued = progressed(held.queued, prefilled, generated)
-        return held.queued
+        state.queued = progressed(state.queued, prefilled, generated)
+        return state.queued
 
     # --- a step
 
@@ -248,10 +248,10 @@ class Deciding(_Base):
             decoding.append(request)
             decodes += 1
             kv_dec += request.num_computed_tokens
-            held: Held = request.quartermaster
-            pace_s = held.pace_s
+            state: RequestState = request.quartermaster
+            pace_s = state.pace_s
             if pace_s != inf:  # chunking.next_token_due_s, without a call for each of hundreds
-                due_at.append(held.due_s + pace_s * (request.num_output_tokens + request.num_output_placeholders))
+                due_at.append(state.due_s + pace_s * (request.num_output_tokens + request.num_output_placeholders))
         slack = min(due_at, default=inf) - free_s
         dues = None
         if self.qm_recording is not None:
@@ -375,11 +375,11 @@ class Deciding(_Base):
             return
         bucket_tokens, rows = self.qm_settings.bucket_tokens, []
         for request in self.running:
-            held = request.quartermaster
+            state = request.quartermaster
             bucket = -2 if request.is_prefill_chunk else request.num_output_tokens // bucket_tokens
-            if bucket != held.bucket:
-                held.bucket, held.place = bucket, self.qm_place(self._qm_look(request))
-            rows.append((held.place, held.order, request.request_id))
+            if bucket != state.bucket:
+                state.bucket, state.place = bucket, self.qm_place(self._qm_look(request))
+            rows.append((state.place, state.order, request.request_id))
         for at, name in enumerate(last_first(rows, VICTIMS)):
             request = self.requests[name]
             request.priority = VICTIMS - at  # vLLM preempts the largest
@@ -404,16 +404,16 @@ class Deciding(_Base):
             admitted.append((name, self.requests[name].num_computed_tokens - given[name]))
         for name, context in admitted:
             request = self.requests[name]
-            held = request.quartermaster
+            state = request.quartermaster
             count = given[name]
             plan.prefill += count
             plan.pp += count * (context + count / 2)
             tokens.append((name, count))
             if name not in again:
-                waited = now_s - held.added_s
+                waited = now_s - state.added_s
                 self.qm_log.admitted(Admitted(now_s, name, waited, request.num_prompt_tokens, context))
             self.qm_seq += 1
-            held.order, held.bucket = self.qm_seq, -1
+            state.order, state.bucket = self.qm_seq, -1
             if request.is_prefill_chunk and not self.qm_current:
                 self.qm_current = name
         if plan.wants and not admitted:
@@ -452,8 +452,8 @@ class Deciding(_Base):
             raise failed
         if learning.fits != self.qm_fits and learning.planner is not None:
             self.qm_fits = learning.fits
-            found = learning.planner
-            self.qm_log.model = {name: getattr(found, name) for name in ("t0", "a", "b", "c", "e", "knee", "a2")}
+            planner = learning.planner
+            self.qm_log.model = {name: getattr(planner, name) for name in ("t0", "a", "b", "c", "e", "knee", "a2")}
             self.qm_log.model["error"] = learning.error or 0.0
         self.qm_log.step(
             Step(

@@ -43,15 +43,15 @@ def main(lines: Iterable[str], out: TextIO) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    found = fit_steps(steps)
-    if found is None:
+    fit = fit_steps(steps)
+    if fit is None:
         few = f"at least {LEAST_STEPS} are needed" if len(steps) < LEAST_STEPS else "they do not tell"
         print(f"No model in {len(steps)} steps: {few}. Load the engine with prompts and answers.", file=sys.stderr)
         return 1
-    print(f"# {found.steps} steps; median error over those held out: {found.error:.1%}", file=out)
+    print(f"# {fit.steps} steps; median error over those held out: {fit.error:.1%}", file=out)
     print("[step_time]", file=out)
     for name, unit in UNITS.items():
-        print(f"{name} = {getattr(found.step_time, name.rsplit('_', 1)[0]) / unit:.6g}", file=out)
+        print(f"{name} = {getattr(fit.step_time, name.rsplit('_', 1)[0]) / unit:.6g}", file=out)
     return 0
 
 

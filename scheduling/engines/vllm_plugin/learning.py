@@ -51,9 +51,9 @@ class Learning:
 
     def _fit(self, steps: tuple[LoggedStep, ...]) -> None:
         try:
-            found: StepFit | None = fit_steps(steps)
-            if found is not None and found.error <= WORST:
-                self.planner, self.error = found.step_time, found.error
+            fit: StepFit | None = fit_steps(steps)
+            if fit is not None and fit.error <= WORST:
+                self.planner, self.error = fit.step_time, fit.error
                 self.fits += 1
         except Exception as error:
             self.failed = error

@@ -90,9 +90,9 @@ class Log:
     def since(self, after: int, began: str) -> Iterator[str]:
         """For who comes again and again: a line of this log's state, then the steps with numbers above ``after``, at
         most :data:`PAGE` of them, the newest. All that there are, where ``began`` is not this log's."""
-        known = after if began == self.began else 0
-        rows = [row for row in _copied(self._steps) if row[0] > known][-PAGE:]
-        head = {"kind": "log", "began": self.began, "last": rows[-1][0] if rows else known, **self.state()}
+        first = after if began == self.began else 0
+        rows = [row for row in _copied(self._steps) if row[0] > first][-PAGE:]
+        head = {"kind": "log", "began": self.began, "last": rows[-1][0] if rows else first, **self.state()}
         return chain(
             [json.dumps(head)],
             (json.dumps({"kind": "step", "number": number, **step._asdict()}) for number, step in rows),
@@ -125,8 +125,8 @@ class Log:
         if "error" in self.model:
             rows.append(("step_time_error", "gauge", "Error of step times over held-out steps.", self.model["error"]))
         lines: list[str] = []
-        for name, kind, said, value in rows:
-            lines += [*_head(name, kind, said), f"{PREFIX}{name} {value:.10g}"]
+        for name, kind, help_text, value in rows:
+            lines += [*_head(name, kind, help_text), f"{PREFIX}{name} {value:.10g}"]
         lines += _head("errors_total", "counter", "Errors of the plugin, by where.")
         for where, count in sorted(counters.errors.items()):
             lines.append(f'{PREFIX}errors_total{{where="{where}"}} {count}')
@@ -144,8 +144,8 @@ class Log:
         }
 
 
-def _head(name: str, kind: str, said: str) -> list[str]:
-    return [f"# HELP {PREFIX}{name} {said}", f"# TYPE {PREFIX}{name} {kind}"]
+def _head(name: str, kind: str, help_text: str) -> list[str]:
+    return [f"# HELP {PREFIX}{name} {help_text}", f"# TYPE {PREFIX}{name} {kind}"]
 
 
 def _label(value: str) -> str:

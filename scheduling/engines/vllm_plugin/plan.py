@@ -9,7 +9,7 @@ from scheduling.core.types import QueuedRequest
 from scheduling.engines.vllm_plugin.order import EngineRequest
 
 
-class Held:
+class RequestState:
     """What we know of one of the engine's requests beside what the engine knows."""
 
     __slots__ = ("added_s", "bucket", "due_s", "order", "pace_s", "place", "priority", "queued")

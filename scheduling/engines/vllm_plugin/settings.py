@@ -80,13 +80,13 @@ def settings_of(additional_config: object) -> Settings:
     given = additional_config.get(NAME, {}) if isinstance(additional_config, Mapping) else {}
     if not isinstance(given, Mapping):
         raise ValueError(f"additional_config.{NAME} must be an object, not {given!r}")
-    known = {each.name: str(each.type).partition("[")[0] for each in fields(Settings)}
+    types = {each.name: str(each.type).partition("[")[0] for each in fields(Settings)}
     for name, value in given.items():
-        if name not in known:
-            raise ValueError(f"additional_config.{NAME} has no {name!r}; there are: {', '.join(known)}")
-        kinds: tuple[type, ...] = _KINDS[known[name]]
+        if name not in types:
+            raise ValueError(f"additional_config.{NAME} has no {name!r}; there are: {', '.join(types)}")
+        kinds: tuple[type, ...] = _KINDS[types[name]]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ValueError(f"additional_config.{NAME}.{name} must be {known[name]}, not {value!r}")
+            raise ValueError(f"additional_config.{NAME}.{name} must be {types[name]}, not {value!r}")
     settings = Settings(**given)
     settings.make_policy()
     settings.make_step_time()

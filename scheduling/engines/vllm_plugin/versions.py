@@ -22,8 +22,8 @@ METHODS = {
 
 def supported(version: str) -> bool:
     """Whether a version such as ``0.32.1+cpu`` is one of :data:`SUPPORTED`."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and LOWEST <= (int(found[1]), int(found[2])) < BELOW
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is not None and LOWEST <= (int(match[1]), int(match[2])) < BELOW
 
 
 def unlike(scheduler: type[Any]) -> str:
@@ -32,7 +32,7 @@ def unlike(scheduler: type[Any]) -> str:
         method = getattr(scheduler, name, None)
         if method is None:
             return f"its scheduler has no {name}"
-        found = tuple(inspect.signature(method).parameters)
-        if found != expected:
-            return f"its {name} takes {', '.join(found)}, not {', '.join(expected)}"
+        parameters = tuple(inspect.signature(method).parameters)
+        if parameters != expected:
+            return f"its {name} takes {', '.join(parameters)}, not {', '.join(expected)}"
     return ""

@@ -56,8 +56,8 @@ class Ceiling:
                 scaled = [max(1.0, exp(best[n]) * ratio) for ratio in shape.lengths]
                 lengths, probabilities = ascending(scaled, shape.probabilities)
                 mean = sum(length * share for length, share in zip(lengths, probabilities, strict=True))
-                said = Prediction(lengths, probabilities, NAME, mean, shape.support)
-                self._said[id(cases[n].example)] = said
+                prediction = Prediction(lengths, probabilities, NAME, mean, shape.support)
+                self._said[id(cases[n].example)] = prediction
 
     def expect(self, case: Case) -> Prediction:
         return self._said[id(case.example)]
@@ -82,7 +82,7 @@ def guesses(cases: Sequence[Case]) -> list[Array]:
     folds, groups = np.array([fold_of(case.example.prompt) for case in cases]), _groups(cases)
     rows = [inputs(case.facts.embedding, case.facts.features) for case in cases]
     member = _members(len(cases), groups)
-    known = np.column_stack([np.array(rows), member, [case.facts.input_tokens for case in cases]])
+    features = np.column_stack([np.array(rows), member, [case.facts.input_tokens for case in cases]])
     words = np.column_stack([_words(cases), 0.3 * member])
     alike = words @ words.T
     means = np.full(len(cases), float(actual.mean()))
@@ -102,7 +102,7 @@ def guesses(cases: Sequence[Case]) -> list[Array]:
             weights = np.linalg.solve(alike[np.ix_(train, train)] + value * np.eye(len(train)), rest)
             ridge[value][test] = alike[np.ix_(test, train)] @ weights
         trees = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, max_features=0.5, random_state=1, n_jobs=1)
-        forest[test] = trees.fit(known[train], rest).predict(known[test])
+        forest[test] = trees.fit(features[train], rest).predict(features[test])
     added = [*ridge.values(), forest]
     return [means, *(means + each for each in added), means + np.mean(added, axis=0)]
 
@@ -127,8 +127,8 @@ def _words(cases: Sequence[Case]) -> Array:
     """Words and pairs of words of each prompt, hashed; of length 1 together."""
     counts = np.zeros((len(cases), WORDS))
     for row, case in enumerate(cases):
-        said = _WORD.findall(case.example.prompt.lower())[:LOOKED_AT]
-        for text in {*said, *(f"{a} {b}" for a, b in pairwise(said))}:
+        words = _WORD.findall(case.example.prompt.lower())[:LOOKED_AT]
+        for text in {*words, *(f"{a} {b}" for a, b in pairwise(words))}:
             counts[row, crc32(text.encode()) % WORDS] += 1.0
     lengths = np.linalg.norm(counts, axis=1, keepdims=True)
     return np.asarray(counts / np.maximum(1.0, lengths))

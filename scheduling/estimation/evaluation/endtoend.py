@@ -40,7 +40,8 @@ from scheduling.simulator.compare import PLACES as PLACES
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.measures import measure
-from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import mean, outcomes_of
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, poisson
 
@@ -124,8 +125,8 @@ def contestants() -> list[Method]:
 def ceilings(cases: Sequence[Case]) -> list[Method]:
     """What no pool can know of these prompts; the second only where each of them has several models' answers."""
     others = Oracle(OTHERS, [case.example for case in cases])
-    known: list[Method] = [Ceiling(cases)]
-    return [*known, others] if all(others.expect(case) for case in cases) else known
+    methods: list[Method] = [Ceiling(cases)]
+    return [*methods, others] if all(others.expect(case) for case in cases) else methods
 
 
 def compare(
@@ -176,9 +177,9 @@ def compare(
             runs.append({"policy": policy, "predictor": method.name, **figures})
     for run in runs:
         best = next((r for r in runs if r["policy"] == run["policy"] and r["predictor"] == Truth.name), None)
-        known = next((r for r in runs if r["policy"] == run["policy"] and r["predictor"] == CONSTANT), None)
+        constant = next((r for r in runs if r["policy"] == run["policy"] and r["predictor"] == CONSTANT), None)
         run["to_oracle"] = None if best is None else run["mean_ttlt_s"] / best["mean_ttlt_s"]
-        run["to_constant"] = None if known is None else run["mean_ttlt_s"] / known["mean_ttlt_s"]
+        run["to_constant"] = None if constant is None else run["mean_ttlt_s"] / constant["mean_ttlt_s"]
     shape = {"preset": PRESET, "slots": SLOTS, "load": LOAD, "where": where}
     return {"requests": len(chosen), "rate": rate, **shape, "runs": runs}
 

@@ -97,7 +97,10 @@ class Distributional:
 
     def say(self, case: Case) -> Predicted:
         prediction = self.expect(case)
-        return prediction.mean, (*(prediction.quantile(q) for q in LEVELS[:-1]), self._calibrator.upper(prediction))
+        return prediction.mean, (*(prediction.quantile(q) for q in LEVELS[:-1]), self._limit(prediction))
+
+    def _limit(self, prediction: Prediction) -> float:
+        return self._calibrator.upper(prediction.source, prediction.quantile(self._calibrator.level))
 
     def learn(self, case: Case) -> None:
         prediction = self.expect(case)
@@ -128,8 +131,9 @@ class Product:
         facts = self._facts(case)
         forecast = self.chain.predict(facts)
         self.chain.observe(
-            facts, case.example.output_tokens, source=forecast.prediction.source, raw_p90=forecast.raw_p90
-        )
+            facts, case.example.output_tokens, source=forecast.prediction.source, raw_p90=forecast.raw_p90,
+            others=forecast.heard.scored_by(),
+        )  # fmt: skip
         self.chain.fit()
 
 

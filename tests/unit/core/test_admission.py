@@ -72,6 +72,16 @@ def decide(
 FULL = dataclasses.replace(B1, running=4)
 
 
+def test_a_request_that_leaves_replicas_to_others_goes_to_the_rest_however_busy_or_is_refused():
+    idle, busy = B1, dataclasses.replace(B1, id="b2", running=3, work_tokens=900)
+    ask = dataclasses.replace(ASK, avoid=frozenset({"b1"}))
+    assert decide_admission(ACME, POOL, ASK, view(backends=(idle, busy)), 5000).backend == "b1"
+    assert decide_admission(ACME, POOL, ask, view(backends=(idle, busy)), 5000).backend == "b2"
+    line = of_class(ServiceClass.PREEMPTIBLE, over_limit=OverLimit.REFUSE, queue_limit=0)
+    full = dataclasses.replace(busy, running=4)
+    assert decide(view(backends=(idle, full)), ask, line)[:2] == (AdmissionAnswer.REFUSE, Reason.QUEUE_FULL)
+
+
 def test_a_free_slot_and_nobody_waiting_is_granted_on_that_replica():
     decision = decide_admission(ACME, POOL, ASK, view(), 5000)
     assert (decision.verdict, decision.backend) == (AdmissionAnswer.GRANT, "b1")

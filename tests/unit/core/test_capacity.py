@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from scheduling.core.capacity import Amounts, of_pool, reserved, tightest
-from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, ServiceClass, Slo, TierSpec
+from scheduling.core.capacity import Amounts, of_pool, phase_lacking, reserved, slots_for_answers, tightest
+from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, Phase, ServiceClass, Slo, TierSpec
 
 
 def backend(name: str, *, draining: bool = False, tokens_per_s: float = 1000.0) -> BackendSpec:
@@ -59,3 +60,28 @@ def test_only_bound_dedicated_and_guaranteed_entitlements_reserve() -> None:
     held = [entitlement(c) for c in ServiceClass]
     held.append(entitlement(ServiceClass.GUARANTEED, EntitlementState.DEGRADED))
     assert reserved(held) == Amounts(4, 800, 200.0)
+
+
+def phases(*names: Phase) -> list[BackendSpec]:
+    return [replace(backend(f"b{i}"), phase=phase) for i, phase in enumerate(names)]
+
+
+def test_slots_and_kv_cache_of_prefill_replicas_are_not_promised_and_their_throughput_counts() -> None:
+    pool = phases(Phase.PREFILL, Phase.PREFILL, Phase.DECODE)
+    assert of_pool(pool) == Amounts(8, 1600, 3000.0)
+    assert slots_for_answers(pool) == 8
+
+
+@pytest.mark.parametrize(
+    ("there", "lacks"),
+    [
+        ([], None),
+        ([Phase.BOTH], None),
+        ([Phase.PREFILL, Phase.DECODE], None),
+        ([Phase.BOTH, Phase.PREFILL], Phase.DECODE),
+        ([Phase.PREFILL], Phase.DECODE),
+        ([Phase.BOTH, Phase.DECODE], Phase.PREFILL),
+    ],
+)
+def test_a_phase_needs_the_other_one(there: list[Phase], lacks: Phase | None) -> None:
+    assert phase_lacking(phases(*there)) is lacks

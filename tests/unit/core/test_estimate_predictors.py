@@ -241,13 +241,13 @@ class TestCalibration:
         for number in range(4_000):
             actual = 300.0 * rng.lognormvariate(0.0, 0.9)
             if number >= 500:
-                covered += actual <= calibrator.upper(said)
+                covered += actual <= calibrator.upper(said.source, said.quantile(0.9))
                 total += 1
             calibrator.observe("narrow", said.quantile(0.9), actual)
         assert covered / total == pytest.approx(0.9, abs=0.02)
 
     def test_the_limit_never_exceeds_the_bound(self) -> None:
-        assert Calibrator().upper(log_normal(100.0, 0.5, "x"), 20) == 20.0
+        assert Calibrator().upper("x", 190.0, 20) == 20.0
 
     def test_each_source_has_its_own_factor(self) -> None:
         calibrator = Calibrator()

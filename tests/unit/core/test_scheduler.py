@@ -242,3 +242,23 @@ def test_looking_past_requests_without_room_is_bounded_and_starts_anew_with_each
         assert len(asked) == LOOK_PAST + 1
         assert asked[0] == "req_000000"
     assert len(queue) == 1000
+
+
+def test_who_is_asked_last_may_have_room_kept_that_weighted_turns_counted_on():
+    """The large one's patience ends between the question about the other tier's request and that one's turn."""
+    scheduler = Scheduler(make_ordering("weighted"), make_routing("least_work"), patience_s=2.0)
+    scheduler.offer(waiting(1, rank=0), 1000.0)  # so that its tier is asked first
+    scheduler.withdraw("req_000001")
+    scheduler.offer(waiting(2, "globex", rank=1, kv_tokens=50_000), 1000.0)
+
+    def view() -> PoolView:
+        return pool_view(backend_view("b1", kv_used=99_000), backend_view("b2", kv_used=90_000))
+
+    assert scheduler.step(view(), 1000.0) == []
+    scheduler.offer(waiting(3, rank=0, exclude_backend="b1"), 1002.0)
+    assert scheduler.step(view(), 1003.0) == []
+    assert scheduler.kv_hold == "req_000002"
+    assert [grant.request.id for grant in scheduler.step(pool_view(backend_view("b2")), 1004.0)] == [
+        "req_000003",
+        "req_000002",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -80,6 +81,26 @@ class TestSigns:
             assert features(other, "report") != plain
         assert features("Tell me in 900 words", "") != features("Tell me in 50 words", "")
         assert features("Tell me about the harbour", "summary") != plain
+
+    @pytest.mark.parametrize(
+        ("text", "digest"),
+        [
+            ("Explain in depth how a heat pump works, in 300 words or 2 pages", "efefbf1b4b0c92d9"),
+            ("a123456 lines, _12 lines, \u00e912 pages, 55555 tokens?", "177368d37b41216a"),
+            ("def f():\n    return 1\n```\nWhy does this fail? " * 40, "218c6dece51bce7e"),
+        ],
+    )
+    def test_they_are_the_same_in_every_release(self, text: str, digest: str) -> None:
+        """Gateways of two releases learn from one stream."""
+        assert hashlib.sha256(features(text, "report")).hexdigest()[:16] == digest
+
+    @pytest.mark.parametrize(
+        ("text", "asks"),
+        [("in 300 words", True), ("300-word text", True), ("(12 lines)", True), ("a12 lines", False),
+         ("_12 lines", False), ("\u00e912 lines", False), ("123456 lines", False), ("12 lined", False)],
+    )  # fmt: skip
+    def test_a_length_is_asked_for_by_a_number_that_begins_a_word(self, text: str, asks: bool) -> None:
+        assert (features(text, "")[-2] > 0) is asks
 
     def test_what_lies_beyond_the_end_that_is_looked_at_changes_nothing(self) -> None:
         body = "word " * 2_000

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from controlplane.tuning import replicas
 from scheduling.core.step_time import StepTime, load_preset
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving
 from telemetry.ledger import writer

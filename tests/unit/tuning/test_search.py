@@ -13,7 +13,7 @@ from scheduling.core.registry import PolicyError
 from scheduling.core.step_time import load_preset
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.recording import Recorded
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.tuning import search
 from scheduling.tuning.gate import GateDecision
 from scheduling.tuning.search import DEFAULT, GATE, GATED, SERVING, Search, Step, apart, busiest
@@ -73,10 +73,10 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(killed_after: in
     ran(whole, killed_after + 3)
     first = Search(window, Serving("priority"), FEW, 5)
     ran(first, killed_after)
-    again = Search(window, Serving("priority"), FEW, 5, json.loads(json.dumps(first.told)))
+    again = Search(window, Serving("priority"), FEW, 5, json.loads(json.dumps(first.replays)))
     assert again.step() == first.step()
     ran(again, 3)
-    assert again.told == whole.told
+    assert again.replays == whole.replays
 
 
 def test_a_pool_that_is_served_badly_gets_a_better_setting_that_won_where_it_was_not_chosen():
@@ -150,7 +150,7 @@ def test_a_point_that_is_no_policy_is_out_and_the_study_goes_on(monkeypatch: pyt
     found = Search(traffic(), Serving("priority"), FEW, 1)
     done = ran(found, 22)
     assert len(done) == 22
-    invalid = [one["candidate"] for one in found.told if "invalid" in one]
+    invalid = [one["candidate"] for one in found.replays if "invalid" in one]
     assert invalid
     assert not set(invalid) & set(found._of_round(1)) - {SERVING, DEFAULT}
 

@@ -7,11 +7,11 @@ import math
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import EntitlementSpec, PoolSpec, ServiceClass, Slo
 from scheduling.simulator.recording import Recorded
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.workload import Tier
 from scheduling.tuning.reward import penalty
 from scheduling.tuning.traffic import Serving, Traffic
-from scheduling.tuning.whatif import compare, figures_of
+from scheduling.tuning.whatif import Interval, compare, figures_of
 from tests.support.state_world import entitlement, pool_spec, tier
 
 STEP = load_preset("llama-3-8b-a100").step_time
@@ -93,3 +93,27 @@ def test_a_variant_in_which_nothing_was_served_has_no_latencies() -> None:
     table = compare({"now": [figures(traffic(asked(20))), nothing]})
     assert "all|kept" in table["now"]
     assert "all|ttft_p50" not in table["now"]
+
+
+def test_what_only_one_of_two_policies_has_stands_without_a_difference() -> None:
+    """A tenant that joined has figures, though the traffic as it was has none of it."""
+    one, other = {"all|kept": 90.0}, {"all|kept": 80.0, "tenant:new|kept": 70.0}
+    table = compare({"unchanged": [one, one], "now": [other, other]})
+    own, difference = table["now"]["tenant:new|kept"]
+    assert (own.mean, difference) == (70.0, None)
+    assert table["now"]["all|kept"][1] is not None
+    assert table["now"]["all|kept"][1].mean == -10.0
+    assert "tenant:new|kept" not in table["unchanged"]
+    assert "tenant:new|kept" not in compare({"now": [one, other]})["now"], "only what each variant has"
+
+
+def test_a_difference_of_one_variant_is_not_sure_however_large() -> None:
+    one, other = {"all|kept": 90.0}, {"all|kept": 20.0}
+    assert not _difference({"now": [one], "fifo": [other]}).sure
+    assert _difference({"now": [one, one], "fifo": [other, other]}).sure
+
+
+def _difference(by_policy: dict[str, list[dict[str, float]]]) -> Interval:
+    found = compare(by_policy)["fifo"]["all|kept"][1]
+    assert found is not None
+    return found

@@ -67,7 +67,7 @@ def test_a_study_keeps_what_serves_and_its_last_round_as_trials_and_changes_noth
     traffic(500, timezone.now())
     said = finished()
     study, trials = Study.objects.get(pool=pool), list(Trial.objects.filter(pool=pool).order_by("number"))
-    assert (study.state, study.requests, study.done) == (StudyState.ENDED, 500, len(study.told))
+    assert (study.state, study.requests, study.done) == (StudyState.ENDED, 500, len(study.replays))
     assert [trial.number for trial in trials][:2] == [SERVING, DEFAULT]
     assert trials[0].params == pool.policy_params
     assert trials[1].setting["policy"] == "unified"
@@ -85,13 +85,13 @@ def test_a_study_that_was_interrupted_after_every_replay_goes_on_as_if_it_had_no
     tuned(pool, "advise", cpu_share=1.0)
     traffic(500, now)
     finished(now=now)
-    whole, rows = Study.objects.get().told, list(Trial.objects.order_by("number").values_list("values", "reward"))
+    whole, rows = Study.objects.get().replays, list(Trial.objects.order_by("number").values_list("values", "reward"))
     Trial.objects.all().delete()
     Study.objects.all().delete()
     monkeypatch.setattr(loop, "RING_S", 0.0)
     assert loop.tend("llama", now=now).startswith("replayed 1 of at most")
     assert finished(now=now + timedelta(seconds=5)) != "not due"
-    assert Study.objects.get().told == whole
+    assert Study.objects.get().replays == whole
     assert list(Trial.objects.order_by("number").values_list("values", "reward")) == rows
 
 
@@ -106,7 +106,7 @@ def test_what_a_killed_worker_had_not_stored_is_replayed_again_and_stored_once(
     loop.tend("llama", now=now)
     study = Study.objects.get()
     other = replicas.traffic_of(pool, study.window_from, study.at, most=600)
-    search = Search(other, replicas.serving_of(study.base), tuning.tuning_of(pool).loop, 1, study.told)
+    search = Search(other, replicas.serving_of(study.base), tuning.tuning_of(pool).loop, 1, study.replays)
     loop.tend("llama", now=now)
     assert loop._go_on(pool, study, search, tuning.tuning_of(pool).loop, False, 0.0) == "another worker was quicker"
     assert Study.objects.get().done == 2
