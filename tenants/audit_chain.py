@@ -94,9 +94,9 @@ def _check_beginning(report: Report, head: AuditHead) -> None:
     """A chain begins with its first entry, or where retention wrote that it does."""
     if head.base_number == 0:
         return
-    said = AuditEntry.objects.filter(action="retain", number__isnull=False).order_by("-number").first()
+    retained = AuditEntry.objects.filter(action="retain", number__isnull=False).order_by("-number").first()
     wanted = {"until": head.base_number, "digest": head.base_digest}
-    if said is None or {name: (said.after or {}).get(name) for name in wanted} != wanted:
+    if retained is None or {name: (retained.after or {}).get(name) for name in wanted} != wanted:
         report.fault(f"Missing: the log begins after entry {head.base_number}, and no retention says why.")
 
 

@@ -1,4 +1,4 @@
-"""The demo's catalog for an embedded instance: one pool, three tenants with a key each, three people who may look.
+"""The demo's catalog for an embedded instance: a pool, three tenants with a key each, three people who may look.
 
 Called at every start. What a person changed meanwhile stays: only engines follow the arguments, and entitlements that
 still have the size given here follow the capacity.
@@ -58,8 +58,8 @@ _CUSTOMERS = (
     _Customer("globex", "Its staff ask questions.", "standard", 0.4),
     _Customer("initech", "It summarises documents at night.", "batch", 1.0),
 )
-# The whole strategic loop within ten minutes of a first start: the pool begins with queues by prompt length, which know
-# nothing of tiers, so there is something to find.
+# The whole strategic loop within ten minutes of a first start: such a pool begins with queues by prompt length, which
+# know nothing of tiers, so there is something to find.
 BEGINS_WITH = "ewsjf"
 TUNED = {
     "every_s": 120, "window_s": 480, "interval_s": 90, "trials": 16, "pairs": 5, "least_requests": 240,
@@ -74,6 +74,7 @@ def ensure_demo(
     backends: Sequence[tuple[str, str, int, int]],
     upstream_model: str | None = None,
     *,
+    description: str = "The demo's model.",
     passwords: Mapping[str, str],
     remembered: Mapping[str, str] | None = None,
     max_model_len: int = 8192,
@@ -97,7 +98,8 @@ def ensure_demo(
     engines = [DemoEngine(*backend) for backend in backends]
     with services.change(actor=ACTOR, reporting=True):  # it must start with whatever engines there are
         shows = show_tuning and not Pool.objects.filter(slug=pool_id).exists()
-        pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine, BEGINS_WITH if shows else "")
+        first = {"description": description} | ({"policy": BEGINS_WITH} if shows else {})
+        pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine, first)
         if shows:
             tuning.set_tuning(actor=ACTOR, pool=pool, mode=TuningMode.AUTOMATIC, settings=TUNED)
         slots_before = _slots(pool)
@@ -122,12 +124,13 @@ def ensure_token(username: str, remembered: str = "") -> str:
     return services.issue_token(actor=ACTOR, user=user, name="demo").credential.text
 
 
-def _pool(slug: str, model: str, upstream_model: str, max_model_len: int, engine: str, policy: str) -> Pool:
+def _pool(
+    slug: str, model: str, upstream_model: str, max_model_len: int, engine: str, first: Mapping[str, str]
+) -> Pool:
     largest = max(1, max_model_len // 2)
     pool = Pool.objects.filter(slug=slug).first() or Pool(
         slug=slug,
-        description="The demo's model.",
-        **({"policy": policy} if policy else {}),
+        **first,
         max_output_tokens=min(4096, largest),
         default_output_tokens=min(512, largest),
         routing="least_work",  # the simulated engines cache no prefixes

@@ -7,7 +7,7 @@ somebody has changed it meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from django.db import models, transaction
 
 from tenants import services
 from tenants.audit import Actor
-from tenants.models import Backend, Entitlement, Pool, Tier
+from tenants.models import Backend, Entitlement, Pool, Tenant, Tier
 
 MOST = 20  # objects of one draft
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -35,7 +35,7 @@ def completed(pool: Pool, changes: Sequence[Change]) -> list[dict[str, Any]]:
     """
     if len(changes) > MOST:
         raise ValidationError({"objects": f"A trial can change {MOST} objects at most."})
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    merged: dict[tuple[str, str], dict[str, Any]] = {}
     for change in changes:
         kind, name, values = change["kind"], change["name"], change["values"]
         row = _row(pool, kind, name)
@@ -43,14 +43,14 @@ def completed(pool: Pool, changes: Sequence[Change]) -> list[dict[str, Any]]:
         if unknown:
             can = ", ".join(FIELDS[kind])
             raise ValidationError({"objects": f"{kind} {name}: {', '.join(unknown)} cannot be tried; can: {can}."})
-        if (kind, name) in found:
+        if (kind, name) in merged:
             raise ValidationError({"objects": f"{kind} {name} is named twice."})
         wanted = {field: _typed(row, field, value) for field, value in values.items()}
         other = {field: value for field, value in wanted.items() if getattr(row, field) != value}
         if other:
             was = {field: getattr(row, field) for field in other}
-            found[kind, name] = {"kind": kind, "name": name, "values": other, "was": was}
-    return list(found.values())
+            merged[kind, name] = {"kind": kind, "name": name, "values": other, "was": was}
+    return list(merged.values())
 
 
 def apply(actor: Actor, pool: Pool, changes: Sequence[Change]) -> None:
@@ -61,8 +61,8 @@ def apply(actor: Actor, pool: Pool, changes: Sequence[Change]) -> None:
         row = _row(pool, change["kind"], change["name"])
         moved = [field for field, was in change["was"].items() if getattr(row, field) != was]
         if moved:
-            said = f"{change['kind']} {change['name']}: {', '.join(moved)} was changed since. Make a new draft."
-            raise ValidationError({"objects": said})
+            message = f"{change['kind']} {change['name']}: {', '.join(moved)} was changed since. Make a new draft."
+            raise ValidationError({"objects": message})
         for field, value in change["values"].items():
             setattr(row, field, value)
         services.save(actor=actor, instance=row, action="trial")
@@ -87,8 +87,18 @@ def restore(actor: Actor, pool: Pool, changes: Sequence[Change]) -> list[str]:
 
 
 @contextmanager
-def as_if(actor: Actor, pool: Pool, setting: Mapping[str, Any]) -> Iterator[Pool]:
+def as_if(
+    actor: Actor,
+    pool: Pool,
+    setting: Mapping[str, Any],
+    *,
+    lost: Collection[str] = (),
+    newcomers: Mapping[str, str] | None = None,
+) -> Iterator[Pool]:
     """The pool as it would be under a draft. All of it is taken back, and nobody is told.
+
+    ``lost``: backends that would not answer, so that shares which cannot be kept without them are degraded.
+    ``newcomers``: tenants that would be there as well, each with the entitlement whose share and tier it would have.
 
     Raises:
         ValidationError: what saving would raise.
@@ -96,6 +106,9 @@ def as_if(actor: Actor, pool: Pool, setting: Mapping[str, Any]) -> Iterator[Pool
     with transaction.atomic():
         with services.change(actor=actor):
             apply(actor, pool, setting.get("objects", ()))
+            for name, like in (newcomers or {}).items():
+                _join(actor, pool, name, like)
+            services.set_silent(pool_slug=pool.slug, answering=dict.fromkeys(lost, False))
             row = Pool.objects.get(pk=pool.pk)
             for name, value in setting.items():
                 if name != "objects":
@@ -103,6 +116,19 @@ def as_if(actor: Actor, pool: Pool, setting: Mapping[str, Any]) -> Iterator[Pool
             services.save(actor=actor, instance=row)
         yield Pool.objects.get(pk=pool.pk)
         transaction.set_rollback(True)
+
+
+def _join(actor: Actor, pool: Pool, name: str, like: str) -> None:
+    """A tenant and its entitlement, both called ``name``."""
+    model: Entitlement = _row(pool, "entitlement", like)
+    try:
+        tenant = services.save(actor=actor, instance=Tenant(slug=name))
+        share = Entitlement(slug=name, tenant=tenant, pool=pool, tier=model.tier, adapter=model.adapter)
+        for field in FIELDS["entitlement"]:
+            setattr(share, field, getattr(model, field))
+        services.save(actor=actor, instance=share)
+    except ValidationError as error:
+        raise ValidationError({"newcomers": f"Tenant {name} cannot join: {' '.join(error.messages)}"}) from error
 
 
 def _row(pool: Pool, kind: str, name: str) -> Any:

@@ -64,8 +64,8 @@ def refuse_change(actor: Actor, instance: models.Model, changed: Iterable[str]) 
     owner = owner_of(instance)
     if owner is None:
         return
-    said = f"{resource_of(owner)} in Kubernetes sets this. Change it there."
-    faults = {name: said for name in changed if name in owner.attributes}
+    message = f"{resource_of(owner)} in Kubernetes sets this. Change it there."
+    faults = {name: message for name in changed if name in owner.attributes}
     if faults:
         raise ValidationError(faults)
 

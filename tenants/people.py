@@ -46,8 +46,8 @@ class Grant:
     @classmethod
     def opened(cls, text: str) -> Grant | None:
         """None where there is none, or the instance's key has changed."""
-        found = unseal(text, GRANT) if text else None
-        return None if found is None else cls(*json.loads(found))
+        data = unseal(text, GRANT) if text else None
+        return None if data is None else cls(*json.loads(data))
 
 
 def groups_in(claims: Mapping[str, Any], claim: str) -> list[str] | None:
@@ -68,10 +68,10 @@ def groups_in(claims: Mapping[str, Any], claim: str) -> list[str] | None:
 def granted(groups: Iterable[str]) -> Wanted:
     """The roles that groups give: one for everything at most, the higher one."""
     rules = GroupRule.objects.filter(group__in=list(groups)).values_list("role", "tenant_id")
-    found: set[tuple[str, int | None]] = set(rules)
-    if (Role.ADMIN.value, None) in found:
-        found.discard((Role.OPERATOR.value, None))
-    return frozenset(found)
+    grants: set[tuple[str, int | None]] = set(rules)
+    if (Role.ADMIN.value, None) in grants:
+        grants.discard((Role.OPERATOR.value, None))
+    return frozenset(grants)
 
 
 def has_role(user: User) -> bool:

@@ -12,11 +12,11 @@ def rates() -> dict[str, tuple[RateSpec, ...]]:
     """All of them, by pool."""
     rows = Price.objects.select_related("pool").order_by("pool_id", "model", "valid_from")
     prices = list(rows)
-    found: dict[str, list[RateSpec]] = defaultdict(list)
+    by_model: dict[str, list[RateSpec]] = defaultdict(list)
     for price, following in zip(prices, [*prices[1:], None], strict=False):
         same = following is not None and (following.pool_id, following.model) == (price.pool_id, price.model)
         cached = price.per_million_input if price.per_million_cached is None else price.per_million_cached
-        found[price.pool.slug].append(
+        by_model[price.pool.slug].append(
             RateSpec(
                 pool=price.pool.slug,
                 model=price.model,
@@ -32,16 +32,16 @@ def rates() -> dict[str, tuple[RateSpec, ...]]:
                 per_reserved_idle_us=micros(price.per_reserved_idle_second),
             )
         )
-    return {pool: tuple(specs) for pool, specs in found.items()}
+    return {pool: tuple(specs) for pool, specs in by_model.items()}
 
 
 def budgets() -> dict[str, tuple[BudgetSpec, ...]]:
     """All of them, by tenant."""
-    found: dict[str, tuple[BudgetSpec, ...]] = {}
+    by_tenant: dict[str, tuple[BudgetSpec, ...]] = {}
     for row in Budget.objects.select_related("tenant"):
         tenant = row.tenant.slug
-        found[tenant] = (*found.get(tenant, ()), budget_spec(row))
-    return found
+        by_tenant[tenant] = (*by_tenant.get(tenant, ()), budget_spec(row))
+    return by_tenant
 
 
 def budget_spec(row: Budget) -> BudgetSpec:

@@ -1,4 +1,5 @@
-"""A second factor of local accounts: an authenticator app (TOTP, RFC 6238) and recovery codes (``allauth.mfa``).
+"""A second factor of local accounts: an authenticator app (TOTP, RFC 6238), passkeys (``tenants.passkeys``) and
+recovery codes, as ``allauth.mfa``'s rows.
 
 Who signs in through the identity provider has the provider's. Service accounts have no password, and access tokens
 stand for a login that was made. Nothing here counts wrong codes: callers do, before they ask.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from allauth.mfa.adapter import get_adapter
 from allauth.mfa.models import Authenticator
@@ -20,6 +22,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.crypto import constant_time_compare
 
+from tenants import passkeys
 from tenants.access import scope_for
 from tenants.audit import Actor, record
 
@@ -27,8 +30,9 @@ STEP_S = 30
 CODES = 10  # recovery codes
 LONGEST_CODE = 32  # characters, spaces included
 LAST = "last_step"  # of the row's data: no code of this or an earlier step is taken again
-HOW = "qm.signed_in_by"  # of a session: password, code or provider
-ENOUGH = ("code", "provider")
+HOW = "qm.signed_in_by"  # of a session: password, code, passkey or provider
+ENOUGH = ("code", "passkey", "provider")
+FACTORS = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class State:
     since: datetime | None
     used_at: datetime | None
     codes_left: int
+    app: bool
+    passkeys: list[passkeys.Passkey]
 
 
 def required(user: User) -> bool:
@@ -64,7 +70,7 @@ def required(user: User) -> bool:
 
 
 def enabled(user: User) -> bool:
-    return Authenticator.objects.filter(user=user, type=Authenticator.Type.TOTP).exists()
+    return Authenticator.objects.filter(user=user, type__in=FACTORS).exists()
 
 
 def password_is_enough(user: User) -> bool:
@@ -78,15 +84,18 @@ def is_enough(user: User, how: str | None) -> bool:
 
 
 def state(user: User) -> State:
-    rows = {row.type: row for row in Authenticator.objects.filter(user=user)}
-    app, codes = rows.get(Authenticator.Type.TOTP), rows.get(Authenticator.Type.RECOVERY_CODES)
+    rows = list(Authenticator.objects.filter(user=user))
+    factors = [row for row in rows if row.type in FACTORS]
+    codes = next((row for row in rows if row.type == Authenticator.Type.RECOVERY_CODES), None)
     return State(
-        enabled=app is not None,
+        enabled=bool(factors),
         mandatory=required(user),
         available=user.has_usable_password(),
-        since=app.created_at if app else None,
-        used_at=max((row.last_used_at for row in rows.values() if row.last_used_at), default=None),
-        codes_left=CODES - int(codes.data["used_mask"]).bit_count() if app and codes else 0,
+        since=min((row.created_at for row in factors), default=None),
+        used_at=max((row.last_used_at for row in rows if row.last_used_at), default=None),
+        codes_left=CODES - int(codes.data["used_mask"]).bit_count() if factors and codes else 0,
+        app=any(row.type == Authenticator.Type.TOTP for row in factors),
+        passkeys=passkeys.listed(user),
     )
 
 
@@ -125,7 +134,7 @@ def enable(*, actor: Actor, user: User, secret: str, code: str, now_s: float | N
         raise ValidationError({"code": "This code does not fit. Check the clock of the device, and type the newest."})
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
-        Authenticator.objects.filter(user=user).delete()
+        Authenticator.objects.filter(user=user).exclude(type=Authenticator.Type.WEBAUTHN).delete()
         Authenticator.objects.create(
             user=user,
             type=Authenticator.Type.TOTP,
@@ -142,10 +151,8 @@ def check(*, actor: Actor, user: User, code: str, now_s: float | None = None) ->
     with transaction.atomic():
         rows = {row.type: row for row in Authenticator.objects.select_for_update().filter(user=user)}
         app = rows.get(Authenticator.Type.TOTP)
-        if app is None:
-            return False
-        step = step_of(get_adapter().decrypt(app.data["secret"]), code, now_s)
-        if step is not None:
+        step = None if app is None else step_of(get_adapter().decrypt(app.data["secret"]), code, now_s)
+        if app is not None and step is not None:
             if step <= app.data.get(LAST, -1):  # somebody read it over a shoulder
                 return False
             app.data[LAST] = step
@@ -153,7 +160,7 @@ def check(*, actor: Actor, user: User, code: str, now_s: float | None = None) ->
             app.record_usage()
             return True
         spare = rows.get(Authenticator.Type.RECOVERY_CODES)
-        if spare is None or not (codes := RecoveryCodes(spare)).validate_code(code):
+        if spare is None or not rows.keys() & set(FACTORS) or not (codes := RecoveryCodes(spare)).validate_code(code):
             return False
         codes.instance.record_usage()
         record(actor=actor, action="use recovery code", instance=user, after={"left": len(codes.get_unused_codes())})
@@ -170,6 +177,37 @@ def new_codes(*, actor: Actor, user: User) -> list[str]:
         codes = RecoveryCodes.activate(user).generate_codes()
         record(actor=actor, action="renew recovery codes", instance=user)
     return codes
+
+
+def add_passkey(*, actor: Actor, site: passkeys.Site, user: User, name: str, state: Any, answer: Any) -> list[str]:
+    """Takes up a passkey. Recovery codes where it is the first factor, else an empty list: they are shown only now."""
+    with transaction.atomic():
+        passkeys.add(actor=actor, site=site, user=user, name=name, state=state, answer=answer)
+        if Authenticator.objects.filter(user=user, type=Authenticator.Type.RECOVERY_CODES).exists():
+            return []
+        codes: list[str] = RecoveryCodes.activate(user).generate_codes()
+    return codes
+
+
+def remove_passkey(*, actor: Actor, user: User, passkey: int) -> bool:
+    """Takes one passkey away, with the recovery codes where it was the last factor. Whether there was such a one.
+
+    Raises:
+        ValidationError: it is the last factor, and one is required.
+    """
+    with transaction.atomic():
+        User.objects.select_for_update().get(pk=user.pk)
+        row = passkeys.rows_of(user).filter(pk=passkey).first()
+        if row is None:
+            return False
+        last = not Authenticator.objects.filter(user=user, type__in=FACTORS).exclude(pk=row.pk).exists()
+        if last and required(user):
+            raise ValidationError("A second factor is required here, and this is the last. Add another one first.")
+        record(actor=actor, action="remove passkey", instance=user, before={"name": row.data["name"]})
+        row.delete()
+        if last:
+            Authenticator.objects.filter(user=user).delete()
+    return True
 
 
 def remove(*, actor: Actor, user: User, action: str = "disable second factor") -> bool:

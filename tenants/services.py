@@ -372,12 +372,12 @@ def set_silent(*, pool_slug: str, answering: Mapping[str, bool]) -> None:
             current.pools.add(backend.pool_id)
 
 
-def set_leases(found: Mapping[str, tuple[str, str]]) -> None:
+def set_leases(verdicts: Mapping[str, tuple[str, str]]) -> None:
     """Notes what a cluster's scheduler says of entitlements' leases: by entitlement, the lease's state and the
     scheduler's reason. What is not bound there is not bound here."""
     with change(actor=SYSTEM) as current:
-        for row in Entitlement.objects.select_for_update().filter(slug__in=found):
-            lease, reason = found[row.slug]
+        for row in Entitlement.objects.select_for_update().filter(slug__in=verdicts):
+            lease, reason = verdicts[row.slug]
             reason = reason[:300]
             if (row.lease, row.lease_reason) == (lease, reason):
                 continue

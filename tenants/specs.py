@@ -18,7 +18,7 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from scheduling.core import types as core
-from scheduling.core.capacity import automatic_headroom, most_headroom
+from scheduling.core.capacity import automatic_headroom, most_headroom, slots_for_answers
 from tenants import prices, services
 from tenants.connections import own_connection
 from tenants.keys import KEY_PREFIX
@@ -126,7 +126,7 @@ def load_catalog() -> core.Catalog:
         by_pool[spec.pool].append(spec)
     for slug, pool in rows.items():
         if pool.headroom_slots is None:
-            one, slots = pools[slug], sum(backend.slots for backend in pools[slug].backends)
+            one, slots = pools[slug], slots_for_answers(pools[slug].backends)
             kept, most = automatic_headroom(slots, by_pool[slug]), most_headroom(slots, by_pool[slug])
             pools[slug] = replace(one, headroom_slots=kept, headroom_most=most)
     projects = _projects(entitlements, owners)
@@ -238,7 +238,7 @@ def pool_and_entitlements(pool: Pool) -> tuple[core.PoolSpec, tuple[core.Entitle
     of_pool = tuple(entitlement_spec(row, tier_spec(row.tier), now) for row in rows)
     spec = pool_spec(pool)
     if pool.headroom_slots is None:
-        slots = sum(backend.slots for backend in spec.backends)
+        slots = slots_for_answers(spec.backends)
         kept, most = automatic_headroom(slots, of_pool), most_headroom(slots, of_pool)
         spec = replace(spec, headroom_slots=kept, headroom_most=most)
     return spec, of_pool

@@ -58,7 +58,7 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
         user = sociallogin.user if sociallogin.is_existing else None
         if user is not None:
             identity = Identity.objects.filter(user=user).first()
-            if identity is not None and identity.issuer != settings.QUARTERMASTER_OIDC_ISSUER:
+            if identity is not None and identity.issuer != _issuer(sociallogin):
                 _refuse(request, "This account belongs to another identity provider. Ask an admin to delete it.")
             if not user.is_active and (identity is None or identity.ended_at is None):
                 raise ImmediateHttpResponse(inactive(request))
@@ -92,13 +92,16 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
     def _note(self, request: HttpRequest, sociallogin: SocialLogin, user: User, groups: list[str]) -> None:
         token = sociallogin.token
         grant = people.Grant(token.token, token.token_secret) if token is not None else people.Grant("")
+        counts_s = settings.QUARTERMASTER_OIDC_RECHECK_S
+        if _by_saml(sociallogin):  # there is nobody to ask again
+            counts_s = settings.QUARTERMASTER_SAML_HOURS * 3600
         people.signed_in(
             user=user,
-            issuer=settings.QUARTERMASTER_OIDC_ISSUER,
+            issuer=_issuer(sociallogin),
             subject=sociallogin.account.uid,
             groups=groups,
             grant=grant,
-            due_at=timezone.now() + timedelta(seconds=settings.QUARTERMASTER_OIDC_RECHECK_S),
+            due_at=timezone.now() + timedelta(seconds=counts_s),
         )
         user.refresh_from_db()
 
@@ -126,9 +129,22 @@ class SecondFactorAdapter(DefaultMFAAdapter):
         return str(user.get_username())
 
 
+def _by_saml(sociallogin: SocialLogin) -> bool:
+    return bool(sociallogin.account.provider == "saml")
+
+
+def _issuer(sociallogin: SocialLogin) -> str:
+    """Who vouches for this sign-in."""
+    saml = _by_saml(sociallogin)
+    return str(settings.QUARTERMASTER_SAML_ISSUER if saml else settings.QUARTERMASTER_OIDC_ISSUER)
+
+
 def _groups(sociallogin: SocialLogin) -> list[str]:
     """The groups that this sign-in names; userinfo is newer than the token."""
     data = sociallogin.account.extra_data
+    if _by_saml(sociallogin):
+        name = settings.QUARTERMASTER_SAML_GROUPS_ATTRIBUTE
+        return people.groups_in({name: data.get(name)}, name) or []
     claims = {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
     return people.groups_in(claims, settings.QUARTERMASTER_OIDC_GROUPS_CLAIM) or []
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_login_failed
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.authentication import SessionAuthentication
-from rest_framework.exceptions import PermissionDenied, Throttled, ValidationError
+from rest_framework.exceptions import NotFound, PermissionDenied, Throttled, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.signin import challenges
 from controlplane.signin.adapters import SECOND_FACTOR, address_of
 from controlplane.signin.second_factor import code_was_right, wait_for_codes
 from controlplane.web import login_attempts
-from tenants import people, second_factors
+from tenants import passkeys, people, second_factors
 from tenants.api.base import Right, ScopedView
 from tenants.api.serializers import Strict
 from tenants.sealed import seal, unseal
@@ -24,17 +28,41 @@ OFFERED = "qm.second_factor"  # of a session: the secret that was offered, seale
 NO_STORE = {"Cache-Control": "no-store"}
 
 
+class PasskeySerializer(serializers.Serializer):
+    """A device that can sign in one's place."""
+
+    id = serializers.IntegerField(read_only=True)
+    name = serializers.CharField(read_only=True, help_text="That its owner gave it.")
+    since = serializers.DateTimeField(read_only=True)
+    used_at = serializers.DateTimeField(read_only=True, allow_null=True)
+
+
 class SecondFactorSerializer(serializers.Serializer):
     """What one's own account has."""
 
-    enabled = serializers.BooleanField(read_only=True, help_text="Whether a code is asked for after the password.")
+    enabled = serializers.BooleanField(
+        read_only=True, help_text="Whether a code or a passkey is asked for after the password."
+    )
     mandatory = serializers.BooleanField(read_only=True, help_text="Whether this installation wants one.")
     available = serializers.BooleanField(
         read_only=True, help_text="False: this account has no password here, so there is nothing to add one to."
     )
     since = serializers.DateTimeField(read_only=True, allow_null=True)
-    used_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="When a code was taken last.")
+    used_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="When one was taken last.")
     codes_left = serializers.IntegerField(read_only=True, help_text="Recovery codes that were not used.")
+    app = serializers.BooleanField(read_only=True, help_text="Whether an authenticator app is one.")
+    passkeys = PasskeySerializer(many=True, read_only=True)
+
+
+class Answer(serializers.JSONField):
+    """What a browser's passkey answered: a bounded object."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise serializers.ValidationError("Send what the browser's passkey answered, as an object.")
+        if len(json.dumps(data)) > passkeys.ANSWER_LETTERS:
+            raise serializers.ValidationError(f"This is longer than {passkeys.ANSWER_LETTERS} characters.")
+        return data
 
 
 class ProofSerializer(Strict):
@@ -47,6 +75,10 @@ class ProofSerializer(Strict):
     code = serializers.CharField(
         max_length=second_factors.LONGEST_CODE, required=False, default="", allow_blank=True,
         help_text="Of the app, or a recovery code, while it has one.",
+    )  # fmt: skip
+    passkey = Answer(
+        required=False, default=None, allow_null=True,
+        help_text="In place of the code: what a passkey answered the options of `second-factor/challenge`.",
     )  # fmt: skip
 
 
@@ -69,6 +101,21 @@ class RecoveryCodesSerializer(serializers.Serializer):
     )  # fmt: skip
 
 
+class PasskeyOptionsSerializer(serializers.Serializer):
+    options = serializers.DictField(
+        child=serializers.JSONField(), read_only=True,
+        help_text="As `PublicKeyCredential.parseCreationOptionsFromJSON` and `parseRequestOptionsFromJSON` read them.",
+    )  # fmt: skip
+
+
+class PasskeyNameSerializer(Strict):
+    name = serializers.CharField(max_length=passkeys.NAME_LETTERS, help_text="What you call the device.")
+
+
+class NewPasskeySerializer(PasskeyNameSerializer):
+    credential = Answer(help_text="What the browser made of the options, as its `toJSON()` says it.")
+
+
 class OwnView(ScopedView, APIView):
     """Of whoever is signed in, in a browser."""
 
@@ -86,21 +133,36 @@ class OwnView(ScopedView, APIView):
         if not isinstance(self.request.successful_authenticator, SessionAuthentication):
             raise PermissionDenied("Only in a browser that is signed in. Open the page People of the console.")
 
-    def proven(self, password: str, code: str) -> None:
-        """Raises where the password or, once there is a factor, the code is not this user's. Wrong ones are counted
-        with those of the login page."""
+    def proven(self, password: str = "", code: str = "", passkey: object = None) -> None:
+        """Raises where the password or, once there is a factor, the code or passkey is not this user's. Wrong ones are
+        counted with those of the login page."""
         if second_factors.enabled(self.user):
-            self._code(code)
+            self._factor(code, passkey)
         else:
             self._password(password)
 
-    def _code(self, code: str) -> None:
+    def _factor(self, code: str, passkey: object) -> None:
         if wait_s := wait_for_codes(self.user):
             raise Throttled(wait_s, "Too many wrong codes were tried for this account.")
-        if not second_factors.check(actor=self.actor, user=self.user, code=code):
+        if passkey is not None:
+            if not challenges.signed(self.request._request, self.user, passkey):
+                self._failed()
+                raise ValidationError({"passkey": passkeys.NOT_OURS})
+        elif not second_factors.check(actor=self.actor, user=self.user, code=code):
             self._failed()
             raise ValidationError({"code": "This code does not fit, or was used before. Type the newest one."})
         code_was_right(self.user)
+
+    def with_password(self) -> None:
+        if not self.user.has_usable_password():
+            raise ValidationError(
+                {"non_field_errors": "This account has no password here. Its provider asks for more."}
+            )
+
+    def begun_anew(self, how: str) -> None:
+        """This session has the factor now; others of the account began with less."""
+        self.request.session[second_factors.HOW] = how
+        people.end_others(user=self.user, but=str(self.request.session.session_key))
 
     def _password(self, password: str) -> None:
         address = login_attempts.network_of(address_of(self.request))
@@ -137,10 +199,7 @@ class OfferView(OwnView):
         body = ProofSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         self.in_a_browser()
-        if not self.user.has_usable_password():
-            raise ValidationError(
-                {"non_field_errors": "This account has no password here. Its provider asks for more."}
-            )
+        self.with_password()
         self.proven(**body.validated_data)
         offer = second_factors.offer(self.user)
         request.session[OFFERED] = seal(offer.secret, SECOND_FACTOR)
@@ -164,39 +223,120 @@ class EnableView(OwnView):
             )
         codes = second_factors.enable(actor=self.actor, user=self.user, secret=secret, code=body.validated_data["code"])
         del request.session[OFFERED]
-        request.session[second_factors.HOW] = "code"
-        people.end_others(user=self.user, but=str(request.session.session_key))
+        self.begun_anew("code")
         return _codes(codes, status.HTTP_201_CREATED)
 
 
 class CodesView(OwnView):
     @extend_schema(
-        summary="Make new recovery codes", operation_id="second_factor_codes", request=CodeSerializer,
+        summary="Make new recovery codes", operation_id="second_factor_codes", request=ProofSerializer,
         responses={201: RecoveryCodesSerializer},
     )  # fmt: skip
     def post(self, request: Request) -> Response:
         """In place of the old ones, which work no more."""
-        body = CodeSerializer(data=request.data)
+        body = ProofSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         self.in_a_browser()
-        self.proven("", body.validated_data["code"])
+        self.proven(**body.validated_data)
         return _codes(second_factors.new_codes(actor=self.actor, user=self.user), status.HTTP_201_CREATED)
 
 
 class DisableView(OwnView):
     @extend_schema(
-        summary="Disable the second factor", operation_id="second_factor_disable", request=CodeSerializer,
+        summary="Disable the second factor", operation_id="second_factor_disable", request=ProofSerializer,
         responses={204: None},
     )  # fmt: skip
     def post(self, request: Request) -> Response:
-        """From then on the password alone is enough. Refused where a second factor is required."""
-        body = CodeSerializer(data=request.data)
+        """App, passkeys and recovery codes go; from then on the password alone is enough. Refused where a second
+        factor is required."""
+        body = ProofSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         self.in_a_browser()
         if second_factors.required(self.user):
             raise ValidationError({"non_field_errors": "A second factor is required here. You can change the device."})
-        self.proven("", body.validated_data["code"])
+        self.proven(**body.validated_data)
         second_factors.remove(actor=self.actor, user=self.user)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class ChallengeView(OwnView):
+    @extend_schema(
+        summary="Begin to prove by a passkey", operation_id="second_factor_challenge", request=None,
+        responses=PasskeyOptionsSerializer,
+    )  # fmt: skip
+    def post(self, request: Request) -> Response:
+        """Options for the browser's `navigator.credentials.get`. Its answer is the `passkey` of what asks for a proof;
+        it works once, for five minutes."""
+        self.in_a_browser()
+        if not passkeys.rows_of(self.user).exists():
+            raise ValidationError({"non_field_errors": "This account has no passkey."})
+        return Response({"options": challenges.to_use(request._request, self.user)}, headers=NO_STORE)
+
+
+class PasskeyOfferView(OwnView):
+    @extend_schema(
+        summary="Begin to add a passkey", operation_id="second_factor_passkey_offer", request=ProofSerializer,
+        responses=PasskeyOptionsSerializer,
+    )  # fmt: skip
+    def post(self, request: Request) -> Response:
+        """Options for the browser's `navigator.credentials.create`. Nothing changes before its answer was sent."""
+        body = ProofSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        self.in_a_browser()
+        self.with_password()
+        self.proven(**body.validated_data)
+        return Response({"options": challenges.to_make(request._request, self.user)}, headers=NO_STORE)
+
+
+class PasskeysView(OwnView):
+    @extend_schema(
+        summary="Add a passkey", operation_id="second_factor_passkey_add", request=NewPasskeySerializer,
+        responses={201: RecoveryCodesSerializer},
+    )  # fmt: skip
+    def post(self, request: Request) -> Response:
+        """With recovery codes where it is the first factor; other sessions of the account end then."""
+        body = NewPasskeySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        self.in_a_browser()
+        first = not second_factors.enabled(self.user)
+        given = body.validated_data
+        codes = challenges.made(
+            request._request, actor=self.actor, user=self.user, name=given["name"], answer=given["credential"]
+        )
+        if first:
+            self.begun_anew("passkey")
+        return _codes(codes, status.HTTP_201_CREATED)
+
+
+class PasskeyView(OwnView):
+    @extend_schema(
+        summary="Rename a passkey", operation_id="second_factor_passkey_rename", request=PasskeyNameSerializer,
+        responses=PasskeySerializer,
+    )  # fmt: skip
+    def patch(self, request: Request, passkey: int) -> Response:
+        body = PasskeyNameSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        self.in_a_browser()
+        row = passkeys.rename(actor=self.actor, user=self.user, passkey=passkey, name=body.validated_data["name"])
+        if row is None:
+            raise NotFound("You have no such passkey.")
+        return Response(PasskeySerializer(row).data)
+
+
+class RemovePasskeyView(OwnView):
+    @extend_schema(
+        summary="Remove a passkey", operation_id="second_factor_passkey_remove", request=ProofSerializer,
+        responses={204: None},
+    )  # fmt: skip
+    def post(self, request: Request, passkey: int) -> Response:
+        """The last factor goes with its recovery codes, and not where one is required."""
+        body = ProofSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        self.in_a_browser()
+        if not passkeys.rows_of(self.user).filter(pk=passkey).exists():
+            raise NotFound("You have no such passkey.")
+        self.proven(**body.validated_data)
+        second_factors.remove_passkey(actor=self.actor, user=self.user, passkey=passkey)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

@@ -31,7 +31,7 @@ TIDY_S = 3600.0
 class Recheck:
     """One thread that looks who is due, and a few that ask."""
 
-    def __init__(self, provider: Provider, every_s: float, claim: str) -> None:
+    def __init__(self, provider: Provider | None, every_s: float, claim: str) -> None:
         self._provider = provider
         self._every = timedelta(seconds=every_s)
         self._claim = claim
@@ -45,7 +45,8 @@ class Recheck:
     def stop(self) -> None:
         self._over.set()
         self._thread.join(timeout=10)
-        self._provider.close()
+        if self._provider is not None:
+            self._provider.close()
 
     def turn(self) -> int:
         """Asks about everybody who is due, and returns how many that were."""
@@ -70,6 +71,11 @@ class Recheck:
 
     def look(self, identity: Identity) -> None:
         """Asks about one person, and does what follows."""
+        if identity.issuer == settings.QUARTERMASTER_SAML_ISSUER:
+            people.end(identity, "Their sign-in ran out, and SAML has no way to ask about them.")
+            return
+        if self._provider is None:
+            return  # of a provider that is not configured any more: not asked is not gone
         grant = people.Grant.opened(identity.grant)
         if grant is None:
             people.end(identity, "The key that their sign-in was kept with has changed.")
@@ -104,11 +110,13 @@ class Recheck:
 
 def make_recheck() -> Recheck | None:
     """None where nobody signs in through a provider."""
-    if not settings.QUARTERMASTER_OIDC_ISSUER:
+    provider = None
+    if settings.QUARTERMASTER_OIDC_ISSUER:
+        provider = Provider(
+            settings.QUARTERMASTER_OIDC_ISSUER,
+            settings.QUARTERMASTER_OIDC_CLIENT_ID,
+            settings.QUARTERMASTER_OIDC_CLIENT_SECRET,
+        )
+    elif not settings.QUARTERMASTER_SAML_ISSUER:
         return None
-    provider = Provider(
-        settings.QUARTERMASTER_OIDC_ISSUER,
-        settings.QUARTERMASTER_OIDC_CLIENT_ID,
-        settings.QUARTERMASTER_OIDC_CLIENT_SECRET,
-    )
     return Recheck(provider, settings.QUARTERMASTER_OIDC_RECHECK_S, settings.QUARTERMASTER_OIDC_GROUPS_CLAIM)

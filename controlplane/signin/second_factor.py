@@ -1,10 +1,11 @@
-"""The second step of a login with a password: a code, or setting one up where it is required.
+"""The second step of a login with a password: a code or a passkey, or setting one up where it is required.
 
 Between the two steps a session holds whose password was right, and nobody is logged in.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from base64 import b64encode
 from typing import Any
@@ -23,12 +24,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.generic import View
 
+from controlplane.signin import challenges
 from controlplane.signin.adapters import SECOND_FACTOR, address_of
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
 from controlplane.web.middleware import Middleware
 from controlplane.web.security import FIRST_STEP
-from tenants import second_factors
+from tenants import passkeys, second_factors
 from tenants.audit import Actor
 from tenants.sealed import seal, unseal
 
@@ -93,10 +95,11 @@ class SecondStep(View):
             return redirect(CODE if second_factors.enabled(user) else SET_UP)
         return super().dispatch(request, *args, **kwargs)
 
-    def let_in(self) -> str:
+    def let_in(self, how: str = "code") -> str:
         """Logs in. Returns where to go on to."""
         del self.request.session[FIRST_STEP]
-        self.request.quartermaster_how = "code"  # type: ignore[attr-defined]  # read when the session begins
+        challenges.forget(self.request)
+        self.request.quartermaster_how = how  # type: ignore[attr-defined]  # read when the session begins
         login(self.request, self.user, backend=self.first["backend"])
         return str(self.first["next"])
 
@@ -105,41 +108,60 @@ class SecondStep(View):
 
 
 class Code(SecondStep):
-    """Asks for a code of the app, or a recovery code."""
-
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return render(request, "registration/code.html")
-
-    def post(self, request: HttpRequest) -> HttpResponse:
-        if wait_s := wait_for_codes(self.user):
-            text = f"Too many wrong codes were tried for this account. Try again in {-(-wait_s // 60)} minutes."
-            return notice(request, 429, "Too many wrong codes", text, retry_s=wait_s)
-        try:
-            right = second_factors.check(actor=actor_of(request, self.user), user=self.user, code=self.typed())
-        except ValidationError as error:
-            return notice(request, 409, "This code cannot be checked", " ".join(error.messages))
-        if right:
-            code_was_right(self.user)
-            return redirect(self.let_in())
-        user_login_failed.send(sender=__name__, credentials={"username": self.first["name"]}, request=request)
-        return render(request, "registration/code.html", {"wrong": True})
-
-
-class SetUp(SecondStep):
-    """Where a second factor is required and there is none yet: an app is set up before anybody is logged in."""
+    """Asks for a code of the app, a recovery code or a passkey."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
         return self._page()
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        secret = self._secret()
+        if wait_s := wait_for_codes(self.user):
+            text = f"Too many wrong codes were tried for this account. Try again in {-(-wait_s // 60)} minutes."
+            return notice(request, 429, "Too many wrong codes", text, retry_s=wait_s)
+        how = "passkey" if request.POST.get("passkey") else "code"
         try:
-            codes = second_factors.enable(
-                actor=actor_of(request, self.user), user=self.user, secret=secret, code=self.typed()
-            )
+            right = self._signed() if how == "passkey" else self._code()
+        except ValidationError as error:
+            return notice(request, 409, "This code cannot be checked", " ".join(error.messages))
+        if right:
+            code_was_right(self.user)
+            return redirect(self.let_in(how))
+        user_login_failed.send(sender=__name__, credentials={"username": self.first["name"]}, request=request)
+        return self._page(wrong=how)
+
+    def _code(self) -> bool:
+        return second_factors.check(actor=actor_of(self.request, self.user), user=self.user, code=self.typed())
+
+    def _signed(self) -> bool:
+        return challenges.signed(self.request, self.user, challenges.read(self.request.POST["passkey"]))
+
+    def _page(self, wrong: str = "") -> HttpResponse:
+        options = challenges.to_use(self.request, self.user) if passkeys.rows_of(self.user).exists() else None
+        told = {
+            "wrong": wrong,
+            "options": json.dumps(options) if options else "",
+            "app": second_factors.state(self.user).app,
+        }
+        return render(self.request, "registration/code.html", told)
+
+
+class SetUp(SecondStep):
+    """Where a second factor is required and there is none yet: an app or a passkey is set up before anybody is logged
+    in."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return self._page()
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        how, actor = "passkey" if request.POST.get("passkey") else "code", actor_of(request, self.user)
+        try:
+            if how == "passkey":
+                answer = challenges.read(request.POST["passkey"])
+                codes = challenges.made(request, actor=actor, user=self.user, name="First passkey", answer=answer)
+            else:
+                codes = second_factors.enable(actor=actor, user=self.user, secret=self._secret(), code=self.typed())
         except ValidationError as error:
             return self._page(" ".join(error.messages))
-        following = self.let_in()
+        following = self.let_in(how)
         return render(request, "registration/recovery_codes.html", {"codes": codes, "following": following})
 
     def _secret(self) -> str:
@@ -153,8 +175,9 @@ class SetUp(SecondStep):
     def _page(self, wrong: str = "") -> HttpResponse:
         offer = second_factors.offer(self.user, self._secret())
         drawing = b64encode(offer.svg.encode()).decode()
-        told = {"offer": offer, "drawing": drawing, "wrong": wrong}
-        return render(self.request, "registration/second_factor.html", told)
+        options = challenges.to_make(self.request, self.user)
+        context = {"offer": offer, "drawing": drawing, "wrong": wrong, "options": json.dumps(options)}
+        return render(self.request, "registration/second_factor.html", context)
 
 
 class Enforced(Middleware):

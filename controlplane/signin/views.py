@@ -38,7 +38,8 @@ class Login(LoginView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         provider = settings.QUARTERMASTER_OIDC_NAME if settings.QUARTERMASTER_OIDC_ISSUER else ""
-        return super().get_context_data(provider=provider, **kwargs)
+        saml = settings.QUARTERMASTER_SAML_NAME if settings.QUARTERMASTER_SAML_ISSUER else ""
+        return super().get_context_data(provider=provider, saml=saml, **kwargs)
 
     def form_valid(self, form: Any) -> HttpResponse:
         return password_was_right(self.request, form.get_user(), self.get_success_url())
@@ -103,7 +104,7 @@ def sign_in(request: HttpRequest, provider_id: str) -> HttpResponse:
             f"Too many sign-ins were begun from your address. Try again in {wait_s} seconds.",
             retry_s=wait_s,
         )
-    answer = _asked(request, openid_connect.login, provider_id)
+    answer = _provider_answer(request, openid_connect.login, provider_id)
     if not request.user.is_authenticated:
         request.session.set_expiry(UNFINISHED_S)
     return answer
@@ -115,10 +116,10 @@ def come_back(request: HttpRequest, provider_id: str) -> HttpResponse:
     if len(request.META.get("QUERY_STRING", "")) > LONGEST:
         return notice(request, 400, "Not signed in", "This address is too long for one that a provider sends.")
     request.quartermaster_how = "provider"  # type: ignore[attr-defined]  # read when a session begins
-    return _asked(request, openid_connect.callback, provider_id)
+    return _provider_answer(request, openid_connect.callback, provider_id)
 
 
-def _asked(request: HttpRequest, view: Callable[..., Any], provider_id: str) -> HttpResponse:
+def _provider_answer(request: HttpRequest, view: Callable[..., Any], provider_id: str) -> HttpResponse:
     try:
         answer: HttpResponse = view(request, provider_id)
     except (requests.RequestException, KeyError) as error:

@@ -113,10 +113,10 @@ class _Marks(_VisibleAlerts, APIView):
             raise Http404
         if not scope_of(request).may_operate:
             raise PermissionDenied("Only operators and admins can acknowledge or silence alerts.")
-        found = self.rows(request).filter(pk=pk).first()
-        if found is None:
+        alert = self.rows(request).filter(pk=pk).first()
+        if alert is None:
             raise Http404
-        return found
+        return alert
 
 
 class AssignSerializer(serializers.Serializer[Any]):

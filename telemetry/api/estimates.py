@@ -66,7 +66,7 @@ ASKED = [
 ]
 
 
-def _asked(request: Request) -> tuple[datetime, datetime, QuerySet[LedgerEntry], QuerySet[Pool]]:
+def _query(request: Request) -> tuple[datetime, datetime, QuerySet[LedgerEntry], QuerySet[Pool]]:
     """From when until when, which of the user's requests can be judged, and which pools are asked about."""
     query = EstimatesQuery(data=request.query_params)
     query.is_valid(raise_exception=True)
@@ -88,7 +88,7 @@ class EstimatesView(Telemetry, APIView):
     )
     def get(self, request: Request) -> Response:
         viewer = viewer_of(request)
-        since, until, rows, pools = _asked(request)
+        since, until, rows, pools = _query(request)
         overall = drift.errors(rows)
         try:
             learned_pools: dict[str, Any] | None = {
@@ -121,7 +121,7 @@ class EstimatesHistoryView(Telemetry, APIView):
     )
     def get(self, request: Request) -> Response:
         viewer = viewer_of(request)
-        since, until, rows, pools = _asked(request)
+        since, until, rows, pools = _query(request)
         kept = LearnedFactor.objects.filter(pool__in=pools.values("slug"), at__gte=since, at__lt=until)
         if viewer.tenants is not None:
             kept = kept.filter(learned.OF_TENANTS, name__in=viewer.tenants)

@@ -23,7 +23,7 @@ COLORS = 8  # slots of the console's palette of tenants (frontend/src/charts/pal
 MOST_COLORED = 2_000
 KINDS = ("tenant", "pool", "backend", "entitlement", "project", "key", "request", "alert")
 
-Found = dict[str, str]
+Match = dict[str, str]
 
 
 class FindQuery(serializers.Serializer[Any]):
@@ -57,14 +57,14 @@ class FindView(Telemetry, APIView):
     def get(self, request: Request) -> Response:
         query = FindQuery(data=request.query_params)
         query.is_valid(raise_exception=True)
-        return Response({"found": list(_found(request, query.validated_data["q"].strip()))})
+        return Response({"found": list(_matches(request, query.validated_data["q"].strip()))})
 
 
-def _line(kind: str, id_: str, label: str, tenant: str = "", state: str = "") -> Found:
+def _line(kind: str, id_: str, label: str, tenant: str = "", state: str = "") -> Match:
     return {"kind": kind, "id": id_, "label": label, "tenant": tenant, "state": state}
 
 
-def _found(request: Request, text: str) -> Iterator[Found]:
+def _matches(request: Request, text: str) -> Iterator[Match]:
     if not text:
         return
     scope = scope_of(request)
@@ -94,7 +94,7 @@ def _found(request: Request, text: str) -> Iterator[Found]:
             yield _line("alert", str(alert.pk), alert.line, alert.tenant, alert.state)
 
 
-def _keys(visible: QuerySet[ApiKey], text: str) -> Iterator[Found]:
+def _keys(visible: QuerySet[ApiKey], text: str) -> Iterator[Match]:
     """By the public id, wherever it is pasted from, or by name."""
     fits = Q(public_id__istartswith=text) | Q(name__icontains=text)
     rows = visible.filter(fits).select_related("entitlement__tenant", "project__tenant").order_by("name", "public_id")

@@ -154,13 +154,13 @@ class RehearsalView(Telemetry, APIView):
         rule = AlertRule(**values)
         of_pool = {"slug": rule.pool} if rule.pool and rule.kind not in OF_TENANT_ONLY else {}
         pools = list(Pool.objects.filter(**of_pool).order_by("slug").values_list("slug", flat=True))
-        found = rehearsal.rehearse(rule, pools, time.time())
-        looked_at = found.known + found.unknown
+        rehearsed = rehearsal.rehearse(rule, pools, time.time())
+        looked_at = rehearsed.known + rehearsed.unknown
         shown = {
             "days": rehearsal.DAYS,
-            "fired": len(found.firings) if found.known else None,
-            "known": round(found.known / looked_at, 4) if looked_at else 0.0,
-            "firings": found.firings[: -rehearsal.SHOWN - 1 : -1],
-            "left_out": found.left_out,
+            "fired": len(rehearsed.firings) if rehearsed.known else None,
+            "known": round(rehearsed.known / looked_at, 4) if looked_at else 0.0,
+            "firings": rehearsed.firings[: -rehearsal.SHOWN - 1 : -1],
+            "left_out": rehearsed.left_out,
         }
         return Response(RehearsalSerializer(shown).data)

@@ -171,8 +171,8 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
         visible_rows = viewer.requests().filter(**times)
         if before is not None:
             visible_rows = visible_rows.filter(received_at__lt=before)
-        found = reach_of(visible_rows, viewer.tenants, rest)
-        return None if found is None else found.at
+        reach = reach_of(visible_rows, viewer.tenants, rest)
+        return None if reach is None else reach.at
 
     @extend_schema(summary="Ended requests, newest first", parameters=[ListQuery])
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -196,8 +196,8 @@ def _reach(request: Request, query: RequestsQuery) -> Reach | None:
 
 
 def _end(request: Request, query: RequestsQuery) -> datetime | None:
-    found = _reach(request, query)
-    return None if found is None else found.at
+    reach = _reach(request, query)
+    return None if reach is None else reach.at
 
 
 class ExploreQuery(RequestsQuery):
@@ -262,8 +262,8 @@ class ExportView(Telemetry, APIView):
         if getattr(request.accepted_renderer, "format", "") == "csv":
             answer = StreamingHttpResponse(_lines(columns, chunks), content_type="text/csv; charset=utf-8")
         else:
-            found = [dict(zip(columns, row, strict=True)) for chunk in chunks for row in chunk]
-            body = msgspec.json.encode({"searched_to": end, "requests": found})
+            records = [dict(zip(columns, row, strict=True)) for chunk in chunks for row in chunk]
+            body = msgspec.json.encode({"searched_to": end, "requests": records})
             answer = HttpResponse(body, content_type="application/json")
         ending = "csv" if isinstance(answer, StreamingHttpResponse) else "json"
         answer["Content-Disposition"] = f'attachment; filename="requests-{timezone.now():%Y%m%dT%H%M%SZ}.{ending}"'

@@ -1,4 +1,4 @@
-"""``/api/v1/statements`` and ``/api/v1/spending``: a month's bill as JSON, CSV or FOCUS, and what budgets have left."""
+"""``/api/v1/statements`` and ``/api/v1/spending``: a month's bill as JSON, CSV, FOCUS or Parquet, and budgets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rest_framework.views import APIView
 
 from scheduling.core.money import amount, forecast
 from scheduling.state.usage import period_bounds_s
+from telemetry.api import parquet_files
 from telemetry.api.answers import SpendingSerializer, StatementSerializer
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.api.csv_files import CSVRenderer, stream
@@ -59,7 +60,9 @@ class StatementQuery(serializers.Serializer[Any]):
 class StatementView(Telemetry, APIView):
     """A month's bill of the visible tenants."""
 
-    renderer_classes = [JSONRenderer, CSVRenderer, FocusRenderer]
+    renderer_classes = [
+        JSONRenderer, CSVRenderer, FocusRenderer, parquet_files.ParquetRenderer, parquet_files.FocusParquetRenderer,
+    ]  # fmt: skip
 
     @extend_schema(
         summary="A month's costs line by line, with idle reservations",
@@ -70,9 +73,9 @@ class StatementView(Telemetry, APIView):
             OpenApiParameter(
                 "format",
                 str,
-                enum=["json", "csv", "focus"],
-                description=f"JSON has at most {MAX_LINES} lines; CSV is streamed; focus is CSV with the columns of "
-                "FOCUS 1.2.",
+                enum=["json", "csv", "focus", "parquet", "focus-parquet"],
+                description=f"JSON has at most {MAX_LINES} lines; CSV and Parquet are streamed; focus is CSV with the "
+                "columns of FOCUS 1.2. Parquet needs a part that an operator installs.",
             ),
         ],
         responses=StatementSerializer,
@@ -83,25 +86,30 @@ class StatementView(Telemetry, APIView):
         given = query.validated_data
         begin, end = given["begin"], given["end"]
         only = {"tenant": given["tenant"]} if "tenant" in given else {}
-        found = statement.lines(viewer_of(request).tenants, begin, end, by_user=given["by_user"], **only)
+        lines = statement.lines(viewer_of(request).tenants, begin, end, by_user=given["by_user"], **only)
         kind = getattr(request.accepted_renderer, "format", "")
-        if kind == "csv":
-            return stream(statement.COLUMNS, (line.row() for line in found), f"statement-{given['month']}.csv")
-        if kind == "focus":
-            rows = (row for line in found for row in statement.focus(line, begin, end))
-            return stream(statement.FOCUS, rows, f"focus-{given['month']}.csv")
-        told = list(islice(found, MAX_LINES + 1))
-        if len(told) > MAX_LINES:
+        if kind in ("csv", "parquet"):
+            rows, name = (line.row() for line in lines), f"statement-{given['month']}.{kind}"
+            if kind == "csv":
+                return stream(statement.COLUMNS, rows, name)
+            return parquet_files.stream(statement.COLUMNS, statement.COLUMN_KINDS, rows, name)
+        if kind in ("focus", "focus-parquet"):
+            rows = (row for line in lines for row in statement.focus(line, begin, end))
+            if kind == "focus":
+                return stream(statement.FOCUS, rows, f"focus-{given['month']}.csv")
+            return parquet_files.stream(statement.FOCUS, statement.FOCUS_KINDS, rows, f"focus-{given['month']}.parquet")
+        first_lines = list(islice(lines, MAX_LINES + 1))
+        if len(first_lines) > MAX_LINES:
             raise serializers.ValidationError({"detail": f"More than {MAX_LINES} lines. Take format=csv."})
         seam = rollup.rolled_until()
-        sums = sorted(statement.totals(told).items())
+        sums = sorted(statement.totals(first_lines).items())
         return Response(
             {
                 "month": given["month"],
                 "from": begin.isoformat(),
                 "to": end.isoformat(),
                 "final": seam is not None and end <= seam,
-                "lines": [line.row() for line in told],
+                "lines": [line.row() for line in first_lines],
                 "totals": [{"amount": f"{amount(picos):f}", "currency": currency} for currency, picos in sums],
             }
         )

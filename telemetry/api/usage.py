@@ -1,4 +1,4 @@
-"""``/api/v1/usage``: requests, tokens, SLO figures and cost by whatever they are asked by, as JSON or streamed CSV."""
+"""``/api/v1/usage``: requests, tokens, SLO figures and cost by group, as JSON, streamed CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from telemetry.api import parquet_files
 from telemetry.api.answers import UsageSerializer
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.api.csv_files import CSVRenderer, stream
@@ -62,7 +63,7 @@ class UsageQuery(serializers.Serializer[Any]):
 class UsageView(Telemetry, APIView):
     """Usage of the visible tenants."""
 
-    renderer_classes = [JSONRenderer, CSVRenderer]
+    renderer_classes = [JSONRenderer, CSVRenderer, parquet_files.ParquetRenderer]
 
     @extend_schema(
         summary="Requests, tokens, SLO figures and cost by group",
@@ -76,8 +77,9 @@ class UsageView(Telemetry, APIView):
             OpenApiParameter(
                 "format",
                 str,
-                enum=["json", "csv"],
-                description=f"How to answer. JSON has at most {MAX_ROWS} rows; CSV is streamed and has no such limit.",
+                enum=["json", "csv", "parquet"],
+                description=f"How to answer. JSON has at most {MAX_ROWS} rows; CSV and Parquet are streamed and have "
+                "no such limit. Parquet needs a part that an operator installs.",
             ),
         ],
         responses=UsageSerializer,
@@ -90,8 +92,11 @@ class UsageView(Telemetry, APIView):
         only = {name: given[name] for name in FILTERS if name in given}
         rows = usage.usage(viewer_of(request).tenants, since, until, groups, **only)
         columns = [*groups, *usage.FIGURES]
-        if getattr(request.accepted_renderer, "format", "") == "csv":
-            return stream(columns, rows, f"usage-{since:%Y%m%d}-{until:%Y%m%d}.csv")
+        kind, name = getattr(request.accepted_renderer, "format", ""), f"usage-{since:%Y%m%d}-{until:%Y%m%d}"
+        if kind == "csv":
+            return stream(columns, rows, f"{name}.csv")
+        if kind == "parquet":
+            return parquet_files.stream(columns, usage.COLUMN_KINDS, rows, f"{name}.parquet")
         lines = list(islice(rows, MAX_ROWS + 1))
         if len(lines) > MAX_ROWS:
             raise serializers.ValidationError(

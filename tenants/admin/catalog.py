@@ -62,7 +62,7 @@ class TierAdmin(CatalogAdmin):
 
 class BackendInline(RoleRights, TabularInline):
     model = Backend
-    fields = ("slug", "url", "slots", "kv_tokens", "tokens_per_s", "draining", "dcgm_url")
+    fields = ("slug", "url", "slots", "kv_tokens", "tokens_per_s", "draining", "phase", "dcgm_url")
     extra = 0
     show_change_link = True
 
@@ -168,7 +168,9 @@ class BackendForm(forms.ModelForm):
 
     class Meta:
         model = Backend
-        fields = ("slug", "description", "pool", "url", "slots", "kv_tokens", "api_key", "draining", "dcgm_url")
+        fields = (
+            "slug", "description", "pool", "url", "slots", "kv_tokens", "api_key", "draining", "phase", "dcgm_url",
+        )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -193,7 +195,7 @@ class BackendAdmin(CatalogAdmin):
     operators_may_change = ("draining",)
     actions = ("drain", "undrain")
     fieldsets = (
-        (None, {"fields": ("slug", "description", "pool", "url", "draining")}),
+        (None, {"fields": ("slug", "description", "pool", "url", "draining", "phase")}),
         ("Capacity", {"fields": (("slots", "kv_tokens", "tokens_per_s"), "managed")}),
         ("Access", {"fields": ("api_key", "forget_api_key", "dcgm_url")}),
     )

@@ -79,10 +79,10 @@ class PasswordAuthentication(BasicAuthentication):
 
     def authenticate(self, request: Request) -> tuple[Any, Any] | None:
         if settings.QUARTERMASTER_BASIC_AUTH:
-            found = super().authenticate(request)
-            if found is not None and not second_factors.password_is_enough(found[0]):
+            authenticated = super().authenticate(request)
+            if authenticated is not None and not second_factors.password_is_enough(authenticated[0]):
                 raise AuthenticationFailed(_CODE_WANTED)
-            return found
+            return authenticated
         if get_authorization_header(request).partition(b" ")[0].lower() == b"basic":
             raise AuthenticationFailed(_NO_BASIC)  # nothing was hashed or looked up
         return None

@@ -71,7 +71,7 @@ class PersonSerializer(serializers.ModelSerializer):
         source="identity.ended_because", read_only=True, default="", help_text="Why the identity provider ended them."
     )
     second_factor = serializers.BooleanField(
-        read_only=True, help_text="Whether a code is asked for after their password."
+        read_only=True, help_text="Whether a code or a passkey is asked for after their password."
     )
     sessions = serializers.IntegerField(read_only=True, help_text="That were not ended.")
     tokens = serializers.IntegerField(read_only=True, help_text="Access tokens that work.")
@@ -127,7 +127,7 @@ class PersonViewSet(CatalogViewSet):
         works = Q(access_tokens__revoked_at__isnull=True) & (
             Q(access_tokens__expires_at__isnull=True) | Q(access_tokens__expires_at__gt=now)
         )
-        apps = Authenticator.objects.filter(user=OuterRef("pk"), type=Authenticator.Type.TOTP)
+        apps = Authenticator.objects.filter(user=OuterRef("pk"), type__in=second_factors.FACTORS)
         return (
             super()
             .get_queryset()

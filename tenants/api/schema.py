@@ -70,11 +70,11 @@ def say_trials(result: dict[str, Any], **_: Any) -> dict[str, Any]:
             if not any(each["name"] == "dry_run" for each in operation.get("parameters", ())):
                 continue
             answers = operation["responses"]
-            known = answers.get("200", {}).get("content", {}).get("application/json")
-            if known is None:
+            content = answers.get("200", {}).get("content", {}).get("application/json")
+            if content is None:
                 answers["200"] = {"content": {"application/json": {"schema": effects}}, "description": "Only tried."}
             else:
-                known["schema"] = {"oneOf": [known["schema"], effects]}
+                content["schema"] = {"oneOf": [content["schema"], effects]}
     return result
 
 

@@ -49,10 +49,10 @@ class Strict(serializers.Serializer):
         if isinstance(data, dict):
             unknown = [name for name in data if name not in self.fields]
             if unknown:
-                said = {name: [self._unknown(str(name))] for name in unknown[:UNKNOWN_NAMED]}
+                errors = {name: [self._unknown(str(name))] for name in unknown[:UNKNOWN_NAMED]}
                 if len(unknown) > UNKNOWN_NAMED:
-                    said["non_field_errors"] = [f"{len(unknown) - UNKNOWN_NAMED} more fields are unknown."]
-                raise serializers.ValidationError(said)
+                    errors["non_field_errors"] = [f"{len(unknown) - UNKNOWN_NAMED} more fields are unknown."]
+                raise serializers.ValidationError(errors)
         return super().to_internal_value(data)
 
     def _unknown(self, name: str) -> str:
@@ -224,7 +224,7 @@ class BackendSerializer(CatalogSerializer):
         model = Backend
         fields = [
             "slug", "description", "pool", "url", "slots", "kv_tokens", "api_key", "has_api_key", "draining",
-            "dcgm_url", "tokens_per_s", "silent_since", "managed", "leaving_since",
+            "phase", "dcgm_url", "tokens_per_s", "silent_since", "managed", "leaving_since",
         ]  # fmt: skip
         read_only_fields = ["silent_since", "leaving_since"]
         extra_kwargs = {"api_key": {"write_only": True, "style": {"input_type": "password"}}}
@@ -353,10 +353,10 @@ class KeySerializer(_CredentialSerializer):
             return [key.entitlement.slug]
         assert key.project is not None
         # once per answer, not per key
-        known: dict[int, list[str]] = cast(dict[str, Any], self.context).setdefault("reachable", {})
-        reach = known.get(key.project.pk)
+        by_owner: dict[int, list[str]] = cast(dict[str, Any], self.context).setdefault("reachable", {})
+        reach = by_owner.get(key.project.pk)
         if reach is None:
-            reach = known[key.project.pk] = reachable(key.project)
+            reach = by_owner[key.project.pk] = reachable(key.project)
         return [name for name in reach if not key.entitlements or name in key.entitlements]
 
 

@@ -167,7 +167,7 @@ class Kind:
 BACKEND = Kind(
     "Backend",
     Backend,
-    ("pool", "description", "url", "slots", "kv_tokens", "tokens_per_s", "draining", "dcgm_url"),
+    ("pool", "description", "url", "slots", "kv_tokens", "tokens_per_s", "draining", "phase", "dcgm_url"),
     inside="backends",
 )
 POOL = Kind(

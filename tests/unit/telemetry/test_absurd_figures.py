@@ -181,7 +181,7 @@ def test_records_of_older_gateways_are_read_as_what_can_be_true() -> None:
     assert (row.input_tokens, row.output_tokens) == (12, 34)
 
 
-@pytest.mark.parametrize("format", ["json", "csv"])
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 @pytest.mark.parametrize("groups", ["tenant", "reason", "hour,tenant"])
 def test_usage_is_answered_over_rest_with_poisoned_rows(format: str, groups: str) -> None:
     world = worlds.build()

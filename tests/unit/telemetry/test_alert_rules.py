@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from telemetry.alerts.conditions import Timer, right, seen, wrong
 from telemetry.alerts.watch import AlertWatch
 from telemetry.alerts.webhook import WebhookError
 from telemetry.feed import snapshots
+from telemetry.feed.history import is_out
 from telemetry.feed.window import Window
 from telemetry.models import Alert, AlertRule
 from tenants.models import AuditEntry
@@ -150,6 +152,37 @@ def test_a_backend_that_is_removed_while_its_alert_is_open_ends_it() -> None:
     assert "gpu-1 of pool llama is ejected: no token for 15 s." in Alert.objects.get().line
     watch.look(shot(NOW + 5) | {"backends": {}}, {})
     assert Alert.objects.get().state == "resolved"
+
+
+def test_a_pool_that_sleeps_or_wakes_alerts_nobody_and_one_that_cannot_be_woken_does() -> None:
+    rule("backend_health", None, for_s=10)
+    watch = AlertWatch(Bell())
+    at_s = NOW
+    for state, why in [("asleep", "put to sleep: nothing ran or waited"), ("waking", "it starts")] * 4:
+        at_s += 5
+        watch.look(shot(at_s) | {"backends": {"gpu-1": {"state": state, "why": why}}}, {})
+    watch.look(shot(at_s + 5) | {"backends": {}}, {})  # scaled to zero
+    assert not Alert.objects.exists()
+    failed = {"state": "asleep", "why": "asleep; it could not be woken: 500", "wake_fails": True}
+    for step in range(4):
+        watch.look(shot(at_s + 10 + 5 * step) | {"backends": {"gpu-1": failed}}, {})
+    assert "gpu-1 of pool llama is asleep: asleep; it could not be woken: 500" in Alert.objects.get().line
+    for step in range(4):
+        ready = {"state": "ready", "why": "answered a one-token probe"}
+        watch.look(shot(at_s + 40 + 5 * step) | {"backends": {"gpu-1": ready}}, {})
+    assert Alert.objects.get().state == "resolved"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_snapshot_says_of_a_sleeper_whether_it_can_be_woken(fails: bool) -> None:
+    taken = sample()
+    [first, *others] = taken.backends
+    asleep = replace(first, state="asleep", why="put to sleep", wake_fails=fails)
+    row = snapshots.snapshot(replace(taken, backends=(asleep, *others)), Window(), ENTITLEMENTS, 1)["backends"][
+        first.id
+    ]
+    assert row.get("wake_fails", False) is fails
+    assert is_out(row) is fails
 
 
 def test_a_quota_belongs_to_its_tenant_and_to_no_pool() -> None:

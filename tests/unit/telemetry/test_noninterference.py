@@ -174,6 +174,7 @@ def test_what_a_member_reads_is_the_same_whatever_other_tenants_do(redis_server:
     (alone, fed_alone), (beside, fed_beside) = seen
     assert len(alone) > 40, "too few routes were read"
     assert sum(status == 200 for status, _, _ in alone.values()) > 20
+    print(f"{len(alone)} routes and {len(fed_alone)} messages of the feed, alone and beside another tenant")
     differing = {path: (alone[path], beside[path]) for path in alone if alone[path] != beside[path]}
     assert not differing
     assert alone["/api/v1/pools/llama/queue"][1]["preview"]["requests"][0]["place"] == 1

@@ -24,6 +24,7 @@ from rest_framework.test import APIClient
 from scheduling.core.ledger import sane
 from scheduling.core.money import PICOS, amount
 from scheduling.gateway.answers import Asked, settle_usage
+from telemetry.api import statements
 from telemetry.ledger import reservations, rollup, statement, usage, writer
 from telemetry.models import LedgerEntry, ReservedHour, UsageHour
 from tenants import services
@@ -113,6 +114,7 @@ def test_a_month_priced_row_by_row_and_by_the_hour_is_the_same_sum() -> None:
             coarse = dict(usage.cells(None, OCTOBER, NOVEMBER, ["tenant"]))[(tenant,)]
             assert coarse.costs == {"USD": total}, "whatever it is grouped by"
             assert coarse.counts[0] == sum(line.requests for line in found)
+            print(f"{tenant}: {amount(total):f} USD from {source}, {expected:f} row by row")
     assert UsageHour.objects.filter(slot_us=None).count() == 0
 
 
@@ -278,6 +280,17 @@ def test_files_have_the_sum_of_the_page_and_a_member_sees_only_its_own() -> None
     _get(world, "month=2026-13", 400)
     _get(world, "month=9999-12", 400)
     assert _get(world, "month=2026-10&tenant=acme").json()["lines"] == []
+
+
+def test_a_statement_with_more_lines_than_json_has_says_to_take_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = worlds.build()
+    _month(world, 40)
+    lines = len(_get(world, "month=2026-10").json()["lines"])
+    monkeypatch.setattr(statements, "MAX_LINES", lines)
+    _get(world, "month=2026-10")
+    monkeypatch.setattr(statements, "MAX_LINES", lines - 1)
+    assert "Take format=csv" in _get(world, "month=2026-10", 400).json()["detail"]
+    assert b"".join(_get(world, "month=2026-10&format=csv").streaming_content).count(b"\n") == lines + 1
 
 
 def test_users_are_told_only_while_the_ledger_knows_all_of_the_month() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -198,6 +197,22 @@ async def test_a_client_that_lost_count_gets_the_snapshot_when_it_asks(connect: 
     assert screen.seen[-1] == "snapshot"
 
 
+async def test_who_sees_many_pools_is_sent_the_histories_that_it_asks_for(connect: Any, leader: Feed) -> None:
+    names = [f"pool-{n:02d}" for n in range(hub.HISTORIES + 1)]
+    for name in names:
+        await leader.second(pool=replace(POOL, id=name))
+    screen = await connect("olga")
+    hello = await screen.read()
+    assert (hello["pools"], hello["histories"]) == (names, False)
+    await screen.until(lambda: len(screen.pools) == len(names))
+    for _ in range(2):
+        await screen.socket.send_to(text_data='{"type": "resync", "pool": "pool-03", "history": true}')
+    await screen.until(lambda: "pool-03" in screen.history)
+    await leader.second(pool=replace(POOL, id=names[0]))
+    await screen.until(lambda: screen.seen[-1] == "delta")
+    assert screen.seen.count("history") == 1, "once, and of no other pool"
+
+
 async def test_asking_again_and_again_is_answered_once_a_second(connect: Any, leader: Feed) -> None:
     await leader.second()
     screen = await connect("alice")
@@ -301,6 +316,55 @@ async def test_without_redis_screens_are_told_and_told_again_when_it_is_back(
         told = [await screen.read(), await screen.read()]
         assert [message["away"] for message in told if message["type"] == "sources"] == [[]]
         assert [message["code"] for message in told if message["type"] == "error"] == ["state_available"]
+
+
+async def test_screens_are_told_that_redis_is_back_although_changes_never_paused(
+    connect: Any, leader: Feed, store: MemoryStore
+) -> None:
+    with mock.patch.object(hub, "COMPARE_S", 0.05), mock.patch.object(hub, "QUIET_S", 3600.0):
+        with mock.patch.object(hub, "QUIET_S", 0.05):
+            await leader.second()
+            screen = await connect("carol")
+            await screen.until(lambda: "llama" in screen.history)
+            store.available = False
+            await screen.until(lambda: screen.state == "state_unavailable")
+        store.available = True
+        await leader.second()  # follows on the one before, and from now on the pool is never silent for long
+        await screen.until(lambda: screen.state == "state_available")
+
+
+async def test_what_screens_were_told_of_redis_is_taken_back_however_short_it_was(
+    connect: Any, leader: Feed, the_hub: hub.LiveHub
+) -> None:
+    with mock.patch.object(hub, "COMPARE_S", 3600.0):  # looks only when the test does
+        await leader.second()
+        screen = await connect("alice")
+        await screen.until(lambda: "llama" in screen.history)
+        the_hub._seen.tell_pools({"llama": frozenset({"acme"}), "qwen": frozenset({"acme"})})
+        the_hub._look_at_sources()
+        the_hub._seen.tell_redis(False)  # an answer of a thread, before the screen's own turn
+        last = await screen.read()
+        assert (last["type"], last["pools"]) == ("sources", ["llama", "qwen"])
+        the_hub._seen.tell_redis(True)
+        the_hub._look_at_sources()
+        await leader.second()
+        while (message := await screen.read())["type"] != "delta":
+            last = message
+        assert last["away"] == []
+
+
+async def test_a_fault_of_ours_does_not_end_the_comparing(connect: Any, leader: Feed, store: MemoryStore) -> None:
+    with mock.patch.object(hub, "QUIET_S", 0.05), mock.patch.object(hub, "COMPARE_S", 0.05):
+        await leader.second()
+        screen = await connect("carol")
+        await screen.until(lambda: "llama" in screen.history)
+        with mock.patch.object(store, "load_all", side_effect=ValueError("a fault")) as failed:
+            async with asyncio.timeout(30):
+                while not failed.called:
+                    await asyncio.sleep(0.01)
+        await leader.second(lost=True)
+        seq = screen.pools["llama"]["seq"]
+        await screen.until(lambda: screen.pools["llama"]["seq"] == seq + 1)
 
 
 async def test_a_screen_that_is_opened_without_redis_is_told_at_once_since_when_and_which_pools_there_are(
@@ -412,54 +476,3 @@ async def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(
         latest = await leader.second()
         await reader.until(lambda: reader.pools["llama"] == latest)
     assert the_hub._subscribers == {reading}
-
-
-async def test_the_hub_rests_when_the_last_socket_is_gone(the_hub: hub.LiveHub, leader: Feed) -> None:
-    await leader.second()
-    subscriber = await the_hub.subscribe(None)
-    tasks = list(the_hub._tasks)
-    await the_hub.unsubscribe(subscriber)
-    assert len(tasks) == 2
-    assert all(task.done() for task in tasks)
-    assert the_hub._pools == {}
-
-
-async def test_a_slow_socket_gets_one_snapshot_instead_of_a_backlog(the_hub: hub.LiveHub, leader: Feed) -> None:
-    await leader.second()
-    subscriber = await the_hub.subscribe(None)
-    try:
-        while await the_hub.next_message(subscriber) is not None:
-            pass
-        for _ in range(20):
-            latest = await leader.second()
-        async with asyncio.timeout(20):
-            while the_hub._pools["llama"].snapshot["seq"] != latest["seq"]:
-                await asyncio.sleep(0.01)
-        text = await the_hub.next_message(subscriber)
-        assert text is not None
-        assert json.loads(text)["type"] == "snapshot"
-        assert json.loads(text)["data"] == latest
-        assert await the_hub.next_message(subscriber) is None
-    finally:
-        await the_hub.unsubscribe(subscriber)
-
-
-async def test_a_frame_is_encoded_once_for_all_sockets_of_a_sight(the_hub: hub.LiveHub, leader: Feed) -> None:
-    await leader.second()
-    sights = [None, frozenset({"acme"}), frozenset({"globex"})]
-    subscribers = [await the_hub.subscribe(sights[n % 3]) for n in range(30)]
-    try:
-        for s in subscribers:
-            while await the_hub.next_message(s) is not None:
-                pass
-        latest = await leader.second()
-        async with asyncio.timeout(20):
-            while the_hub._pools["llama"].snapshot["seq"] != latest["seq"]:
-                await asyncio.sleep(0.01)
-        with mock.patch.object(hub, "_text", wraps=hub._text) as encoded:
-            texts = [await the_hub.next_message(s) for s in subscribers]
-        assert encoded.call_count == 3
-        assert all(json.loads(t or "")["type"] == "delta" for t in texts)
-    finally:
-        for s in subscribers:
-            await the_hub.unsubscribe(s)

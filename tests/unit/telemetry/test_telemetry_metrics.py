@@ -167,6 +167,24 @@ def test_the_first_scrape_without_redis_says_so_and_shows_no_pool_as_empty(priva
         metrics.close()
 
 
+@pytest.mark.parametrize(
+    ("state", "fails", "fires"),
+    [("ready", False, False), ("asleep", False, False), ("waking", False, False), ("asleep", True, True),
+     ("ejected", False, True)],
+)  # fmt: skip
+def test_the_shipped_rule_about_backends_fires_for_a_sleeper_only_where_it_cannot_be_woken(
+    state: str, fails: bool, fires: bool
+) -> None:
+    status = BackendStatus("gpu-1", state, "its line", NOW, wake_fails=fails)
+    store = MemoryStore()
+    shot = snapshots.snapshot(sample(backends=[status]), Window(), ENTITLEMENTS, 1)
+    store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
+    gauges = PoolGauges(store, {}, clock=lambda: NOW)
+    gauges.refresh()
+    [(_, up)], [(_, asleep)] = (gauges.samples()[name] for name in ("backend_up", "backend_asleep"))
+    assert (up == 0 and asleep != 1) is fires  # ... backend_up == 0 unless ... backend_asleep == 1
+
+
 def test_adapters_of_replicas_are_a_gauge_where_they_are_known() -> None:
     states = {"sql": "loaded", "law": "missing", "new": "loading", "bad": "failed", "dark": "unknown"}
     states["stray"] = "unconfigured"

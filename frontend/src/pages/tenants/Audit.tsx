@@ -2,6 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { AuditEntry, List } from "../../api/catalog";
 import { get } from "../../api/client";
+import { instant } from "../../components/form/form";
 import { Badge, type Tone } from "../../components/Badge";
 import { useDebounced } from "../../lib/useDebounced";
 import { words } from "../../lib/format";
@@ -46,8 +47,6 @@ function Changes({ entry }: { entry: AuditEntry }) {
 }
 
 /** What a field for a moment holds, as the API takes it. */
-const moment = (value: string): string => (value === "" || Number.isNaN(Date.parse(value)) ? "" : new Date(value).toISOString());
-
 /** All changes, newest first. */
 export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
   const [kind, setKind] = useState("");
@@ -56,7 +55,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
   const [via, setVia] = useState("");
   const [since, setSince] = useState("");
   const [until, setUntil] = useState("");
-  const asked = { ...query, kind, outcome, via, since: moment(since), until: moment(until), search: useDebounced(search.trim(), 300) };
+  const asked = { ...query, kind, outcome, via, since: instant(since) ?? "", until: instant(until) ?? "", search: useDebounced(search.trim(), 300) };
   const file = (as: string) => `/api/v1/audit/export?${new URLSearchParams(Object.entries({ ...asked, as }).filter(([, value]) => value !== ""))}`;
   const { data, error, isPending, hasNextPage, isFetchingNextPage, fetchNextPage, refetch } = useInfiniteQuery({
     queryKey: ["catalog", "audit", asked],
@@ -107,7 +106,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
       ) : (
         <ol className="panel divide-y divide-line" aria-label="Changes">
           {entries.map((entry) => (
-            <li key={entry.id} className="grid gap-x-4 gap-y-1 px-4 py-2.5 text-sm md:grid-cols-[9rem_minmax(0,1fr)_minmax(0,1.4fr)]">
+            <li key={entry.id} className="grid grid-cols-[minmax(0,1fr)] gap-x-4 gap-y-1 px-4 py-2.5 text-sm md:grid-cols-[9rem_minmax(0,1fr)_minmax(0,1.4fr)]">
               <span className="text-xs text-faint">
                 <When at={entry.at} />
               </span>

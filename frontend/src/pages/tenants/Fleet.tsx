@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { memo, useMemo, useRef } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import type { Pool } from "../../api/catalog";
 import { get } from "../../api/client";
 import type { AlertRule } from "../../api/operate";
@@ -8,13 +8,14 @@ import { ceiling } from "../../charts/columns";
 import { Sparkline } from "../../charts/Sparkline";
 import { Badge, type Tone } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
-import { unknownSince } from "../../components/Outages";
+import { unseenSince } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
 import { useFeed, useNow, useOutages } from "../../feed/live";
 import { hides } from "../../feed/outages";
 import { freshness, isStale } from "../../feed/reducer";
 import { compact, count, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { late, limitsOf, ms, SLO_LOW } from "../overview/verdict";
 import { useCatalog } from "./data";
 import { fits, fleetRow, LEVELS, replicasText, tally, tiersOf, type FleetRow, type Level } from "./fleet";
@@ -151,7 +152,7 @@ const columns: Column<FleetRow>[] = [
           label: "Replicas",
           by: (row) => (row.replicas ? row.replicas.ready / Math.max(1, row.replicas.all) : undefined),
           className: "max-w-40",
-          cell: (row) => (row.replicas === undefined ? NONE : row.replicas.all === 0 ? <span className="text-bad">none</span> : <span className={row.replicas.ejected + row.replicas.other ? "text-warn" : ""}>{replicasText(row.replicas)}</span>),
+          cell: (row) => (row.replicas === undefined ? NONE : row.replicas.all === 0 ? <span className={row.level === "asleep" ? "text-soft" : "text-bad"}>none</span> : <span className={row.replicas.ejected + row.replicas.other ? "text-warn" : ""}>{replicasText(row.replicas)}</span>),
         },
       ] satisfies Column<FleetRow>[])
     : []),
@@ -165,7 +166,7 @@ const Rows = memo(function Rows({ rows, empty }: { rows: readonly FleetRow[]; em
 export function Fleet() {
   const { data, error, isPending, refetch } = useCatalog<Pool>("pools");
   const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), enabled: staff, staleTime: 60_000 });
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const typed = query.get("q") ?? "";
   const feed = useFeed();
   const outages = useOutages();
@@ -179,7 +180,7 @@ export function Fleet() {
     return [...models].map(([slug, model]) => {
       const pool = state.pools[slug];
       const hidden = hides(outages, slug) ?? (pool && isStale(freshness(state, pool, now)) ? { since: pool.snapshot.at, source: "leader" as const } : undefined);
-      return fleetRow({ slug, model }, pool, hidden && unknownSince(hidden), limitsOf(rules.data, slug));
+      return fleetRow({ slug, model }, pool, hidden && unseenSince(hidden), limitsOf(rules.data, slug));
     });
   }, [now, data, outages, rules.data]);
   const rows = useMemo(() => all.filter((row) => fits(row, typed)), [all, typed]);

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import type { Amounts, Backend, Pool } from "../../api/catalog";
 import { slugOf, type Values } from "../../components/form/form";
 import { Icon } from "../../components/icons";
@@ -8,6 +8,7 @@ import { Segmented } from "../../components/Segmented";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { asleep } from "../overview/verdict";
 import { useCatalog, useSnapshots } from "./data";
 import { Fleet } from "./Fleet";
@@ -47,7 +48,7 @@ const VIEWS = [
 
 /** The pools: how each stands now, or how it is set up. */
 export function Pools() {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   // A link to a form opens it wherever it comes from.
   const setup = query.get("show") === "setup" || query.has("new") || query.has("edit");
   const views = (

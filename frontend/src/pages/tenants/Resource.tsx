@@ -1,5 +1,4 @@
 import { useState, type ReactNode } from "react";
-import { useSearchParams } from "react-router";
 import type { FieldSpec, Values } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
@@ -7,13 +6,14 @@ import { notify } from "../../components/Notices";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { useCatalog, useRefresh } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
 import { Delete, Failed, Waiting } from "./parts";
 
 /** What is open beside a list, kept in the address: back closes it, and a link can open it. */
 export function useSheet(what: string) {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const set = (changes: Record<string, string | null>) =>
     setQuery((old) => {
       for (const [name, value] of Object.entries(changes)) {

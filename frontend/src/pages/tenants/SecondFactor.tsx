@@ -1,33 +1,22 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
-import type { RecoveryCodes, SecondFactor as Row, SecondFactorOffer } from "../../api/catalog";
+import type { Passkey, RecoveryCodes, SecondFactor as Row, SecondFactorOffer } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { CopyButton } from "../../components/Copy";
 import { notify } from "../../components/Notices";
 import { Modal } from "../../components/Sheet";
+import { makePasskey } from "../../lib/passkeys";
 import { useRefresh } from "./data";
 import { Confirm, Failed, Waiting, When } from "./parts";
 import { Section } from "./PeopleParts";
+import { Field, ProofFields, type Proof } from "./Proof";
 
-type Step = { at: "proof"; again: boolean } | { at: "app"; offer: SecondFactorOffer } | { at: "codes" } | { at: "disable" } | { at: "saved"; codes: string[] };
-
-function Field({ label, value, onChange, password }: { label: string; value: string; onChange: (text: string) => void; password?: boolean }) {
-  return (
-    <label className="block">
-      <span className="mb-1 block text-sm font-medium text-ink">{label}</span>
-      <input
-        className={`field w-full ${password ? "" : "font-mono"}`}
-        type={password ? "password" : "text"}
-        inputMode={password ? undefined : "numeric"}
-        autoComplete={password ? "current-password" : "one-time-code"}
-        maxLength={password ? 200 : 32}
-        data-autofocus
-        value={value}
-        onChange={(event) => onChange(event.target.value)}
-      />
-    </label>
-  );
-}
+type Step =
+  | { at: "proof" | "codes" | "disable" | "passkey" }
+  | { at: "app"; offer: SecondFactorOffer }
+  | { at: "saved"; codes: string[] }
+  | { at: "rename" | "remove"; passkey: Passkey };
+const NAME_LETTERS = 60;
 
 function Saved({ codes, onClose }: { codes: string[]; onClose: () => void }) {
   return (
@@ -53,19 +42,45 @@ function what(row: Row): ReactNode {
   if (!row.enabled) return row.mandatory ? "Required here: it is set up at the next login, or now." : "Off: your password alone is enough to log in.";
   return (
     <>
-      On since <When at={row.since} />. Last code taken: {row.used_at ? <When at={row.used_at} /> : "none yet"}. {row.codes_left} recovery {row.codes_left === 1 ? "code" : "codes"} left.
+      On since <When at={row.since} />. Last used: {row.used_at ? <When at={row.used_at} /> : "never"}. {row.codes_left} recovery {row.codes_left === 1 ? "code" : "codes"} left.
     </>
   );
 }
 
-/** One's own second factor: set up, moved to another device, switched off. */
+/** The passkeys of an account, each with what can be done about it. */
+function Passkeys({ rows, onStep }: { rows: Passkey[]; onStep: (step: Step) => void }) {
+  return (
+    <ul className="w-full divide-y divide-line border-t border-line" aria-label="Passkeys">
+      {rows.map((one) => (
+        <li key={one.id} className="flex flex-wrap items-center gap-x-3 gap-y-1 py-2">
+          <span className="min-w-0 flex-1 basis-48">
+            <span className="font-medium text-ink">{one.name}</span>
+            <span className="block text-xs text-soft">
+              Added <When at={one.since} />, last used {one.used_at ? <When at={one.used_at} /> : "never"}
+            </span>
+          </span>
+          <button type="button" className="button" aria-label={`Rename passkey ${one.name}`} onClick={() => onStep({ at: "rename", passkey: one })}>
+            Rename
+          </button>
+          <button type="button" className="button" aria-label={`Remove passkey ${one.name}`} onClick={() => onStep({ at: "remove", passkey: one })}>
+            Remove
+          </button>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** One's own second factor: an app, passkeys, recovery codes. */
 export function SecondFactor() {
   const { data: row, error, refetch } = useQuery({ queryKey: ["catalog", "second-factor"], queryFn: ({ signal }) => get<Row>("second-factor", {}, signal) });
   const refresh = useRefresh();
   const [step, setStep] = useState<Step | null>(null);
+  const [proof, setProof] = useState<Proof>({});
   const [typed, setTyped] = useState("");
   const go = (next: Step | null) => {
-    setTyped("");
+    setTyped(next?.at === "rename" ? next.passkey.name : "");
+    setProof({});
     setStep(next);
   };
   const close = () => go(null);
@@ -73,8 +88,25 @@ export function SecondFactor() {
     go({ at: "saved", codes });
     void refresh();
   };
+  const over = (told: string) => {
+    notify(told);
+    close();
+    void refresh();
+  };
+  /** An answer of a passkey works once: after a refusal another one is asked for. */
+  const once = (run: () => Promise<void>) => () =>
+    run().catch((reason: unknown) => {
+      setProof((old) => ({ ...old, passkey: undefined }));
+      throw reason;
+    });
+  const addPasskey = async () => {
+    const { options } = await send<{ options: unknown }>("POST", "second-factor/passkeys/offer", proof);
+    const made = await send<RecoveryCodes>("POST", "second-factor/passkeys", { name: typed, credential: await makePasskey(options) });
+    if (made.recovery_codes.length) done(made.recovery_codes);
+    else over("The passkey was added.");
+  };
   return (
-    <Section id="second-factor" title="Your second factor" intro="A code from an authenticator app, asked for after your password. Access tokens and API keys are not affected.">
+    <Section id="second-factor" title="Your second factor" intro="A code from an authenticator app, or a passkey, asked for after your password. Access tokens and API keys are not affected.">
       {error ? (
         <Failed error={error} retry={() => void refetch()} />
       ) : !row ? (
@@ -84,37 +116,38 @@ export function SecondFactor() {
           <p className="min-w-0 flex-1 basis-64 text-soft" data-testid="second-factor">
             {what(row)}
           </p>
-          {row.available && !row.enabled && (
-            <button type="button" className="button-primary" onClick={() => go({ at: "proof", again: false })}>
-              Set up
-            </button>
-          )}
-          {row.enabled && (
+          {row.available && (
             <>
-              <button type="button" className="button" onClick={() => go({ at: "codes" })}>
-                New recovery codes
+              <button type="button" className={row.enabled ? "button" : "button-primary"} onClick={() => go({ at: "proof" })}>
+                {row.app ? "Change app" : "Set up an app"}
               </button>
-              <button type="button" className="button" onClick={() => go({ at: "proof", again: true })}>
-                Change device
+              <button type="button" className="button" onClick={() => go({ at: "passkey" })}>
+                Add a passkey
               </button>
-              {!row.mandatory && (
-                <button type="button" className="button" onClick={() => go({ at: "disable" })}>
-                  Disable
-                </button>
-              )}
             </>
           )}
+          {row.enabled && (
+            <button type="button" className="button" onClick={() => go({ at: "codes" })}>
+              New recovery codes
+            </button>
+          )}
+          {row.enabled && !row.mandatory && (
+            <button type="button" className="button" onClick={() => go({ at: "disable" })}>
+              Disable
+            </button>
+          )}
+          {row.passkeys.length > 0 && <Passkeys rows={row.passkeys} onStep={go} />}
         </div>
       )}
-      {step?.at === "proof" && (
+      {row && step?.at === "proof" && (
         <Confirm
-          title={step.again ? "Change the device" : "Set up a second factor"}
+          title={row.app ? "Change the app" : "Set up an authenticator app"}
           action="Continue"
           onClose={close}
-          onRun={async () => go({ at: "app", offer: await send<SecondFactorOffer>("POST", "second-factor/offer", step.again ? { code: typed } : { password: typed }) })}
+          onRun={once(async () => go({ at: "app", offer: await send<SecondFactorOffer>("POST", "second-factor/offer", proof) }))}
         >
-          <p>{step.again ? "Enter a code of the present device, or a recovery code." : "Enter your password to continue."}</p>
-          <Field label={step.again ? "Code" : "Password"} password={!step.again} value={typed} onChange={setTyped} />
+          <p>Show that it is you.</p>
+          <ProofFields row={row} proof={proof} onProof={setProof} />
         </Confirm>
       )}
       {step?.at === "app" && (
@@ -130,32 +163,60 @@ export function SecondFactor() {
           <Field label="Code" value={typed} onChange={setTyped} />
         </Confirm>
       )}
-      {step?.at === "codes" && (
-        <Confirm
-          title="New recovery codes"
-          action="Replace codes"
-          onClose={close}
-          onRun={async () => done((await send<RecoveryCodes>("POST", "second-factor/codes", { code: typed })).recovery_codes)}
-        >
-          <p>The old ones work no more.</p>
-          <Field label="Code" value={typed} onChange={setTyped} />
+      {row && step?.at === "passkey" && (
+        <Confirm title="Add a passkey" action="Continue" onClose={close} onRun={once(addPasskey)}>
+          <p>This device, a phone or a security key. Your browser asks which.{!row.enabled && " Your other sessions end."}</p>
+          <Field label="Name" free={NAME_LETTERS} value={typed} onChange={setTyped} />
+          <ProofFields row={row} proof={proof} onProof={setProof} />
         </Confirm>
       )}
-      {step?.at === "disable" && (
+      {step?.at === "rename" && (
+        <Confirm
+          title={`Rename the passkey ${step.passkey.name}`}
+          action="Rename"
+          onClose={close}
+          onRun={async () => {
+            await send("PATCH", `second-factor/passkeys/${step.passkey.id}`, { name: typed });
+            over("The passkey was renamed.");
+          }}
+        >
+          <Field label="Name" free={NAME_LETTERS} value={typed} onChange={setTyped} />
+        </Confirm>
+      )}
+      {row && step?.at === "remove" && (
+        <Confirm
+          title={`Remove the passkey ${step.passkey.name}?`}
+          action="Remove"
+          danger
+          onClose={close}
+          onRun={once(async () => {
+            await send("POST", `second-factor/passkeys/${step.passkey.id}/remove`, proof);
+            over("The passkey was removed.");
+          })}
+        >
+          <p>It opens this account no more.{!row.app && row.passkeys.length === 1 && " It is the last: from then on your password alone is enough."}</p>
+          <ProofFields row={row} proof={proof} onProof={setProof} />
+        </Confirm>
+      )}
+      {row && step?.at === "codes" && (
+        <Confirm title="New recovery codes" action="Replace codes" onClose={close} onRun={once(async () => done((await send<RecoveryCodes>("POST", "second-factor/codes", proof)).recovery_codes))}>
+          <p>The old ones work no more.</p>
+          <ProofFields row={row} proof={proof} onProof={setProof} />
+        </Confirm>
+      )}
+      {row && step?.at === "disable" && (
         <Confirm
           title="Disable the second factor?"
           action="Disable"
           danger
           onClose={close}
-          onRun={async () => {
-            await send("POST", "second-factor/disable", { code: typed });
-            notify("The second factor was disabled.");
-            close();
-            void refresh();
-          }}
+          onRun={once(async () => {
+            await send("POST", "second-factor/disable", proof);
+            over("The second factor was disabled.");
+          })}
         >
-          <p>From then on your password alone is enough to log in.</p>
-          <Field label="Code" value={typed} onChange={setTyped} />
+          <p>{row.passkeys.length ? "The passkeys are removed, too. " : ""}From then on your password alone is enough to log in.</p>
+          <ProofFields row={row} proof={proof} onProof={setProof} />
         </Confirm>
       )}
       {step?.at === "saved" && <Saved codes={step.codes} onClose={close} />}

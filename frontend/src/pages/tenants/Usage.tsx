@@ -1,5 +1,4 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useSearchParams } from "react-router";
 import type { Key, Usage, UsageRow } from "../../api/catalog";
 import { get } from "../../api/client";
 import { since } from "../../components/Outages";
@@ -9,6 +8,7 @@ import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
 import { compact, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { Costs } from "./Costs";
 import { useCatalog } from "./data";
 import { Failed, Waiting } from "./parts";
@@ -18,7 +18,7 @@ const REFRESH_MS = 30_000;
 
 /** What was used, by whatever one asks. */
 export function UsagePanel({ tenant }: { tenant?: string }) {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const range = query.get("range") ?? "24h";
   const groups = groupsOf(query.get("by"), tenant ? "key" : "tenant");
   const now = Date.now();
@@ -116,6 +116,9 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
               </a>
               <a className="button" href={bill("focus")} download>
                 FOCUS
+              </a>
+              <a className="button" href={bill("parquet")} download>
+                Parquet
               </a>
             </>
           )}

@@ -20,9 +20,9 @@ it("a pool that nobody asks is idle, not well", () => {
 });
 
 it("what cannot be seen is unknown and has no figure", () => {
-  expect(standingOf(snapshot(), "unknown since 14:02", {})).toEqual({ level: "unknown", why: "unknown since 14:02" });
+  expect(standingOf(snapshot(), "cannot be seen since 14:02", {})).toEqual({ level: "unknown", why: "cannot be seen since 14:02" });
   expect(standingOf(undefined, undefined, {}).level).toBe("unknown");
-  const row = fleetRow({ slug: "llama", model: "m" }, { snapshot: snapshot(), history: [{ at: 999, in: 5, out: 1 }] }, "unknown since 14:02", {});
+  const row = fleetRow({ slug: "llama", model: "m" }, { snapshot: snapshot(), history: [{ at: 999, in: 5, out: 1 }] }, "cannot be seen since 14:02", {});
   expect([row.snapshot, row.replicas, row.room, row.kv, row.tokens, row.worst, row.spark]).toEqual([undefined, undefined, undefined, undefined, undefined, undefined, []]);
 });
 
@@ -35,6 +35,8 @@ it("a lost replica is named with its slots, and without any nothing is said to r
 
 it("sleeping replicas are no loss", () => {
   const asleep = { state: "asleep", slots: 8 };
+  expect(standing({ backends: {}, wakes_in_s: 20 })).toEqual({ level: "asleep", why: "would serve in 20.0 s" });
+  expect(standing({ backends: {} })).toEqual({ level: "failing", why: "no replica: nothing can run" });
   expect(standing({ backends: { "gpu-1": asleep }, wakes_in_s: 20 })).toEqual({ level: "asleep", why: "would serve in 20.0 s" });
   expect(standing({ backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": asleep } }).level).toBe("well");
 });

@@ -86,6 +86,8 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   const low = limits.slo_attainment ?? SLO_LOW;
   const failing: string[] = [];
   const risks: string[] = [];
+  // Without any replica only a pool that may have none says in how long it would serve; with one that failed it says nothing.
+  if (replicas?.all === 0 && snapshot.wakes_in_s !== undefined) return { level: "asleep", why: `would serve in ${text(seconds(snapshot.wakes_in_s))}` };
   if (replicas && replicas.all > 0 && replicas.asleep === replicas.all) return { level: "asleep", why: snapshot.wakes_in_s === undefined ? "its replicas sleep" : `would serve in ${text(seconds(snapshot.wakes_in_s))}` };
   if (replicas?.all === 0) failing.push("no replica: nothing can run");
   else if (replicas && replicas.ready === 0 && room.usable === 0) failing.push(`no replica serves: ${replicasText(replicas)}`);

@@ -192,6 +192,7 @@ export const backendSpecs = (pools: readonly Option[], initial: { pool?: string;
   backend("slots", "Slots", { unit: "sequences", placeholder: "from the engine" }),
   backend("kv_tokens", "KV cache", { placeholder: "from the engine" }),
   backend("tokens_per_s", "Throughput"),
+  backend("phase", "Phase"),
   backend("api_key", "API key", { placeholder: "no change if left empty" }),
   backend("dcgm_url", "GPU exporter URL", { group: "More", placeholder: "http://10.0.0.7:9400/metrics" }),
   backend("managed", "May be removed by the scaling driver", { group: "More" }),
