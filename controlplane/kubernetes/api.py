@@ -34,22 +34,22 @@ class Api:
 
     async def list(self, path: str, labels: str) -> list[dict[str, Any]]:
         """All objects with these labels, page by page."""
-        found: list[dict[str, Any]] = []
+        objects: list[dict[str, Any]] = []
         more: dict[str, str | int] = {"labelSelector": labels, "limit": PAGE}
         while True:
             page = _checked(await self._client.get(path, params=more))
-            found += page["items"]
+            objects += page["items"]
             following = page.get("metadata", {}).get("continue")
             if not following:
-                return found
+                return objects
             more["continue"] = following
 
-    async def watch(self, path: str, labels: str, told: Callable[[dict[str, dict[str, Any]]], None]) -> None:
+    async def watch(self, path: str, labels: str, on_change: Callable[[dict[str, dict[str, Any]]], None]) -> None:
         """Tells all objects with these labels, by uid, whenever one of them changes. Ends where the API ends it: the
         caller asks again, and what was told last stands until then."""
         page = _checked(await self._client.get(path, params={"labelSelector": labels}))
         there = {one["metadata"]["uid"]: one for one in page["items"]}
-        told(there)
+        on_change(there)
         query = {
             "labelSelector": labels, "watch": "true", "timeoutSeconds": str(WATCH_S),
             "resourceVersion": page["metadata"]["resourceVersion"], "allowWatchBookmarks": "true",
@@ -69,7 +69,7 @@ class Api:
                 there = {key: value for key, value in there.items() if key != uid}
                 if event["type"] != "DELETED":
                     there[uid] = event["object"]
-                told(there)
+                on_change(there)
 
     async def create(self, path: str, body: dict[str, Any]) -> bool:
         """Whether it was made: False where it is there already."""
@@ -82,9 +82,10 @@ class Api:
     async def patch(self, path: str, body: dict[str, Any]) -> None:
         _checked(await self._client.patch(path, json=body, headers=MERGE))
 
-    async def delete(self, path: str, uid: str = "") -> None:
-        """What is gone already is as good; with ``uid``, one that was made anew meanwhile stays."""
-        options = {"preconditions": {"uid": uid}} if uid else {}
+    async def delete(self, path: str, **as_it_is: str) -> None:
+        """What is gone already is as good. ``uid``: one that was made anew meanwhile stays; ``resourceVersion``: one
+        that has changed meanwhile does."""
+        options = {"preconditions": as_it_is} if as_it_is else {}
         answer = await self._client.request("DELETE", path, json=options)
         if answer.status_code not in (404, 409):
             _checked(answer)
@@ -97,10 +98,21 @@ class Api:
             _checked(answer)
 
 
+def refusal(error: httpx.HTTPStatusError) -> str:
+    """What the API server says where it refuses a call for good: no right, a quota, a policy, a namespace that is not
+    there. Empty where the same call may go through a moment later."""
+    if error.response.status_code not in (400, 403, 404, 422):
+        return ""
+    try:
+        return str(error.response.json()["message"])[:500]
+    except (ValueError, KeyError, TypeError):
+        return str(error)[:500]
+
+
 def _checked(answer: httpx.Response) -> dict[str, Any]:
     if answer.is_error:
-        said = f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text[:500]}"
-        raise httpx.HTTPStatusError(said, request=answer.request, response=answer)
+        text = f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text[:500]}"
+        raise httpx.HTTPStatusError(text, request=answer.request, response=answer)
     result: dict[str, Any] = answer.json()
     return result
 

@@ -33,7 +33,7 @@ ORDER = {resource.kind: at for at, resource in enumerate(RESOURCES)}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CustomResource:
     """A custom resource as it is in the cluster."""
 
     kind: str
@@ -61,18 +61,18 @@ def _node(value: Any, where: str, path: str) -> Node:
     return Node(value, where, 0, path)
 
 
-def actor_of(wanted: Wanted) -> Actor:
+def actor_of(wanted: CustomResource) -> Actor:
     return Actor(f"{wanted.namespace}/{wanted.name}"[:150], ownership.KUBERNETES)
 
 
 @own_connection
-def reconcile(objects: Iterable[Wanted]) -> dict[str, str]:
+def reconcile(objects: Iterable[CustomResource]) -> dict[str, str]:
     """Makes the catalog say what these resources say. By uid: empty, or why it cannot be.
 
     All at once if all fit, which is quick for many; else one after the other, so that one fault holds up nobody else.
     """
     objects = sorted(objects, key=lambda one: (ORDER[one.kind], one.namespace, one.name))
-    faults = _taken(objects)
+    faults = _name_conflicts(objects)
     free = [one for one in objects if one.uid not in faults]
     if not free:
         return faults
@@ -81,7 +81,7 @@ def reconcile(objects: Iterable[Wanted]) -> dict[str, str]:
         _apply(free, together if len(free) > 1 else actor_of(free[0]))
     except ManifestError as error:
         if len(free) == 1:
-            return faults | {free[0].uid: said(error)}
+            return faults | {free[0].uid: error_text(error)}
     else:
         return faults | {one.uid: "" for one in free}
     for one in free:
@@ -89,11 +89,11 @@ def reconcile(objects: Iterable[Wanted]) -> dict[str, str]:
             _apply([one], actor_of(one))
             faults[one.uid] = ""
         except ManifestError as error:
-            faults[one.uid] = said(error)
+            faults[one.uid] = error_text(error)
     return faults
 
 
-def _taken(objects: list[Wanted]) -> dict[str, str]:
+def _name_conflicts(objects: list[CustomResource]) -> dict[str, str]:
     """Resources whose name another one, elsewhere in the cluster, has in the catalog."""
     owners = {(owner.kind, owner.name): owner for owner in Owner.objects.all()}
     faults = {}
@@ -104,25 +104,27 @@ def _taken(objects: list[Wanted]) -> dict[str, str]:
     return faults
 
 
-def _apply(objects: list[Wanted], actor: Actor) -> None:
+def _apply(objects: list[CustomResource], actor: Actor) -> None:
     nodes = [one.node() for one in objects]
     with transaction.atomic():
         desired = {(one.kind.name, one.name): one for one in parse(nodes)}
         apply(plan(nodes), actor=actor)
         for one in objects:
-            _own(one, desired)
+            _record_owner(one, desired)
 
 
-def _own(one: Wanted, desired: Mapping[tuple[str, str], Desired]) -> None:
+def _record_owner(one: CustomResource, desired: Mapping[tuple[str, str], Desired]) -> None:
     """Notes which fields this resource sets, of its row and of rows inside it."""
     mine = desired[one.kind, one.name]
     rows = {(one.kind, one.name): mine}
     if one.kind == "TokenPool":
         rows |= {
-            key: found for key, found in desired.items() if found.state.get("pool") == one.name and key[0] == "Backend"
+            key: specified
+            for key, specified in desired.items()
+            if specified.state.get("pool") == one.name and key[0] == "Backend"
         }
-    for (kind, name), found in rows.items():
-        names = sorted(rule.attribute for rule in found.kind.fields if rule.path in found.state)
+    for (kind, name), specified in rows.items():
+        names = sorted(rule.attribute for rule in specified.kind.fields if rule.path in specified.state)
         if kind == one.kind:
             names += [name for name in ONLY_HERE.get(kind, ()) if name in one.spec]
         Owner.objects.update_or_create(
@@ -132,9 +134,9 @@ def _own(one: Wanted, desired: Mapping[tuple[str, str], Desired]) -> None:
         _remove_backends(one, {name for kind, name in rows if kind == "Backend"})
 
 
-def _remove_backends(one: Wanted, there: set[str]) -> None:
+def _remove_backends(one: CustomResource, there: set[str]) -> None:
     """Backends that this pool's resource had and no longer has. Those that were found go by themselves
-    (:func:`keep_replicas`) while it says where to find them."""
+    (:func:`update_replicas`) while it says where to find them."""
     gone = Owner.objects.filter(kind="Backend", uid=one.uid).exclude(name__in=there)
     if replicas.SPEC in one.spec:
         gone = gone.exclude(name__in=Backend.objects.filter(managed=True).values("slug"))
@@ -143,12 +145,12 @@ def _remove_backends(one: Wanted, there: set[str]) -> None:
         owner.delete()
 
 
-def said(error: ManifestError) -> str:
+def error_text(error: ManifestError) -> str:
     return "; ".join(fault.replace(":0: ", ": ") for fault in error.faults)[:1000]
 
 
 @own_connection
-def remove(one: Wanted) -> str:
+def remove(one: CustomResource) -> str:
     """Deletes the row of a resource that is being deleted. Empty, or why it has to stay for now."""
     owner = Owner.objects.filter(kind=one.kind, name=one.name).first()
     if owner is None or owner.uid != one.uid:
@@ -177,16 +179,16 @@ def _delete(kind: str, name: str, actor: Actor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CatalogReplica:
     """A replica that was found and is in the catalog."""
 
     backend: str
     url: str
-    held: bool  # it drains because the cluster says so
+    drained_here: bool  # it drains because the cluster says so, and nobody else
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
+class NewReplica:
     """A replica that is to be one of the pool's, with what its engine says of itself."""
 
     name: str
@@ -195,19 +197,24 @@ class Addition:
 
 
 @own_connection
-def known_replicas(one: Wanted) -> tuple[Pool, list[Known]] | None:
+def catalog_replicas(one: CustomResource) -> tuple[Pool, list[CatalogReplica]] | None:
     """The pool of a resource and the replicas that were found for it; None where there is no such pool yet."""
     pool = Pool.objects.filter(slug=one.name).first()
     if pool is None or not Owner.objects.filter(kind="TokenPool", name=one.name, uid=one.uid).exists():
         return None
     owners = {o.name: o for o in Owner.objects.filter(kind="Backend", uid=one.uid)}
     rows = Backend.objects.filter(pool=pool, managed=True, slug__in=owners)
-    return pool, [Known(row.slug, row.url, "draining" in owners[row.slug].attributes) for row in rows]
+    return pool, [CatalogReplica(row.slug, row.url, "draining" in owners[row.slug].attributes) for row in rows]
 
 
 @own_connection
-def keep_replicas(
-    one: Wanted, *, add: Iterable[Addition], drain: Iterable[str], resume: Iterable[str], remove: Iterable[str]
+def update_replicas(
+    one: CustomResource,
+    *,
+    add: Iterable[NewReplica],
+    drain: Iterable[str],
+    resume: Iterable[str],
+    remove: Iterable[str],
 ) -> dict[str, str]:
     """Writes what was found; ``drain``, ``resume`` and ``remove`` name backends. By URL, why one could not be added."""
     actor = actor_of(one)
@@ -217,7 +224,7 @@ def keep_replicas(
             Owner.objects.filter(kind="Backend", name=name, uid=one.uid).delete()
     for names, draining in ((drain, True), (resume, False)):
         for name in names:
-            _hold(one, name, draining, actor)
+            _set_draining(one, name, draining, actor)
     faults = {}
     for new in add:
         try:
@@ -227,7 +234,7 @@ def keep_replicas(
     return faults
 
 
-def _hold(one: Wanted, name: str, draining: bool, actor: Actor) -> None:
+def _set_draining(one: CustomResource, name: str, draining: bool, actor: Actor) -> None:
     """While the cluster keeps a backend draining, nobody else says whether it does."""
     with transaction.atomic():
         owner = Owner.objects.select_for_update().filter(kind="Backend", name=name, uid=one.uid).first()
@@ -239,7 +246,7 @@ def _hold(one: Wanted, name: str, draining: bool, actor: Actor) -> None:
         owner.save(update_fields=["attributes"])
 
 
-def _add(one: Wanted, new: Addition, actor: Actor) -> None:
+def _add(one: CustomResource, new: NewReplica, actor: Actor) -> None:
     with transaction.atomic():
         name = replicas.backend_name(new.name)
         if Backend.objects.filter(slug=name).exists():  # another namespace may have a pod of this name
@@ -283,16 +290,16 @@ def snapshot() -> Snapshot:
         silent = [backend for backend in backends if backend.silent_since is not None]
         whole = capacity.of_pool(backend.spec() for backend in backends)
         live = capacity.of_pool(backend.spec() for backend in backends if backend not in silent)
-        held = capacity.Amounts()
+        reserved = capacity.Amounts()
         for row in by_pool.get(pool.pk, []):
             if row.tier.service_class in capacity.RESERVING and row.state == "bound":
-                held += _amounts(row)
+                reserved += _amounts(row)
         _, amounts[pool.slug] = promises.there(pool)
         pools[pool.slug] = {
             "backends": "asleep" if promises.asleep(pool) else f"{len(backends) - len(silent)}/{len(backends)}",
-            "capacity": _shown(whole),
-            "answering": _shown(live),
-            "reserved": _shown(held),
+            "capacity": _as_json(whole),
+            "answering": _as_json(live),
+            "reserved": _as_json(reserved),
         }
     for row in rows:
         states[row.slug] = {"state": row.state, "reason": row.state_reason, "lease": row.lease}
@@ -304,12 +311,12 @@ def _amounts(row: Entitlement) -> capacity.Amounts:
     return capacity.Amounts(row.concurrency, row.kv_tokens, row.tokens_per_s)
 
 
-def _shown(amounts: capacity.Amounts) -> dict[str, float]:
+def _as_json(amounts: capacity.Amounts) -> dict[str, float]:
     names = {"slots": "slots", "kv_tokens": "kvTokens", "tokens_per_s": "tokensPerSecond"}
     return {names[name]: value for name, value in amounts.as_dict().items()}
 
 
 @own_connection
-def set_leases(found: Mapping[str, tuple[str, str]]) -> None:
+def set_leases(verdicts: Mapping[str, tuple[str, str]]) -> None:
     """What the scheduler says of leases: ``services.set_leases``."""
-    services.set_leases(found)
+    services.set_leases(verdicts)

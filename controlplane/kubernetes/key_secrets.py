@@ -17,7 +17,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from controlplane.kubernetes.catalog import Wanted, actor_of, said
+from controlplane.kubernetes.catalog import CustomResource, actor_of, error_text
 from controlplane.kubernetes.resources import API_VERSION, GROUP, SECRET
 from tenants import keys, services
 from tenants.connections import own_connection
@@ -36,7 +36,7 @@ class KeyFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SecretReference:
     """Where a key's value is: ``spec.secret``."""
 
     name: str
@@ -46,7 +46,7 @@ class Place:
     overlap_s: int
 
     @classmethod
-    def of(cls, one: Wanted) -> Place:
+    def of(cls, one: CustomResource) -> SecretReference:
         spec = one.spec[SECRET]
         return cls(
             spec["name"], spec.get("key") or DEFAULT_KEY, spec.get("rotate") or "",
@@ -64,12 +64,12 @@ class Place:
             text = base64.b64decode(raw, validate=True).decode("ascii").strip()
         except (binascii.Error, ValueError):
             text = "?"
-        found = keys.parse(text)
-        if text and (found is None or found.prefix != keys.KEY_PREFIX):
+        parsed = keys.parse(text)
+        if text and (parsed is None or parsed.prefix != keys.KEY_PREFIX):
             raise KeyFault(f"Secret {self.name}: {self.key} is no key of ours; remove it there to have one made")
         return text
 
-    def body(self, one: Wanted, credential: keys.Credential) -> dict[str, Any]:
+    def body(self, one: CustomResource, credential: keys.Credential) -> dict[str, Any]:
         """The Secret with another value. One that we make goes with its resource."""
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": one.name, "uid": one.uid, "controller": True}
         return {
@@ -87,7 +87,7 @@ class Place:
 
 
 @own_connection
-def is_due(one: Wanted, place: Place, value: str, annotations: Mapping[str, str]) -> bool:
+def is_due(one: CustomResource, place: SecretReference, value: str, annotations: Mapping[str, str]) -> bool:
     """Whether another value has to be made."""
     if not value:
         return True
@@ -99,14 +99,14 @@ def is_due(one: Wanted, place: Place, value: str, annotations: Mapping[str, str]
 
 
 @own_connection
-def settle(one: Wanted, place: Place, value: str) -> str:
+def settle(one: CustomResource, place: SecretReference, value: str) -> str:
     """Makes the catalog know this value under its resource's rights and limits; those before it end. The key's id.
 
     Raises:
         KeyFault: it cannot.
     """
     credential = keys.parse(value)
-    assert credential is not None  # Place.value
+    assert credential is not None  # SecretReference.value
     try:
         with transaction.atomic():
             row = ApiKey.objects.filter(public_id=credential.public_id).first()
@@ -115,7 +115,7 @@ def settle(one: Wanted, place: Place, value: str) -> str:
             else:
                 _check(one, credential, row)
             spec = {name: part for name, part in one.spec.items() if name != SECRET}
-            node = Wanted(KIND, one.namespace, credential.public_id, one.uid, spec).node()
+            node = CustomResource(KIND, one.namespace, credential.public_id, one.uid, spec).node()
             apply(plan([node]), actor=actor_of(one))
             [mine] = parse([node])
             attributes = sorted(rule.attribute for rule in mine.kind.fields if rule.path in mine.state)
@@ -125,13 +125,13 @@ def settle(one: Wanted, place: Place, value: str) -> str:
                 defaults={"namespace": one.namespace, "uid": one.uid, "attributes": attributes},
             )
     except ManifestError as error:
-        raise KeyFault(said(error)) from error
+        raise KeyFault(error_text(error)) from error
     except ValidationError as error:
         raise KeyFault("; ".join(error.messages)[:1000]) from error
     return credential.public_id
 
 
-def _issue(one: Wanted, place: Place, credential: keys.Credential) -> None:
+def _issue(one: CustomResource, place: SecretReference, credential: keys.Credential) -> None:
     services.issue_key(
         actor=actor_of(one),
         name=one.spec.get("displayName") or one.name,
@@ -146,7 +146,7 @@ def _issue(one: Wanted, place: Place, credential: keys.Credential) -> None:
         owner.delete()  # it ends by itself; what its resource says is now another key's
 
 
-def _named(model: Any, one: Wanted, reference: str) -> Any:
+def _named(model: Any, one: CustomResource, reference: str) -> Any:
     name = (one.spec.get(reference) or {}).get("name")
     if not name:
         return None
@@ -156,7 +156,7 @@ def _named(model: Any, one: Wanted, reference: str) -> Any:
     return row
 
 
-def _end(one: Wanted, key: ApiKey, overlap_s: int) -> None:
+def _end(one: CustomResource, key: ApiKey, overlap_s: int) -> None:
     if overlap_s <= 0:
         services.revoke_key(actor=actor_of(one), key=key)
         return
@@ -165,7 +165,7 @@ def _end(one: Wanted, key: ApiKey, overlap_s: int) -> None:
     services.save(actor=actor_of(one), instance=key, action="rotate")
 
 
-def _check(one: Wanted, credential: keys.Credential, row: ApiKey) -> None:
+def _check(one: CustomResource, credential: keys.Credential, row: ApiKey) -> None:
     if (
         not keys.matches(credential, row.digest)
         or not Owner.objects.filter(kind=KIND, name=row.public_id, uid=one.uid).exists()
@@ -176,7 +176,7 @@ def _check(one: Wanted, credential: keys.Credential, row: ApiKey) -> None:
 
 
 @own_connection
-def remove(one: Wanted) -> None:
+def remove(one: CustomResource) -> None:
     """Ends the keys of a resource that is being deleted. Their rows stay: records name them."""
     for owner in Owner.objects.filter(kind=KIND, uid=one.uid):
         with transaction.atomic():

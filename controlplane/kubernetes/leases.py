@@ -8,7 +8,7 @@ should be there follows from what the catalog says.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,12 @@ TAINT = f"{GROUP}/virtual"
 PAUSE = "registry.k8s.io/pause:3.10"  # never started: no kubelet serves such a node
 RESOURCES = {"slots": "slots", "kv_tokens": "kv-cache-tokens", "tokens_per_s": "tokens-per-second"}
 PODS = 10_000  # of one node: leases cost nothing
+CONTAINER = "lease"
+# As the strictest Pod Security level wants it, and said to need nothing: a namespace's LimitRange would else give it a
+# default that no virtual node offers, and its ResourceQuota would refuse it.
+RESTRICTED = {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}}
+CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+NOTHING = {"cpu": "0", "memory": "0", "ephemeral-storage": "0"}
 
 # Service classes in the order in which the scheduler preempts: a lease takes the room of one with a lower priority.
 PRIORITIES = {"dedicated": 1_000_000, "guaranteed": 900_000, "elastic": 500_000, "spot": 100_000, "preemptible": 0}
@@ -97,7 +103,7 @@ def pod(namespace: str, reservation: Reservation, uid: str, pool_namespace: str,
     """
     owner = {"apiVersion": API_VERSION, "kind": "TokenEntitlement", "name": reservation.name, "uid": uid}
     asked = quantities(reservation.amounts, up=True)
-    asked = {name: amount for name, amount in asked.items() if name in quantities(offered, up=False)}
+    asked = {name: amount for name, amount in asked.items() if name in quantities(offered, up=False)} | NOTHING
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -114,25 +120,33 @@ def pod(namespace: str, reservation: Reservation, uid: str, pool_namespace: str,
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "containers": [{"name": "lease", "image": PAUSE, "resources": {"requests": asked, "limits": asked}}],
+            "securityContext": RESTRICTED,
+            "containers": [
+                {
+                    "name": CONTAINER, "image": PAUSE, "securityContext": CLOSED,
+                    "resources": {"requests": asked, "limits": asked},
+                }
+            ],
         },
-    }
+    }  # fmt: skip
 
 
 def same_share(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a pod asks for what it should: resources, node and class of a pod cannot be changed."""
-    [mine], [theirs] = wanted["spec"]["containers"], there["spec"]["containers"]
+    """Whether a pod asks for what it should: resources, node and class of a pod cannot be changed. What a cluster adds
+    to every pod (defaults of a LimitRange) is no difference."""
     return (
-        mine["resources"]["requests"] == theirs.get("resources", {}).get("requests", {})
+        _asked(wanted) == _asked(there)
         and wanted["spec"]["nodeSelector"] == there["spec"].get("nodeSelector")
         and wanted["spec"]["priorityClassName"] == there["spec"].get("priorityClassName")
     )
 
 
-def verdict(there: Mapping[str, Any] | None) -> tuple[str, str]:
-    """What the scheduler says of a lease pod: ``pending`` or ``bound``, and why it is not bound."""
+def verdict(there: Mapping[str, Any] | None, refused: str = "") -> tuple[str, str]:
+    """What the scheduler says of a lease pod: ``pending`` or ``bound``, and why it is not bound. ``refused``: why the
+    API server does not take one."""
     if there is None:
-        return "pending", "its lease pod is not there yet"
+        why = f"the API server refuses its lease pod: {refused}" if refused else "its lease pod is not there yet"
+        return "pending", why
     if there["metadata"].get("deletionTimestamp"):
         return "pending", "its lease pod is being replaced"
     if there["spec"].get("nodeName"):
@@ -141,3 +155,54 @@ def verdict(there: Mapping[str, Any] | None) -> tuple[str, str]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return "pending", str(condition.get("message") or condition.get("reason") or "not scheduled")
     return "pending", "the scheduler has not looked at its lease pod yet"
+
+
+def refused(there: Mapping[str, Any]) -> bool:
+    """Whether the scheduler has found no room for a lease pod and makes none for it either."""
+    if there["metadata"].get("deletionTimestamp") or there["spec"].get("nodeName"):
+        return False
+    status = there.get("status", {})
+    unschedulable = any(
+        c.get("type") == "PodScheduled" and c.get("reason") == "Unschedulable" for c in status.get("conditions") or []
+    )
+    return unschedulable and not status.get("nominatedNodeName")
+
+
+def fitting_now(offered: Amounts, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Which of a pool's lease pods were refused and would fit by now, in the scheduler's order.
+
+    A scheduler looks again at what it has refused only after a pause, which doubles up to ten seconds; a pod that is
+    made anew has none.
+    """
+    room = {name: int(amount) for name, amount in quantities(offered, up=False).items()}
+    waiting = []
+    for pod in pods:
+        if refused(pod):
+            waiting.append(pod)
+        else:
+            _take(room, pod)
+    waiting.sort(
+        key=lambda pod: (
+            -int(pod["spec"].get("priority") or 0),
+            pod["metadata"].get("creationTimestamp", ""),
+            pod["metadata"]["name"],
+        )
+    )
+    fitting = []
+    for pod in waiting:
+        if all(room.get(name, 0) >= amount for name, amount in _asked(pod).items()):
+            _take(room, pod)
+            fitting.append(pod)
+    return fitting
+
+
+def _asked(pod: Mapping[str, Any]) -> dict[str, int]:
+    """Of what a pool's node offers; a policy may have put further containers beside ours."""
+    container = next(one for one in pod["spec"]["containers"] if one["name"] == CONTAINER)
+    asked = (container.get("resources") or {}).get("requests") or {}
+    return {name: int(amount) for name, amount in asked.items() if name.startswith(f"{GROUP}/")}
+
+
+def _take(room: dict[str, int], pod: Mapping[str, Any]) -> None:
+    for name, amount in _asked(pod).items():
+        room[name] = room.get(name, 0) - amount

@@ -47,7 +47,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClusterReplica:
     """A replica that the cluster has."""
 
     name: str  # of the pod, where there is one
@@ -56,17 +56,17 @@ class Found:
     slots: int | None = None  # as its command says, where a pod's is known: vLLM reports it in a development mode only
 
 
-def needs(spec: Mapping[str, Any]) -> tuple[tuple[str, ...], str, str] | None:
+def source_object(spec: Mapping[str, Any]) -> tuple[tuple[str, ...], str, str] | None:
     """Versions, plural and name of the object that has to be read before :func:`source`; None where none has."""
     named = spec.get("from")
     if named is None:
         return None
-    known = OBJECTS.get(named["kind"])
-    return None if known is None else (*known, named["name"])
+    resource = OBJECTS.get(named["kind"])
+    return None if resource is None else (*resource, named["name"])
 
 
 def source(spec: Mapping[str, Any], there: Mapping[str, Any] | None) -> Source:
-    """What to watch. ``there``: the object that :func:`needs` named.
+    """What to watch. ``there``: the object that :func:`source_object` named.
 
     Raises:
         SourceError: nothing can be.
@@ -110,9 +110,9 @@ def _target_port(spec: Mapping[str, Any]) -> int:
     return int(ports[0]["number"])
 
 
-def of_pods(pods: Iterable[Mapping[str, Any]], port: int | None) -> list[Found]:
+def of_pods(pods: Iterable[Mapping[str, Any]], port: int | None) -> list[ClusterReplica]:
     """Replicas that pods are, as far as they have an address and have not ended."""
-    found = []
+    replicas = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         address = status.get("podIP")
@@ -123,23 +123,23 @@ def of_pods(pods: Iterable[Mapping[str, Any]], port: int | None) -> list[Found]:
         first_to_go = (metadata.get("annotations") or {}).get(COST) == FIRST_TO_GO
         leaves = bool(metadata.get("deletionTimestamp")) or first_to_go
         url = _url(address, port or DEFAULT_PORT)
-        found.append(Found(metadata["name"], url, ready and not leaves, _slots(pod.get("spec") or {})))
-    return found
+        replicas.append(ClusterReplica(metadata["name"], url, ready and not leaves, _slots(pod.get("spec") or {})))
+    return replicas
 
 
 def _slots(spec: Mapping[str, Any]) -> int | None:
     """``--max-num-seqs`` of a pod's containers."""
     for container in spec.get("containers") or []:
         text = " ".join([*(container.get("command") or []), *(container.get("args") or [])])
-        said = re.search(r"--max-num-seqs[= ]+(\d{1,6})(?=\s|$)", text)
-        if said and int(said[1]) > 0:
-            return min(int(said[1]), MOST_SLOTS)
+        given = re.search(r"--max-num-seqs[= ]+(\d{1,6})(?=\s|$)", text)
+        if given and int(given[1]) > 0:
+            return min(int(given[1]), MOST_SLOTS)
     return None
 
 
-def of_slices(slices: Iterable[Mapping[str, Any]], port: int | None) -> list[Found]:
+def of_slices(slices: Iterable[Mapping[str, Any]], port: int | None) -> list[ClusterReplica]:
     """Replicas that a Service's endpoints are. One that terminates is listed, and not ready."""
-    found: dict[str, Found] = {}
+    replicas: dict[str, ClusterReplica] = {}
     for one in slices:
         number = _port(one.get("ports") or [], port)
         if number is None or one.get("addressType") == "FQDN":
@@ -153,9 +153,9 @@ def of_slices(slices: Iterable[Mapping[str, Any]], port: int | None) -> list[Fou
             address = endpoint["addresses"][0]  # the others are the same server
             url = _url(address, number)
             name = (endpoint.get("targetRef") or {}).get("name") or f"at-{address}"
-            other = found.get(url)  # while slices are rearranged, an endpoint may stand in two
-            found[url] = Found(name, url, ready or (other is not None and other.ready))
-    return list(found.values())
+            other = replicas.get(url)  # while slices are rearranged, an endpoint may stand in two
+            replicas[url] = ClusterReplica(name, url, ready or (other is not None and other.ready))
+    return list(replicas.values())
 
 
 def _port(ports: list[dict[str, Any]], wanted: int | None) -> int | None:

@@ -205,8 +205,8 @@ def _field(kind: Kind, field: Field, *, fixed: bool) -> dict[str, Any]:
     if field.nullable:
         schema["nullable"] = True
     if fixed:
-        said = "cannot change after creation: make a new object and delete this one"
-        schema["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": said}]
+        message = "cannot change after creation: make a new object and delete this one"
+        schema["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": message}]
     return schema
 
 

@@ -83,9 +83,9 @@ class KeyFile:
             except (OSError, SetUpError) as exc:
                 log.error("%s; what it said before still holds", exc)
         for section, name in (("keys", user.token or user.api_key), ("users", user.user_id), ("teams", user.team_id)):
-            found = self._sections[section].get(name) if name else None
-            if found:
-                return found
+            key = self._sections[section].get(name) if name else None
+            if key:
+                return key
         return self._sections["default"].get("")
 
     def _stamp(self) -> tuple[int, int]:
@@ -218,7 +218,7 @@ class Bridge(CustomLogger):
             status = int(getattr(original_exception, "status_code", 0) or 500)
             message, kind = error.get("message") or str(original_exception), error.get("type")
             passed = {name: headers[name] for name in _TO_CLIENT if name in headers}
-            passed |= {name: value for name, value in headers.items() if _told(name)}
+            passed |= {name: value for name, value in headers.items() if _passed_on(name)}
             if "x-request-id" in headers:
                 passed["x-quartermaster-request-id"] = headers["x-request-id"]
             return _refusal(status, kind, message, reason, passed, error.get("param"))
@@ -245,10 +245,10 @@ class Bridge(CustomLogger):
         }
         if "x-quartermaster-reason" not in headers and "x-quartermaster-queue-ms" not in headers:
             return None
-        told = {name: value for name, value in headers.items() if _told(name)}
+        passed = {name: value for name, value in headers.items() if _passed_on(name)}
         if "x-request-id" in headers:
-            told["x-quartermaster-request-id"] = headers["x-request-id"]
-        return told
+            passed["x-quartermaster-request-id"] = headers["x-request-id"]
+        return passed
 
 
 async def auth(request: Request, api_key: str) -> UserAPIKeyAuth:
@@ -282,15 +282,17 @@ def _place(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port
 
 
-def _told(name: str) -> bool:
+def _passed_on(name: str) -> bool:
     return name.startswith(("x-quartermaster-", "x-ratelimit-"))
 
 
 def _headers(exc: Exception) -> dict[str, str]:
     """The headers of the answer that an exception of LiteLLM's stands for."""
     answer = getattr(exc, "response", None)
-    found: Mapping[str, str] = getattr(exc, "litellm_response_headers", None) or getattr(answer, "headers", None) or {}
-    return {str(name).lower().removeprefix(_PREFIX): str(value) for name, value in found.items()}
+    headers: Mapping[str, str] = (
+        getattr(exc, "litellm_response_headers", None) or getattr(answer, "headers", None) or {}
+    )
+    return {str(name).lower().removeprefix(_PREFIX): str(value) for name, value in headers.items()}
 
 
 def _body(text: str) -> dict[str, Any]:

@@ -22,15 +22,15 @@ from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
-PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
 
 
 class Engines:
     """Simulated engines that are pods: each at an address of its own, all at one port."""
 
-    def __init__(self, there: Cluster, app: str, port: int) -> None:
-        self.there, self.app, self.port = there, app, port
+    def __init__(self, there: Cluster, app: str, port: int, namespace: str = "default") -> None:
+        self.there, self.app, self.port, self.namespace = there, app, port, namespace
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def pod(self, name: str, address: str, *, model: str, slots: int = 16, ready: bool = True) -> None:
@@ -49,13 +49,13 @@ class Engines:
                 "containers": [{"name": "vllm", "image": "vllm", "args": ["serve", f"--max-num-seqs={slots}"]}],
             },
         }  # fmt: skip
-        self.there.create(made)
+        self.there.create(made, self.namespace)
         self.is_ready(name, address, ready)
 
     def is_ready(self, name: str, address: str, ready: bool) -> None:
         condition = {"type": "Ready", "status": "True" if ready else "False"}
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [condition]}
-        self.there.call("PATCH", f"{PODS}/{name}/status", {"status": status}, kind=MERGE)
+        self.there.call("PATCH", f"{self.path}/{name}/status", {"status": status}, kind=MERGE)
 
     def end(self, name: str) -> None:
         """Its process is gone."""
@@ -63,7 +63,7 @@ class Engines:
         self.processes[name].wait()
 
     def delete(self, name: str, grace_s: int) -> None:
-        self.there.client.request("DELETE", f"{PODS}/{name}", json={"gracePeriodSeconds": grace_s})
+        self.there.client.request("DELETE", f"{self.path}/{name}", json={"gracePeriodSeconds": grace_s})
 
 
 @pytest.fixture

@@ -94,8 +94,8 @@ def reason_of(there: Cluster, name: str) -> str:
     return (there.get("TokenEntitlement", name).get("status") or {}).get("reason", "")
 
 
-def condition(there: Cluster, kind: str, name: str, of: str = "Ready") -> dict[str, Any]:
-    conditions = (there.get(kind, name).get("status") or {}).get("conditions") or []
+def condition(there: Cluster, kind: str, name: str, of: str = "Ready", namespace: str = "default") -> dict[str, Any]:
+    conditions = (there.get(kind, name, namespace).get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == of), {})
 
 

@@ -172,3 +172,21 @@ def test_the_operator_may_write_every_resource_it_serves() -> None:
     rules = one(render(EVERYTHING), "ClusterRole")["rules"]
     ours = {r for rule in rules if rule["apiGroups"] == [resources.GROUP] for r in rule["resources"]}
     assert ours == {name for r in resources.RESOURCES for name in (r.plural, f"{r.plural}/status")}
+
+
+def test_what_may_reach_the_web_pods_includes_the_pod_of_helm_test() -> None:
+    """Where only an ingress controller may, `helm test` would else fail by its own policy."""
+    only = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
+    objects = render(SECRET | {"networkPolicy": {"enabled": True, "ingressFrom": only}})
+    policy, pod = one(objects, "NetworkPolicy")["spec"], one(objects, "Pod", "-test")
+    first, second = policy["ingress"]
+    assert first["from"] == only
+    assert second["ports"] == first["ports"]
+    [peer] = second["from"]
+    assert peer["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    web = one(objects, "Deployment", "-web")["spec"]["template"]
+    [port] = web["spec"]["containers"][0]["ports"]
+    allowed = {entry["port"] for rule in policy["egress"] for entry in rule["ports"]}
+    assert port["containerPort"] in allowed, "it asks web pods as every pod of the release may"
+    assert not peer["podSelector"]["matchLabels"].items() <= web["metadata"]["labels"].items()

@@ -9,7 +9,7 @@ import yaml
 from django.core.management import call_command
 from jsonschema import Draft202012Validator
 
-from controlplane.kubernetes.catalog import Wanted, reconcile
+from controlplane.kubernetes.catalog import CustomResource, reconcile
 from controlplane.kubernetes.resources import BY_KIND, definition
 from tenants.manifest import export
 from tests.support import worlds
@@ -37,7 +37,7 @@ def test_applying_what_was_exported_changes_nothing() -> None:
     worlds.build()
     before = export()
     wanted = [
-        Wanted(one["kind"], "llm", one["metadata"]["name"], f"uid-{number}", one["spec"])
+        CustomResource(one["kind"], "llm", one["metadata"]["name"], f"uid-{number}", one["spec"])
         for number, one in enumerate(exported())
     ]
     applied = reconcile.__wrapped__(wanted)  # without closing the connection that holds the test's transaction

@@ -9,8 +9,8 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from controlplane.kubernetes import key_secrets
-from controlplane.kubernetes.catalog import Wanted
-from controlplane.kubernetes.key_secrets import KeyFault, Place
+from controlplane.kubernetes.catalog import CustomResource
+from controlplane.kubernetes.key_secrets import KeyFault, SecretReference
 from tenants import keys, services
 from tenants.audit import Actor
 from tenants.models import ApiKey, Owner
@@ -28,24 +28,24 @@ def world() -> worlds.World:
     return worlds.build()
 
 
-def resource(**spec: Any) -> Wanted:
+def resource(**spec: Any) -> CustomResource:
     spec = {"entitlementRef": {"name": "acme-llama"}, "secret": {"name": "app"}} | spec
-    return Wanted("ApiKey", "research", "app", "uid-1", spec)
+    return CustomResource("ApiKey", "research", "app", "uid-1", spec)
 
 
 def in_a_secret(text: str) -> dict[str, Any]:
     return {"data": {"api-key": base64.b64encode(text.encode()).decode()}}
 
 
-def made(one: Wanted) -> keys.Credential:
+def made(one: CustomResource) -> keys.Credential:
     credential = keys.make()
-    settle(one, Place.of(one), credential.text)
+    settle(one, SecretReference.of(one), credential.text)
     return credential
 
 
 def test_a_secret_without_a_value_gets_one_and_the_catalog_knows_it() -> None:
     one = resource(limits={"concurrency": 3}, user="search")
-    place = Place.of(one)
+    place = SecretReference.of(one)
     assert place.value(None) == place.value({"data": {"other": "eA=="}}) == ""
     assert is_due(one, place, "", {})
     credential = keys.make()
@@ -63,9 +63,9 @@ def test_a_second_look_changes_nothing_and_a_changed_resource_its_fields() -> No
     one = resource()
     credential = made(one)
     versions = services.CatalogVersion.objects.get(pk=1).version
-    settle(one, Place.of(one), credential.text)
+    settle(one, SecretReference.of(one), credential.text)
     assert services.CatalogVersion.objects.get(pk=1).version == versions
-    settle(resource(displayName="Search"), Place.of(one), credential.text)
+    settle(resource(displayName="Search"), SecretReference.of(one), credential.text)
     assert ApiKey.objects.get(public_id=credential.public_id).name == "Search"
 
 
@@ -73,8 +73,8 @@ def test_a_rotated_key_ends_at_once_or_after_its_overlap() -> None:
     one = resource()
     first = made(one)
     turned = resource(secret={"name": "app", "rotate": "november"})
-    assert is_due(turned, Place.of(turned), first.text, {key_secrets.ROTATED: ""})
-    assert not is_due(turned, Place.of(turned), first.text, {key_secrets.ROTATED: "november"})
+    assert is_due(turned, SecretReference.of(turned), first.text, {key_secrets.ROTATED: ""})
+    assert not is_due(turned, SecretReference.of(turned), first.text, {key_secrets.ROTATED: "november"})
     second = made(turned)
     assert ApiKey.objects.get(public_id=first.public_id).revoked_at is not None
     slow = resource(secret={"name": "app", "overlapSeconds": 600})
@@ -89,14 +89,14 @@ def test_a_rotated_key_ends_at_once_or_after_its_overlap() -> None:
 def test_a_key_is_rotated_by_itself_when_it_is_old() -> None:
     one = resource(secret={"name": "app", "rotateEverySeconds": 3600})
     credential = made(one)
-    assert not is_due(one, Place.of(one), credential.text, {})
+    assert not is_due(one, SecretReference.of(one), credential.text, {})
     row = ApiKey.objects.get(public_id=credential.public_id)
     ApiKey.objects.filter(pk=row.pk).update(created_at=row.created_at.replace(year=row.created_at.year - 1))
-    assert is_due(one, Place.of(one), credential.text, {})
+    assert is_due(one, SecretReference.of(one), credential.text, {})
 
 
 def test_what_is_no_key_of_ours_is_not_overwritten() -> None:
-    place = Place.of(resource())
+    place = SecretReference.of(resource())
     for text in ("sk-of-somebody-else", "qma-" + keys.make().text[3:], "\xff"):
         with pytest.raises(KeyFault, match="is no key of ours"):
             place.value(in_a_secret(text))
@@ -108,11 +108,11 @@ def test_a_key_of_somebody_else_is_not_taken_over() -> None:
     )
     one = resource(limits={"concurrency": 1000})
     with pytest.raises(KeyFault, match="was not made for this resource"):
-        settle(one, Place.of(one), issued.credential.text)
-    other = Wanted("ApiKey", "other", "app", "uid-2", resource().spec)
+        settle(one, SecretReference.of(one), issued.credential.text)
+    other = CustomResource("ApiKey", "other", "app", "uid-2", resource().spec)
     mine = made(resource())
     with pytest.raises(KeyFault, match="was not made for this resource"):
-        settle(other, Place.of(other), mine.text)
+        settle(other, SecretReference.of(other), mine.text)
 
 
 def test_a_revoked_key_stays_revoked_and_says_what_to_do() -> None:
@@ -120,16 +120,16 @@ def test_a_revoked_key_stays_revoked_and_says_what_to_do() -> None:
     credential = made(one)
     services.revoke_key(actor=Actor("adam", "api"), key=ApiKey.objects.get(public_id=credential.public_id))
     with pytest.raises(KeyFault, match="was revoked; remove its value"):
-        settle(one, Place.of(one), credential.text)
+        settle(one, SecretReference.of(one), credential.text)
 
 
 def test_what_it_should_open_has_to_be_there() -> None:
     one = resource(entitlementRef={"name": "nothing"})
     with pytest.raises(KeyFault, match="there is no entitlement 'nothing'"):
-        settle(one, Place.of(one), keys.make().text)
+        settle(one, SecretReference.of(one), keys.make().text)
     neither = resource(entitlementRef=None)
     with pytest.raises(KeyFault, match="one entitlement or a project"):
-        settle(neither, Place.of(neither), keys.make().text)
+        settle(neither, SecretReference.of(neither), keys.make().text)
 
 
 def test_the_console_neither_rotates_it_nor_changes_what_its_resource_sets() -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from controlplane.kubernetes.replicas import Found, SourceError, backend_name, needs, of_pods, of_slices, source
+from controlplane.kubernetes.replicas import (
+    ClusterReplica,
+    SourceError,
+    backend_name,
+    of_pods,
+    of_slices,
+    source,
+    source_object,
+)
 from controlplane.scaling.drivers.kubernetes import COST, FIRST_TO_GO
 
 
@@ -82,7 +90,7 @@ def test_every_kind_leads_to_what_has_to_be_watched(
     found = source(spec, there)
     assert (found.labels, found.port) == (labels, port)
     assert found.slices is (spec.get("from", {}).get("kind") == "Service")
-    assert (needs(spec) is not None) is (there is not None)
+    assert (source_object(spec) is not None) is (there is not None)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +120,11 @@ def test_a_pod_counts_once_it_has_an_address_and_takes_work_while_it_is_ready() 
         pod("failed", "10.0.0.5", phase="Failed"),
     ]
     assert of_pods(pods, 8000) == [
-        Found("ready", "http://10.0.0.1:8000", True),
-        Found("starts", "http://10.0.0.2:8000", False),
-        Found("ends", "http://10.0.0.3:8000", False),
-        Found("chosen", "http://10.0.0.4:8000", False),
-        Found("six", "http://[fd00::1]:8000", True),
+        ClusterReplica("ready", "http://10.0.0.1:8000", True),
+        ClusterReplica("starts", "http://10.0.0.2:8000", False),
+        ClusterReplica("ends", "http://10.0.0.3:8000", False),
+        ClusterReplica("chosen", "http://10.0.0.4:8000", False),
+        ClusterReplica("six", "http://[fd00::1]:8000", True),
     ]
 
 
@@ -131,10 +139,10 @@ def test_an_endpoint_takes_work_while_it_is_ready_and_does_not_end() -> None:
         )
     ]
     assert of_slices(slices, None) == [
-        Found("vllm-0", "http://10.0.0.1:8000", True),
-        Found("at-10.0.0.2", "http://10.0.0.2:8000", True),
-        Found("at-10.0.0.3", "http://10.0.0.3:8000", False),
-        Found("at-10.0.0.4", "http://10.0.0.4:8000", False),
+        ClusterReplica("vllm-0", "http://10.0.0.1:8000", True),
+        ClusterReplica("at-10.0.0.2", "http://10.0.0.2:8000", True),
+        ClusterReplica("at-10.0.0.3", "http://10.0.0.3:8000", False),
+        ClusterReplica("at-10.0.0.4", "http://10.0.0.4:8000", False),
     ]
 
 
@@ -142,13 +150,17 @@ def test_an_endpoint_that_stands_in_two_slices_is_one_replica() -> None:
     there = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}, "targetRef": {"name": "vllm-0"}}
     away = there | {"conditions": {"ready": False}}
     both = [slice_of(there), slice_of(away)]
-    assert of_slices(both, None) == of_slices(both[::-1], None) == [Found("vllm-0", "http://10.0.0.1:8000", True)]
+    assert (
+        of_slices(both, None) == of_slices(both[::-1], None) == [ClusterReplica("vllm-0", "http://10.0.0.1:8000", True)]
+    )
 
 
 def test_endpoints_without_a_port_are_no_replicas() -> None:
     there = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
     assert of_slices([slice_of(there, port=None)], None) == []
-    assert of_slices([slice_of(there, port=None)], 9000) == [Found("at-10.0.0.1", "http://10.0.0.1:9000", True)]
+    assert of_slices([slice_of(there, port=None)], 9000) == [
+        ClusterReplica("at-10.0.0.1", "http://10.0.0.1:9000", True)
+    ]
 
 
 def test_a_backend_is_named_after_its_pod_as_far_as_a_name_goes() -> None:

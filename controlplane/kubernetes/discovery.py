@@ -19,8 +19,8 @@ import kopf
 
 from controlplane.kubernetes import catalog, replicas
 from controlplane.kubernetes.api import Api, connect
-from controlplane.kubernetes.catalog import Addition, Known, Wanted
-from controlplane.kubernetes.replicas import Found, Source, SourceError
+from controlplane.kubernetes.catalog import CatalogReplica, CustomResource, NewReplica
+from controlplane.kubernetes.replicas import ClusterReplica, Source, SourceError
 from scheduling.engines.client import EngineError, control_http
 from scheduling.engines.kinds import kind_of, make_client
 from tenants.engine_figures import filled
@@ -37,16 +37,16 @@ AT_A_TIME = 16
 
 
 @dataclass(slots=True)
-class Finder:
+class ReplicaDiscovery:
     """One TokenPool's. ``resource`` is replaced when it changes; runs until it is cancelled."""
 
-    resource: Wanted
+    resource: CustomResource
     changed: Callable[[], None]
     fault: str = ""
-    listed: list[Found] | None = None  # None: the cluster has not said yet
+    listed: list[ClusterReplica] | None = None  # None: the cluster has not said yet
     unfit: dict[str, str] = field(default_factory=dict)  # by URL: why it is not one of the pool's
-    _gone_since: dict[str, float] = field(default_factory=dict)  # by URL
-    _stir: asyncio.Event = field(default_factory=asyncio.Event)
+    _unlisted_since: dict[str, float] = field(default_factory=dict)  # by URL
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Finder:
         listed = self.listed or []
         return {"found": len(listed), "ready": sum(one.ready and one.url not in self.unfit for one in listed)}
 
-    def said(self) -> str:
+    def problem(self) -> str:
         """What is not as it should be; empty where all is."""
         if self.fault:
             return self.fault
@@ -70,7 +70,7 @@ class Finder:
     async def run(self, info: kopf.ConnectionInfo) -> None:
         async with connect(info) as api, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(api))
-            tasks.create_task(self._keep())
+            tasks.create_task(self._sync())
 
     # --- what the cluster has
 
@@ -79,20 +79,20 @@ class Finder:
         while True:
             try:
                 spec = self.spec
-                found = await self._source(api, spec)
+                source = await self._source(api, spec)
                 self.fault = ""
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if replicas.needs(spec) is None else SOURCE_S):
-                        await self._watch(api, found)
+                    async with asyncio.timeout(None if replicas.source_object(spec) is None else SOURCE_S):
+                        await self._watch(api, source)
             except SourceError as error:
-                self._set(str(error), None)
+                self._observe(str(error), None)
                 await asyncio.sleep(SOURCE_S / 5)
             except (httpx.HTTPError, ValueError, KeyError) as error:
-                self._set(f"the Kubernetes API: {error or type(error).__name__}"[:500], self.listed)
+                self._observe(f"the Kubernetes API: {error or type(error).__name__}"[:500], self.listed)
                 await asyncio.sleep(RETRY_S)
 
     async def _source(self, api: Api, spec: dict[str, Any]) -> Source:
-        needed = replicas.needs(spec)
+        needed = replicas.source_object(spec)
         if needed is None:
             return replicas.source(spec, None)
         versions, plural, name = needed
@@ -102,78 +102,78 @@ class Finder:
                 return replicas.source(spec, there)
         return replicas.source(spec, None)
 
-    async def _watch(self, api: Api, found: Source) -> None:
+    async def _watch(self, api: Api, source: Source) -> None:
         inside = f"namespaces/{self.resource.namespace}"
 
-        def told(objects: dict[str, dict[str, Any]]) -> None:
-            read = replicas.of_slices if found.slices else replicas.of_pods
-            self._set("", read(objects.values(), found.port))
+        def on_change(objects: dict[str, dict[str, Any]]) -> None:
+            read = replicas.of_slices if source.slices else replicas.of_pods
+            self._observe("", read(objects.values(), source.port))
 
-        if not found.slices:
-            return await api.watch(f"/api/v1/{inside}/pods", found.labels, told)
+        if not source.slices:
+            return await api.watch(f"/api/v1/{inside}/pods", source.labels, on_change)
         for version in replicas.SLICES:
             try:
-                return await api.watch(f"/apis/{version}/{inside}/endpointslices", found.labels, told)
+                return await api.watch(f"/apis/{version}/{inside}/endpointslices", source.labels, on_change)
             except httpx.HTTPStatusError as error:
                 if error.response.status_code != 404 or version == replicas.SLICES[-1]:
                     raise
         return None
 
-    def _set(self, fault: str, listed: list[Found] | None) -> None:
+    def _observe(self, fault: str, listed: list[ClusterReplica] | None) -> None:
         if (fault, listed) != (self.fault, self.listed):
             self.fault, self.listed = fault, listed if listed is not None else self.listed
-            self._stir.set()
+            self._changed.set()
             self.changed()
 
     # --- what the catalog has
 
-    async def _keep(self) -> None:
+    async def _sync(self) -> None:
         while True:
             settled = False
             try:
                 if self.listed is not None:
-                    settled = await self._round(self.listed)
+                    settled = await self._reconcile(self.listed)
             except Exception as error:
                 log.warning("replicas of %s: %s: %s", self.resource.where, type(error).__name__, error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLED_S if settled else LOOK_S):
-                    await self._stir.wait()
-            self._stir.clear()
+                    await self._changed.wait()
+            self._changed.clear()
 
-    async def _round(self, listed: list[Found]) -> bool:
+    async def _reconcile(self, listed: list[ClusterReplica]) -> bool:
         """Whether nothing is left to do until something changes."""
-        known = await asyncio.to_thread(catalog.known_replicas, self.resource)
-        if known is None:
+        recorded = await asyncio.to_thread(catalog.catalog_replicas, self.resource)
+        if recorded is None:
             return False
-        pool, there = known
+        pool, there = recorded
         urls = {one.url for one in there}
         new = [one for one in listed if one.ready and one.url not in urls]
         unfit: dict[str, str] = {}
-        add: list[Addition] = []
+        add: list[NewReplica] = []
         for one, seen in zip(new, await self._look(pool, new), strict=True):
             if isinstance(seen, str):
                 unfit[one.url] = seen
             else:
-                add.append(Addition(one.name, one.url, seen))
+                add.append(NewReplica(one.name, one.url, seen))
         ready = {one.url for one in listed if one.ready}
-        gone = await self._gone(pool, [one for one in there if one.url not in {found.url for found in listed}])
+        gone = await self._gone(pool, [one for one in there if one.url not in {replica.url for replica in listed}])
         staying = [one for one in there if one.backend not in gone]
-        drain = [one.backend for one in staying if one.url not in ready and not one.held]
-        resume = [one.backend for one in staying if one.url in ready and one.held]
+        drain = [one.backend for one in staying if one.url not in ready and not one.drained_here]
+        resume = [one.backend for one in staying if one.url in ready and one.drained_here]
         if add or drain or resume or gone:
             unfit |= await asyncio.to_thread(
-                catalog.keep_replicas, self.resource, add=add, drain=drain, resume=resume, remove=gone
+                catalog.update_replicas, self.resource, add=add, drain=drain, resume=resume, remove=gone
             )
         if unfit != self.unfit or add or drain or resume or gone:
             self.unfit = unfit
             self.changed()
         return not unfit and len(staying) == len({one.url for one in listed} & urls)
 
-    async def _look(self, pool: Pool, new: list[Found]) -> list[dict[str, int] | str]:
+    async def _look(self, pool: Pool, new: list[ClusterReplica]) -> list[dict[str, int] | str]:
         """What engines say of themselves, or why they are not taken."""
         turns = asyncio.Semaphore(AT_A_TIME)
 
-        async def look(one: Found) -> dict[str, int] | str:
+        async def look(one: ClusterReplica) -> dict[str, int] | str:
             async with turns:
                 wrong = await self._wrong_model(pool, one.url)
                 return wrong or await asyncio.to_thread(self._figures, pool, one)
@@ -191,19 +191,19 @@ class Finder:
             return ""
         return f"it serves {', '.join(served[:5])!r}, not {model!r}: check the selector, or upstreamModel"[:300]
 
-    def _figures(self, pool: Pool, one: Found) -> dict[str, int] | str:
+    def _figures(self, pool: Pool, one: ClusterReplica) -> dict[str, int] | str:
         given = {"slots": self.spec.get("slots") or one.slots, "kv_tokens": self.spec.get("kvTokens")}
-        found = filled({"pool": pool.slug, "url": one.url} | given, ENGINE_S)
-        figures = {name: found[name] for name in given if found.get(name)}
+        row = filled({"pool": pool.slug, "url": one.url} | given, ENGINE_S)
+        figures = {name: row[name] for name in given if row.get(name)}
         lacking = [name for name in given if name not in figures]
         if lacking and kind_of(pool.engine).reports:
             return f"it does not say its {' and '.join(lacking)} yet; spec.replicas can say it"
         return figures
 
-    async def _gone(self, pool: Pool, unlisted: list[Known]) -> list[str]:
+    async def _gone(self, pool: Pool, unlisted: list[CatalogReplica]) -> list[str]:
         """Backends of those that are listed no more, and do not answer or have had their time."""
         now = asyncio.get_running_loop().time()
-        self._gone_since = {one.url: self._gone_since.get(one.url, now) for one in unlisted}
+        self._unlisted_since = {one.url: self._unlisted_since.get(one.url, now) for one in unlisted}
         if not unlisted:
             return []
         async with control_http() as http:
@@ -212,5 +212,5 @@ class Finder:
         return [
             one.backend
             for one, answer in zip(unlisted, answers, strict=True)
-            if not answer or now - self._gone_since[one.url] > pool.drain_limit_s
+            if not answer or now - self._unlisted_since[one.url] > pool.drain_limit_s
         ]

@@ -1,0 +1,95 @@
+"""Lease pods that the scheduler refused, once there is room for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controlplane.kubernetes import leases
+from controlplane.kubernetes.leases import Reservation, fitting_now
+from scheduling.core.capacity import Amounts
+
+OFFERED = Amounts(16, 100_000, 0.0)
+
+
+def lease(name: str, slots: int, state: str, *, at: int = 0, service_class: str = "guaranteed") -> dict[str, Any]:
+    """As the cluster has it: bound, refused, new (not looked at yet), nominated (room is being made) or going."""
+    reservation = Reservation(name, "llama", service_class, Amounts(slots, 0.0, 0.0), "")
+    pod = leases.pod("default", reservation, f"uid-{name}", "default", OFFERED)
+    pod["metadata"] |= {"uid": name, "creationTimestamp": f"2026-11-23T12:00:{at:02}Z"}
+    pod["spec"]["priority"] = leases.PRIORITIES[service_class]
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient slots"}
+    match state:
+        case "bound":
+            pod["spec"]["nodeName"] = "quartermaster.default.llama"
+        case "refused":
+            pod["status"] = {"conditions": [refused]}
+        case "nominated":
+            pod["status"] = {"conditions": [refused], "nominatedNodeName": "quartermaster.default.llama"}
+        case "going":
+            pod["spec"]["nodeName"] = "quartermaster.default.llama"
+            pod["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
+    return pod
+
+
+def names(*pods: dict[str, Any]) -> list[str]:
+    return [pod["metadata"]["uid"] for pod in fitting_now(OFFERED, pods)]
+
+
+def test_one_that_was_refused_fits_once_the_room_is_free() -> None:
+    assert names(lease("first", 10, "bound"), lease("second", 10, "refused")) == []
+    assert names(lease("first", 6, "bound"), lease("second", 10, "refused")) == ["second"]
+
+
+@pytest.mark.parametrize("state", ["new", "nominated", "going"])
+def test_room_that_another_is_about_to_take_or_still_has_is_not_free(state: str) -> None:
+    assert names(lease("first", 10, state), lease("second", 10, "refused")) == []
+
+
+@pytest.mark.parametrize("state", ["bound", "new", "nominated", "going"])
+def test_only_what_was_refused_is_made_anew(state: str) -> None:
+    assert names(lease("first", 4, state)) == []
+
+
+def test_room_goes_to_the_higher_class_and_then_to_who_came_first() -> None:
+    late = lease("late", 10, "refused", at=2)
+    early = lease("early", 10, "refused", at=1)
+    spot = lease("spot", 10, "refused", at=0, service_class="spot")
+    assert names(spot, late, early) == ["early"]
+    small = lease("small", 6, "refused", at=3, service_class="spot")
+    assert names(spot, late, early, small) == ["early", "small"]
+
+
+def test_a_share_of_something_that_is_not_offered_fits_nowhere() -> None:
+    pod = lease("second", 10, "refused")
+    pod["spec"]["containers"][0]["resources"]["requests"]["quartermaster.dev/gpus"] = "1"
+    assert names(pod) == []
+
+
+def test_what_a_cluster_adds_to_a_lease_pod_is_no_reason_to_make_it_anew() -> None:
+    """Defaults of a LimitRange and a container beside it, as a mesh puts one."""
+    wanted, there = lease("first", 4, "new"), lease("first", 4, "new")
+    [container] = there["spec"]["containers"]
+    container["resources"]["requests"] |= {"cpu": "100m", "ephemeral-storage": "1Gi"}
+    there["spec"]["containers"] = [{"name": "mesh", "resources": {"requests": {"cpu": "10m"}}}, container]
+    assert leases.same_share(there, wanted)
+    container["resources"]["requests"]["quartermaster.dev/slots"] = "5"
+    assert not leases.same_share(there, wanted)
+
+
+def test_a_lease_pod_asks_for_no_cpu_and_fits_the_strictest_namespace() -> None:
+    """A LimitRange gives a default only to who says nothing; the level ``restricted`` wants the rest."""
+    pod = lease("first", 4, "new")
+    [container] = pod["spec"]["containers"]
+    requests = container["resources"]["requests"]
+    assert {name: requests[name] for name in ("cpu", "memory", "ephemeral-storage")} == leases.NOTHING
+    assert set(leases.NOTHING.values()) == {"0"}
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_a_lease_that_is_not_there_says_why() -> None:
+    assert leases.verdict(None) == ("pending", "its lease pod is not there yet")
+    assert leases.verdict(None, "exceeded quota") == ("pending", "the API server refuses its lease pod: exceeded quota")

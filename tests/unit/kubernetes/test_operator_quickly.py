@@ -1,0 +1,301 @@
+"""The operator against an API that conflicts, forgets, refuses, fails or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from controlplane.kubernetes import api as calls
+from controlplane.kubernetes import capacity, leases
+from tenants import keys
+from tenants.models import ApiKey, Entitlement, Tenant
+from tests.support.kubernetes_fake import FakeApi, fake_api, operating, to, until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+
+NO_RIGHT = 'nodes "x" is forbidden: User "system:serviceaccount:llm:operator" cannot get resource "nodes"'
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with fake_api() as made:
+        yield made
+
+
+def share(tenant: str, slots: int = 4) -> dict[str, Any]:
+    return {
+        "tenantRef": {"name": tenant}, "poolRef": {"name": "llama"}, "qos": {"tier": "gold"},
+        "resources": {"concurrency": slots},
+    }  # fmt: skip
+
+
+async def contract(api: FakeApi) -> None:
+    """A pool with sixteen slots, a tier and a tenant."""
+    await api.make("Slo", "quick", {"ttftSeconds": 5.0, "tbtSeconds": 0.5})
+    await api.make("Tier", "gold", {"serviceClass": "guaranteed", "slo": "quick", "rank": 0, "weight": 10})
+    backend = {"name": "gpu-1", "url": "http://127.0.0.1:9", "slots": 16, "kvTokens": 100_000}
+    await api.make("TokenPool", "llama", {"model": "llama", "backends": [backend]})
+    await api.make("Tenant", "acme", {"description": "Tests."})
+
+
+def ready(api: FakeApi, kind: str, name: str, namespace: str = "default") -> bool:
+    """As the resource is now, not as it was before its last change."""
+    there = api.get(kind, name, namespace) or {}
+    seen = (there.get("status") or {}).get("observedGeneration") == there["metadata"]["generation"]
+    return bool(seen and api.condition(kind, name, namespace=namespace).get("status") == "True")
+
+
+async def row(model: Any, slug: str) -> Any:
+    return await asyncio.to_thread(model.objects.filter(slug=slug).first)
+
+
+# --- what is there
+
+
+async def test_a_resource_becomes_a_row_that_follows_it_and_goes_with_it(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await api.make("Tenant", "acme", {"description": "first"})
+        await until(lambda: ready(api, "Tenant", "acme"))
+        assert (await row(Tenant, "acme")).description == "first"
+        await api.change("Tenant", "acme", {"description": "second"})
+        await until(lambda: ready(api, "Tenant", "acme"))
+        assert (await row(Tenant, "acme")).description == "second"
+        await api.delete("Tenant", "acme")
+        await until(lambda: api.get("Tenant", "acme") is None)
+        assert await row(Tenant, "acme") is None
+
+
+async def test_a_change_made_behind_its_back_is_undone_and_nothing_is_deleted(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await api.make("Tenant", "acme", {"description": "ours"})
+        await until(lambda: ready(api, "Tenant", "acme"))
+        await asyncio.to_thread(Tenant.objects.create, slug="globex")
+        await asyncio.to_thread(Tenant.objects.filter(slug="acme").update, description="somebody's")
+        async with asyncio.timeout(30):
+            while (await row(Tenant, "acme")).description != "ours":
+                await asyncio.sleep(0.01)
+        assert await row(Tenant, "globex") is not None
+
+
+async def test_a_lease_is_bound_when_the_scheduler_binds_its_pod(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        pod = await until(lambda: api.get("v1/pods", "lease-search"))
+        assert pod["spec"]["containers"][0]["resources"]["requests"]["quartermaster.dev/slots"] == "4"
+        node = api.get("v1/nodes", leases.node_name("default", "llama"), None)
+        assert node is not None
+        assert node["status"]["allocatable"]["quartermaster.dev/slots"] == "16"
+        await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "False")
+        await api.bind("lease-search")
+        await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "True")
+
+
+# --- conflicts
+
+
+async def test_a_secret_that_another_made_at_the_same_moment_is_taken_as_it_is(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credential = keys.make()
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        await until(lambda: ready(api, "TokenEntitlement", "search"))
+        with api.answering(to("POST", "secrets"), 409):
+            await api.make("ApiKey", "app", {"entitlementRef": {"name": "search"}, "secret": {"name": "app"}})
+            await until(lambda: "another one made the Secret" in api.condition("ApiKey", "app").get("message", ""))
+            assert await asyncio.to_thread(ApiKey.objects.count) == 0
+        value = base64.b64encode(credential.text.encode()).decode()
+        await api._call(
+            "POST", "/api/v1/namespaces/default/secrets", {"metadata": {"name": "app"}, "data": {"api-key": value}}
+        )
+        await until(lambda: ready(api, "ApiKey", "app"))
+        made = await asyncio.to_thread(lambda: [one.public_id for one in ApiKey.objects.all()])
+        assert made == [credential.public_id]
+
+
+async def test_a_lease_that_was_bound_while_it_was_to_be_made_anew_stays(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme", 4))
+        first = await until(lambda: api.get("v1/pods", "lease-search"))
+        with api.answering(to("DELETE", "pods"), 409):
+            await api.change("TokenEntitlement", "search", share("acme", 8))
+            await until(lambda: api.calls(to("DELETE", "pods")) >= 2)
+            assert api.get("v1/pods", "lease-search")["metadata"]["uid"] == first["metadata"]["uid"]
+            assert (await row(Entitlement, "search")).concurrency == 8
+        await until(
+            lambda: (api.get("v1/pods", "lease-search") or first)["metadata"]["uid"] != first["metadata"]["uid"]
+        )
+
+
+# --- 410
+
+
+async def test_what_a_watch_that_is_too_old_did_not_tell_is_listed_again(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await api.make("Tenant", "acme", {"description": "first"})
+        await until(lambda: ready(api, "Tenant", "acme"))
+        api.change_unseen("Tenant", "acme", {"description": "second"})
+        await api.expire_watches("Tenant")
+        await until(lambda: ready(api, "Tenant", "acme"))
+        assert (await row(Tenant, "acme")).description == "second"
+
+
+async def test_a_watch_of_replicas_ends_with_410_and_what_was_told_last_stands(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[set[str]] = []
+    path = "/api/v1/namespaces/default/pods"
+    await api._call("POST", path, {"metadata": {"name": "vllm-0", "labels": {"app": "vllm"}}})
+    async with httpx.AsyncClient(base_url=str(api.url)) as http:
+        client = calls.Api(http)
+
+        def tell(objects: dict[str, dict[str, Any]]) -> None:
+            told.append({one["metadata"]["name"] for one in objects.values()})
+
+        watching = asyncio.create_task(client.watch(path, "app=vllm", tell))
+        await until(lambda: told)
+        await api._call("POST", path, {"metadata": {"name": "vllm-1", "labels": {"app": "vllm"}}})
+        await until(lambda: told[-1] == {"vllm-0", "vllm-1"})
+        await api.expire_watches("v1/pods")
+        await asyncio.wait_for(watching, 30)
+        assert told[-1] == {"vllm-0", "vllm-1"}
+        too_old = api.answering(lambda request: request.params.get("watch") == "true", 410, "too old")
+        with too_old, pytest.raises(httpx.HTTPStatusError, match="410 "):
+            await client.watch(path, "app=vllm", tell)
+
+
+# --- refusals
+
+
+async def test_without_a_right_to_nodes_resources_say_so_and_all_others_go_on(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "HEARTBEAT_S", 0.3)
+    async with operating(api, tmp_path, monkeypatch):
+        with api.answering(to("GET", "nodes"), 403, NO_RIGHT):
+            await contract(api)
+            await until(lambda: api.condition("TokenPool", "llama", "Offered").get("status") == "False")
+            said = api.condition("TokenPool", "llama", "Offered")["message"]
+            assert said == f"the API server refuses its node: {NO_RIGHT}"
+            assert api.get("TokenPool", "llama")["status"]["reason"] == said
+            await until(lambda: ready(api, "Tenant", "acme"))
+        await until(lambda: api.condition("TokenPool", "llama", "Offered").get("status") == "True")
+        assert api.get("TokenPool", "llama")["status"].get("reason") is None
+
+
+async def test_a_namespace_that_takes_no_lease_pod_holds_up_nobody_else(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota of pods, or a policy: its entitlement says what the API server said."""
+    monkeypatch.setattr(capacity, "REFUSED_AGAIN_S", 0.5)
+    quota = 'pods "lease-search" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=9, limited: pods=9'
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        with api.answering(to("POST", "pods", "full"), 403, quota):
+            await api.make("TokenEntitlement", "search", share("acme"), "full")
+            await until(
+                lambda: quota in api.condition("TokenEntitlement", "search", "Bound", "full").get("message", "")
+            )
+            await api.make("TokenEntitlement", "batch", share("acme"))
+            await until(lambda: api.get("v1/pods", "lease-batch"))
+            await api.bind("lease-batch")
+            await until(lambda: api.condition("TokenEntitlement", "batch", "Bound").get("status") == "True")
+        await until(lambda: api.get("v1/pods", "lease-search", "full"))
+
+
+async def test_what_was_refused_is_not_asked_for_again_at_once(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        with api.answering(to("POST", "pods"), 403, "exceeded quota"):
+            await api.make("TokenEntitlement", "search", share("acme"))
+            await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("message"))
+            for n in range(5):  # rounds of the operator
+                await api.change("Tenant", "acme", {"description": f"change {n}"})
+                await until(lambda: ready(api, "Tenant", "acme"))
+            assert api.calls(to("POST", "pods")) == 1
+            await api.change("TokenEntitlement", "search", share("acme", 8))  # another share is another question
+            await until(lambda: api.calls(to("POST", "pods")) == 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "says"),
+    [
+        (403, 'secrets "app" is forbidden: User "x" cannot get resource "secrets"', "operator.secrets.namespaces"),
+        (403, 'secrets "app" is forbidden: exceeded quota: secrets', "its Secret cannot be written: secrets"),
+        (500, "", "its Secret cannot be written: "),
+    ],
+)
+async def test_a_secret_that_cannot_be_written_holds_up_no_other_key(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, message: str, says: str
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        spec = {"entitlementRef": {"name": "search"}, "secret": {"name": "app"}}
+        with api.answering(to("GET", "secrets", "closed"), status, message):
+            await api.make("ApiKey", "shut", spec, "closed")
+            await api.make("ApiKey", "open", spec)
+            await until(lambda: says in api.condition("ApiKey", "shut", namespace="closed").get("message", ""))
+            await until(lambda: ready(api, "ApiKey", "open"))
+        await until(lambda: ready(api, "ApiKey", "shut", "closed"))
+
+
+# --- failures and silence
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_status_that_could_not_be_written_is_written_later(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await api.make("Tenant", "acme", {"description": "first"})
+        await until(lambda: ready(api, "Tenant", "acme"))
+        failing = to("PATCH", "tenants", subresource="status")
+        with api.answering(failing, status):
+            await api.change("Tenant", "acme", {"description": "second"})
+            before = api.calls(failing)
+            await until(lambda: api.calls(failing) >= before + 2)
+            assert (await row(Tenant, "acme")).description == "second", "the catalog does not wait for the API"
+            assert not ready(api, "Tenant", "acme")
+        await until(lambda: ready(api, "Tenant", "acme"))
+
+
+async def test_a_server_that_does_not_answer_is_asked_again_and_nothing_is_lost(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(capacity, "HEARTBEAT_S", 0.3)
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await until(lambda: ready(api, "TokenPool", "llama"))
+        with api.silent(to("GET", "nodes")):
+            before = api.calls(to("GET", "nodes"))
+            await api.make("TokenEntitlement", "search", share("acme"))
+            await api.change("Tenant", "acme", {"description": "second"})
+            await until(lambda: api.calls(to("GET", "nodes")) > before)
+            await until(lambda: ready(api, "Tenant", "acme") and api.get("v1/pods", "lease-search"))
+            assert (await row(Tenant, "acme")).description == "second"
+        await api.bind("lease-search")
+        await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "True")
