@@ -1,8 +1,9 @@
 """Runs the lines of all open batches that nobody else works on, for a while. One process of a deployment does so.
 
-Only as many lines run as there is idle capacity: each is admitted on arrival or refused, atomically with everybody
-else's requests, and none waits in the pool's queue. So how many may run is found by trying: one more with each that
-completes; after a refusal, or when one was evicted, no more than run now, and the next attempt a moment later.
+Only as many lines run as there is idle capacity, and beside people fewer (:mod:`controlplane.batches.room`): each is
+admitted on arrival or refused, atomically with everybody else's requests, and none waits in the pool's queue. So how
+many may run is found by trying: one more with each that completes; after a refusal, or when one was evicted, no more
+than run now, and the next attempt a moment later.
 
 A line's result is written with the claim under which it ran (:mod:`controlplane.batches.services`). Whatever is killed:
 lines without a result run again.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import IO, Any
@@ -25,6 +26,7 @@ from controlplane.batches import services, wire
 from controlplane.batches.gateway import LineAnswer, SurplusGateway
 from controlplane.batches.lines import Line, read
 from controlplane.batches.models import Status
+from controlplane.batches.room import PoolRoom, Room
 from controlplane.batches.services import Outcome, Work
 from scheduling.core.outcomes import Reason
 
@@ -59,8 +61,12 @@ PAUSES: Pauses = {
 
 
 class _Usage(msgspec.Struct):
+    """As chats, completions and embeddings say it, and as responses do."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class _Answer(msgspec.Struct):
@@ -111,8 +117,10 @@ class Pace:
 class BatchRun:
     """One batch while this process holds its lease."""
 
-    def __init__(self, work: Work, gateway: SurplusGateway, pace: Pace, ending: Callable[[], bool]) -> None:
+    def __init__(self, work: Work, gateway: SurplusGateway, pace: Pace, room: Room, ending: Callable[[], bool]) -> None:
         self.work = work
+        self._room = room
+        self._counted: set[tuple[str, str]] = set()  # pools and accounts that lines of this batch run on
         self._gateway = gateway
         self._pace = pace
         self._ending = ending  # whether no line is to be started any more
@@ -121,7 +129,7 @@ class BatchRun:
         self._unstored: list[Outcome] = []
         self._unstored_bytes = 0
         self._storing = False
-        self._running: dict[asyncio.Task[LineAnswer], tuple[Line, float]] = {}
+        self._running: dict[asyncio.Task[LineAnswer], tuple[Line, PoolRoom, float]] = {}
         self._changed = asyncio.Event()
         self._due = asyncio.Event()  # results are to be written before their time
         self._file: IO[bytes] | None = None
@@ -132,6 +140,7 @@ class BatchRun:
     async def run(self) -> None:
         """Until the batch has ended, its lease is another's, or no line is to be started any more."""
         keeping = asyncio.create_task(self._keep())
+        self._room_of(self.work.model)  # it is looked who is there before the first line runs
         try:
             if self._status == Status.VALIDATING:
                 models = self._gateway.models(self.work.key_id) | {self.work.model}
@@ -151,6 +160,8 @@ class BatchRun:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
+            for pool, account in self._counted:
+                self._room.of(pool).accounts -= Counter([account])
             if self._file is not None:
                 self._file.close()
 
@@ -162,9 +173,7 @@ class BatchRun:
         except OSError:
             self._problem = {"code": "missing_file", "line": None, "message": "The input file cannot be read."}
             return Status.CANCELLED
-        self._lines = (
-            line for line in read(self._file, self._gateway.config.max_body_bytes) if line.number not in done
-        )
+        self._lines = read(self._file, self._gateway.config.max_body_bytes, without=done)
         ends_as = ""
         while self._status == Status.IN_PROGRESS and not self._ending() and self._problem is None:
             if time.time() >= self.work.expires_at.timestamp():
@@ -210,14 +219,21 @@ class BatchRun:
 
     # --- lines
 
+    def _room_of(self, model: str) -> PoolRoom:
+        """The room of the pool that serves a line, whose account is looked for there from now on."""
+        pool, account = self._gateway.runs_on(self.work.key_id, model)
+        room = self._room.of(pool)
+        if (pool, account) not in self._counted:
+            self._counted.add((pool, account))
+            room.accounts[account] += 1
+        return room
+
     def _start_one(self) -> bool:
         loop = asyncio.get_running_loop()
-        if (
-            not self._pending
-            or len(self._unstored) >= MOST_UNSTORED
-            or not self._gateway.ready
-            or not self._pace.may_start(loop.time())
-        ):
+        if not self._pending or len(self._unstored) >= MOST_UNSTORED or not self._gateway.ready:
+            return False
+        room = self._room_of(self._pending[0].model)
+        if not room.may_start(loop.time()) or not self._pace.may_start(loop.time()):
             return False
         line = self._pending.popleft()
         line.runs += 1
@@ -225,13 +241,15 @@ class BatchRun:
         task = asyncio.create_task(
             self._gateway.run_line(self.work.key_id, self.work.endpoint, line.body, request_id), name=request_id
         )
-        self._running[task] = line, loop.time()
+        self._running[task] = line, room, loop.time()
         self._pace.running += 1
+        room.running += 1
         task.add_done_callback(self._ended)
         return True
 
     def _ended(self, task: asyncio.Task[LineAnswer]) -> None:
-        line, began = self._running.pop(task)
+        line, room, began = self._running.pop(task)
+        room.running -= 1
         now = asyncio.get_running_loop().time()
         self._changed.set()
         if task.cancelled():
@@ -256,9 +274,9 @@ class BatchRun:
         if answer.waits or (answer.may_pass and line.tries < TRIES):
             self._pending.appendleft(line)
             return
-        self._keep_outcome(self._outcome(line, answer, task.get_name()))
+        self._keep_outcome(self._outcome(line, room, answer, task.get_name()))
 
-    def _outcome(self, line: Line, answer: LineAnswer, request_id: str) -> Outcome:
+    def _outcome(self, line: Line, room: PoolRoom, answer: LineAnswer, request_id: str) -> Outcome:
         ok = answer.status == 200
         if not answer.body:
             text = wire.unanswered_line(request_id, line.custom_id, answer.reason.value, "This request was ended.")
@@ -270,7 +288,9 @@ class BatchRun:
         text = wire.answered_line(request_id, line.custom_id, answer.status, answer.body)
         if usage is None:
             return Outcome(line.number, ok, text)
-        return Outcome(line.number, ok, text, usage.prompt_tokens, usage.completion_tokens)
+        prompt, output = usage.prompt_tokens or usage.input_tokens, usage.completion_tokens or usage.output_tokens
+        room.learn(prompt, output)
+        return Outcome(line.number, ok, text, prompt, output)
 
     # --- results
 
@@ -310,10 +330,11 @@ class Executor:
     """Works on open batches for a while."""
 
     def __init__(
-        self, gateway: SurplusGateway, holder: str, *, most_running: int, stopping: Callable[[], bool],
+        self, gateway: SurplusGateway, holder: str, room: Room, *, most_running: int, stopping: Callable[[], bool],
         budget_s: float = BUDGET_S,
     ) -> None:  # fmt: skip
         self._gateway = gateway
+        self._room = room
         self._holder = holder
         self._most = most_running
         self._stopping = stopping
@@ -327,6 +348,8 @@ class Executor:
         loop = asyncio.get_running_loop()
         self._began = loop.time()
         look_at = 0.0
+        self._room.begin()
+        watching = asyncio.create_task(self._room.watch(self._gateway.store_of))
         try:
             while True:
                 if not self._over() and loop.time() >= look_at:
@@ -345,9 +368,9 @@ class Executor:
                     await asyncio.wait(self._runs, timeout=STOP_S)
                     return
         finally:
-            for task in self._runs:
+            for task in (watching, *self._runs):
                 task.cancel()
-            await asyncio.gather(*self._runs, return_exceptions=True)
+            await asyncio.gather(watching, *self._runs, return_exceptions=True)
             await self._release([run.work for run in self._runs.values()])
 
     def _over(self) -> bool:
@@ -361,7 +384,7 @@ class Executor:
     async def _claim(self) -> None:
         for work in await asyncio.to_thread(services.claim, self._holder):
             pace = self._paces.setdefault(work.entitlement, Pace(self._most))
-            run = BatchRun(work, self._gateway, pace, self._over)
+            run = BatchRun(work, self._gateway, pace, self._room, self._over)
             self._runs[asyncio.create_task(run.run(), name=work.public_id)] = run
 
     async def _release(self, works: list[Work]) -> None:

@@ -8,19 +8,21 @@ of room is no end of a line, so it leaves no ledger row.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduling.catalog import CatalogCache
-from scheduling.core.batch_account import surplus_of
+from scheduling.core.batch_account import account_of, surplus_of
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
-from scheduling.core.types import Catalog
+from scheduling.core.types import Catalog, PoolSpec
 from scheduling.gateway.app import NEW_KEY_WAIT_S, GatewayApp
 from scheduling.gateway.auth import Access
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.guard import Message
+from scheduling.state.store import PoolStore
 
 # Refusals after which a line waits: it may run later, and has not been an attempt.
 WAITS = frozenset(
@@ -30,6 +32,7 @@ AGAIN = frozenset(
     {Reason.EVICTED, Reason.LEASE_LOST, Reason.GATEWAY_LOST, Reason.CLIENT_LEFT}
 )  # it ran, and runs again
 LIMITS = frozenset({Reason.KEY_LIMIT.value, Reason.USER_LIMIT.value})
+Kept = Callable[[str], Collection[str]]
 LARGEST_ANSWER = 8 * 1024 * 1024  # bytes: results are held until they are stored
 
 
@@ -74,9 +77,13 @@ class LineAnswer:
 class SurplusGateway(GatewayApp):
     """The gateway of a process that works on batches."""
 
-    def __init__(self, config: GatewayConfig, catalog: CatalogCache, redis_url: str) -> None:
+    def __init__(
+        self, config: GatewayConfig, catalog: CatalogCache, redis_url: str, kept: Kept = lambda pool: ()
+    ) -> None:
+        """``kept``: the replicas of a pool that lines leave to people now."""
         config = replace(config, unrecorded=WAITS, max_answer_bytes=LARGEST_ANSWER, drain_s=0.0)
         self._surplus: dict[str, Access] = {}
+        self._kept = kept
         super().__init__(config, catalog, redis_url, Unmeasured())
 
     async def run_line(self, key_id: str, path: str, body: bytes, request_id: str) -> LineAnswer:
@@ -117,6 +124,16 @@ class SurplusGateway(GatewayApp):
         access = self._keyring.opened(key_id)
         return frozenset() if access is None else frozenset(access.cards())
 
+    def runs_on(self, key_id: str, model: str) -> tuple[str, str]:
+        """The pool of a key's model, and the account that its lines run on; empty where it opens nothing."""
+        access = self._keyring.opened(key_id)
+        asked = None if access is None else access.at(model)
+        return ("", "") if asked is None else (asked.pool.id, account_of(asked.entitlement.id))
+
+    def store_of(self, pool: str) -> PoolStore:
+        """The shared state of a pool."""
+        return self._store(pool)
+
     async def _access(self, authorization: bytes | None, now_s: float) -> Access:
         key_id = (authorization or b"").decode("ascii")
         if not self._keyring.holds(key_id, now_s):
@@ -136,6 +153,10 @@ class SurplusGateway(GatewayApp):
             account = surplus_of(asked.entitlement)
             spec = self._surplus[asked.door] = replace(asked, entitlement=account, reach=None)
         return spec
+
+    def _avoided(self, pool: PoolSpec) -> Collection[str]:
+        """What is kept for people. An adapter's lines go anywhere: it may be on no other replica."""
+        return () if pool.adapter else self._kept(pool.id)
 
     def _configured(self, catalog: Catalog) -> None:
         self._surplus.clear()

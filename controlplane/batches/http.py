@@ -28,6 +28,7 @@ from controlplane.env import Env
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.auth import Access
 from scheduling.gateway.conclusion import send_answer
+from scheduling.gateway.endpoints import not_served
 from scheduling.gateway.errors import Answer, Refusal
 from scheduling.gateway.guard import ClientGone, Head, check_size, read_body
 from scheduling.gateway.headers import JSON
@@ -105,7 +106,7 @@ class FileRoutes:
         elif kind == "batches" and action == "cancel":
             handlers = {"POST": lambda: self._cancel(call, access, ident, head)}
         else:
-            raise Problem("This path does not exist under /v1.", None, 404)
+            raise Problem(not_served(call.scope["path"]), None, 404)
         handler = handlers.get(method)
         if handler is None:
             allow = ", ".join(handlers)
@@ -310,7 +311,9 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
         raise Problem(f"purpose is {BATCH}: nothing else is done with files here.", "purpose")
     upload = files.get("file")
     if upload is None:
-        raise Problem("file is missing.", "file")
+        raise Problem("file is missing: send the lines in a field of this name.", "file")
+    if not upload.size:
+        raise Problem("The file is empty: a batch has at least one line.", "file")
     keep_s = None
     if form.get("expires_after[seconds]") is not None or form.get("expires_after[anchor]") is not None:
         text = str(form.get("expires_after[seconds]", ""))

@@ -9,6 +9,8 @@ from typing import IO, Any
 
 import msgspec
 
+from scheduling.gateway.explain import explained
+
 MAX_PROBLEMS = 100  # of a file; then it is read no further
 MAX_CUSTOM_ID = 512  # characters
 BLANK = b" \t\r\n"
@@ -37,6 +39,7 @@ class Line:
     number: int
     custom_id: str
     body: bytes
+    model: str = ""
     tries: int = 0  # that ended with a fault which may pass
     runs: int = 0  # in this claim
 
@@ -88,8 +91,11 @@ def _check_line(
 ) -> None:
     try:
         line = _line(data)
+    except msgspec.ValidationError as problem:
+        checked.add(number, "invalid_json_line", *explained(str(problem), _Line))
+        return
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        checked.add(number, "invalid_json_line", f"This line is not a request of a batch: {str(problem)[:200]}.")
+        checked.add(number, "invalid_json_line", f"This line is not valid JSON: {str(problem)[:200]}.")
         return
     if not 1 <= len(line.custom_id) <= MAX_CUSTOM_ID:
         checked.add(number, "invalid_custom_id", f"custom_id has 1 to {MAX_CUSTOM_ID} characters.", "custom_id")
@@ -104,8 +110,12 @@ def _check_line(
         checked.add(number, "mismatched_endpoint", f"url must be the batch's endpoint, {endpoint}.", "url")
     try:
         body = _body(line.body)
+    except msgspec.ValidationError as problem:
+        message, param = explained(str(problem), _Body)
+        checked.add(number, "invalid_body", f"body: {message}", f"body.{param}" if param else "body")
+        return
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        checked.add(number, "invalid_body", f"body is not a request: {str(problem)[:200]}.", "body")
+        checked.add(number, "invalid_body", f"body is not valid JSON: {str(problem)[:200]}.", "body")
         return
     if body.model not in models:
         checked.add(number, "model_not_found", "This model does not exist or the batch's key cannot use it.", "model")
@@ -113,10 +123,12 @@ def _check_line(
         checked.add(number, "invalid_body", "A line of a batch is not streamed: leave out stream.", "body.stream")
 
 
-def read(file: IO[bytes], most_bytes: int) -> Iterator[Line]:
-    """The requests of a file that was checked."""
+def read(file: IO[bytes], most_bytes: int, without: Collection[int] = ()) -> Iterator[Line]:
+    """The requests of a file that was checked, but for those of some lines."""
     for number, data in numbered(file, most_bytes):
         if data is None:
             return
+        if number in without:
+            continue
         line = _line(data)
-        yield Line(number, line.custom_id, bytes(line.body))
+        yield Line(number, line.custom_id, bytes(line.body), _body(line.body).model)

@@ -12,14 +12,19 @@ from celery.signals import worker_shutting_down
 from django.conf import settings
 
 from controlplane.batches import services
+from controlplane.batches.room import Room
+from scheduling.core.step_time import StepTime
 from scheduling.core.types import Catalog
 from telemetry.tasks import minutely
 from tenants import specs
+from tenants.connections import own_connection
+from tenants.models import Pool
 
 # A byte that the worker and its task processes share, made before the fork: the worker says in it that it stops. No
 # ``multiprocessing.Event``: who is killed while he asks one leaves its lock behind, and all others wait for ever.
 _stopping = mmap.mmap(-1, 1)
 _catalog: Catalog | None = None  # the last one that was read in this process
+_room: Room | None = None  # what is known of the pools: a task lasts for seconds
 
 
 @worker_shutting_down.connect
@@ -43,15 +48,27 @@ async def _work() -> None:
     from controlplane.gateway_config import gateway_config
     from scheduling.catalog import CatalogCache
 
+    global _room
     env = settings.ENV
-    gateway = SurplusGateway(gateway_config(env), CatalogCache(_load, specs.catalog_version), env.redis_url)
+    if _room is None:
+        _room = Room(_steps_of, env.batch_slowdown / 100)
+    gateway = SurplusGateway(gateway_config(env), CatalogCache(_load, specs.catalog_version), env.redis_url, _room.kept)
     await gateway.start()
     try:
         holder = f"batch-{secrets.token_hex(6)}"
-        await Executor(gateway, holder, most_running=env.batch_in_flight, stopping=_stops).run()
+        await Executor(gateway, holder, _room, most_running=env.batch_in_flight, stopping=_stops).run()
     finally:
         await gateway.drain(0)
         await gateway.stop()
+
+
+@own_connection
+def _steps_of(pool: str) -> list[StepTime]:
+    """How long steps of a pool's replicas take, as far as it was measured."""
+    from controlplane.tuning.replicas import latest, logged_steps, replicas_of
+
+    row = Pool.objects.filter(slug=pool).first()
+    return [] if row is None else [one.step_time for one in replicas_of(row, latest(pool), logged_steps(pool))]
 
 
 def _stops() -> bool:

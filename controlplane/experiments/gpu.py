@@ -25,7 +25,7 @@ from controlplane.lab.plot import Panel, Series, draw
 from scheduling.core.calibration import StepFit, fit_steps
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.step_time import StepTime
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import late_share, served
 from scheduling.tuning.traffic import Serving, Traffic
 
@@ -85,16 +85,16 @@ def key_of(mode: str, workload: str, rate: float) -> str:
     return f"{mode} {workload} {rate:g}/s"
 
 
-class Kept:
+class RunFile:
     """The file of a run. Raises ExperimentError where it is of another one."""
 
     def __init__(self, path: Path, setup: Setup) -> None:
         self._path = path
-        said = json.loads(json.dumps(asdict(setup)))
-        self.report: dict[str, Any] = {"experiment": NAME, "machine": machine(), "setup": said, "parts": {}}
+        plain = json.loads(json.dumps(asdict(setup)))
+        self.report: dict[str, Any] = {"experiment": NAME, "machine": machine(), "setup": plain, "parts": {}}
         if path.exists() and path.stat().st_size:
             before = json.loads(path.read_text(encoding="utf-8"))
-            if before.get("setup") != said:
+            if before.get("setup") != plain:
                 raise ExperimentError(f"{path} is of another setup; name another file, or repeat its options")
             self.report = before
 
@@ -112,7 +112,7 @@ class Kept:
 def run(home: Path, server: Server, setup: Setup, path: Path, minutes: float, note: Note) -> int:
     """Parts until the time would be over. Returns how many are left. Raises ExperimentError."""
     began, starts = time.monotonic(), START_S
-    kept = Kept(path, setup)
+    kept = RunFile(path, setup)
     left = [part for part in setup.parts() if key_of(part[0].name, *part[1:]) not in kept.parts]
     each = setup.seconds + DRAIN_S + PART_S
 

@@ -43,7 +43,7 @@ def tiers(promises: Promises) -> tuple[Tier, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Planned:
     """One request, before it is sent."""
 
     at_s: float
@@ -56,7 +56,7 @@ class Asked:
 class Answered:
     """What its client saw [s since the run began]."""
 
-    asked: Asked
+    asked: Planned
     sent_s: float = 0.0
     ttft_s: float | None = None
     ttlt_s: float | None = None  # None: it did not end well
@@ -74,21 +74,21 @@ class Answered:
         return is_late(slo, self.ttft_s, self.ttlt_s, self.asked.output)
 
 
-def plan(workload: str, rate: float, seconds: float, promises: Promises, longest: int, seed: int) -> list[Asked]:
+def plan(workload: str, rate: float, seconds: float, promises: Promises, longest: int, seed: int) -> list[Planned]:
     """The same for every mode: lengths, tiers, tokens and arrivals follow from the seed."""
     draw = random.Random(f"{seed} {workload} {rate}")
-    lengths, classes, asked = independent_lengths(workload), tiers(promises), list[Asked]()
+    lengths, classes, asked = independent_lengths(workload), tiers(promises), list[Planned]()
     for at in poisson(draw, rate):
         if at > seconds:
             return asked
         prompt, output = lengths(draw)
         output = max(1, min(output, longest // 4))
         prompt = max(1, min(prompt, longest - output - 16))
-        asked.append(Asked(at, draw.choice(classes), tuple(draw.choices(range(100, 1000), k=prompt)), output))
+        asked.append(Planned(at, draw.choice(classes), tuple(draw.choices(range(100, 1000), k=prompt)), output))
     return asked
 
 
-def digest_of(one: Asked, expected: float) -> str:
+def digest_of(one: Planned, expected: float) -> str:
     """What a gateway would tell the engine's plugin of it; ``expected``: output tokens, of every request."""
     tier = one.tier
     request = QueuedRequest(
@@ -101,7 +101,7 @@ def digest_of(one: Asked, expected: float) -> str:
 async def drive(
     url: str,
     model: str,
-    asked: Sequence[Asked],
+    asked: Sequence[Planned],
     *,
     keys: Mapping[str, str] | None = None,
     rank: bool = False,

@@ -119,9 +119,9 @@ def perform(runs: Sequence[Run], home: Path, results: Results, note: Note, on_ti
     with Instance(home, **settings) as instance:
         for number, run in enumerate(missing):
             note(f"{len(runs) - len(missing) + number + 1} of {len(runs)}: {run}")
-            found, report = asyncio.run(_one(instance, run, on_tick))
+            figures, report = asyncio.run(_one(instance, run, on_tick))
             results.report(run, report)
-            results.add(run, found)
+            results.add(run, figures)
 
 
 async def _one(
@@ -154,7 +154,7 @@ async def _one(
         ledger = client.ledger(senders)
     finally:
         client.close()
-    found = {
+    figures = {
         "tiers": {name: _of_tier(row) for name, row in report["tiers"].items()},
         "tokens_per_s": report["total"]["tokens_per_s"],
         "sent": report["total"]["sent"],
@@ -165,7 +165,7 @@ async def _one(
         "engine_waiting_p99": nearest_rank(waiting, 0.99),
         "lab": _lab(report, run),
     }
-    return found, report
+    return figures, report
 
 
 def _of_tier(row: dict[str, Any]) -> dict[str, Any]:
