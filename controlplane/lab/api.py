@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_serializer
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
@@ -17,14 +19,18 @@ from rest_framework.views import APIView
 
 from controlplane.lab import runs
 from controlplane.tuning import replicas
-from controlplane.tuning.api import MeasuredTrustSerializer, Page, StaffOnly
+from controlplane.tuning.api import MeasuredTrustSerializer, Page, StaffOnly, TriedObjectSerializer
 from scheduling.core.registry import PolicyError
 from telemetry.api.answers import OPTIONAL
 from telemetry.models import LabRecording, LabRun
-from tenants.api.inputs import BoundedJSONParser
+from tenants import drafts
+from tenants.api.inputs import BoundedJSONParser, Moment
 from tenants.models import Pool
 
 NOT_NOTIFIED = "The workers could not be told: Redis does not answer. The run begins within two minutes of its return."
+
+
+LONGEST_MINUTES = 44_640  # of a pool's traffic in one recording
 
 
 class _Lab(StaffOnly):
@@ -51,13 +57,24 @@ class RecordingSerializer(serializers.ModelSerializer[LabRecording]):
 
 class NewRecording(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
-    pool = serializers.CharField(required=False, help_text="Whose last minutes; else bring a file.")
-    minutes = serializers.FloatField(min_value=0.1, max_value=44_640, default=60.0)
+    pool = serializers.CharField(required=False, help_text="Whose traffic; else bring a file.")
+    minutes = serializers.FloatField(
+        min_value=0.1, max_value=LONGEST_MINUTES, required=False, help_text="The last ones. Missing: 60."
+    )
+    since = Moment(required=False, help_text="Or from here ...")
+    until = Moment(required=False, help_text="... to here, 31 days later at most.")
     file = serializers.FileField(required=False, help_text="A recording or trace, as `lab compare` reads them.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("pool" in attrs) == ("file" in attrs):
             raise ValidationError("Give either a pool or a file.")
+        given = attrs.keys() & {"minutes", "since", "until"}
+        if given not in (set(), {"minutes"}, {"since", "until"}) or ("file" in attrs and given):
+            raise ValidationError("Give minutes, or since and until; neither with a file.")
+        if "since" in attrs and not (
+            timedelta(0) < attrs["until"] - attrs["since"] <= timedelta(minutes=LONGEST_MINUTES)
+        ):
+            raise ValidationError({"until": "Choose a moment after since, 31 days later at most."})
         return attrs
 
 
@@ -80,7 +97,7 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
         responses={201: RecordingSerializer},
     )
     def post(self, request: Request) -> Response:
-        """A pool's last minutes, or a file. It stays when the ledger has forgotten."""
+        """A pool's last minutes, its traffic between two moments, or a file. It stays when the ledger has forgotten."""
         body = NewRecording(data=request.data)
         body.is_valid(raise_exception=True)
         data, author = body.validated_data, self.actor.name
@@ -88,12 +105,22 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
             row = runs.keep_trace(data=data["file"].read(runs.LARGEST + 1), name=data["name"], author=author)
         else:
             pool = self.named(data["pool"])
-            row = runs.keep_window(pool=pool, minutes=data["minutes"], name=data["name"], author=author)
+            since = data.get("since") or timezone.now() - timedelta(minutes=data.get("minutes", 60.0))
+            row = runs.keep_window(pool=pool, since=since, until=data.get("until"), name=data["name"], author=author)
         return Response(RecordingSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
+class NewcomerSerializer(serializers.Serializer[Any]):
+    """A tenant that was not there."""
+
+    name = serializers.CharField(max_length=63, help_text="Of the tenant and its entitlement; nobody has it yet.")
+    like = serializers.CharField(max_length=63, help_text="The entitlement whose share, tier and requests it has.")
+    times = serializers.FloatField(default=1.0, help_text="Its requests as a share of theirs, 0.1 to 10.")
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["load", "objects", "lost", "newcomers"]})
 class AskedSerializer(serializers.Serializer[Any]):
-    """What a run is about."""
+    """What a run is about. Runs of earlier releases lack the last four."""
 
     policies = serializers.ListField(child=serializers.CharField())
     variants = serializers.IntegerField()
@@ -101,6 +128,10 @@ class AskedSerializer(serializers.Serializer[Any]):
     slos = serializers.DictField(
         child=serializers.DictField(child=serializers.FloatField(allow_null=True)), allow_null=True
     )
+    load = serializers.FloatField(help_text="Times the recorded one.")
+    objects = TriedObjectSerializer(many=True)
+    lost = serializers.ListField(child=serializers.CharField(), help_text="Backends taken as gone.")
+    newcomers = NewcomerSerializer(many=True)
 
 
 @extend_schema_field(AskedSerializer)
@@ -109,7 +140,7 @@ class AskedField(serializers.JSONField):
 
 
 class SpreadSerializer(serializers.Serializer[Any]):
-    """A mean over variants and its 95 % interval."""
+    """A mean over variants and its 95 % interval; of one variant ``low`` and ``high`` are the mean, and say nothing."""
 
     mean = serializers.FloatField()
     low = serializers.FloatField()
@@ -117,7 +148,7 @@ class SpreadSerializer(serializers.Serializer[Any]):
 
 
 class DifferenceSerializer(SpreadSerializer):
-    sure = serializers.BooleanField(help_text="The interval leaves out 0.")
+    sure = serializers.BooleanField(help_text="The interval leaves out 0; never of one variant, which has no interval.")
 
 
 @extend_schema_serializer(extensions={OPTIONAL: ["difference"]})
@@ -131,7 +162,7 @@ class ResultSerializer(SpreadSerializer):
 
 class RunSerializer(serializers.ModelSerializer[LabRun]):
     recording = serializers.CharField(source="recording.name")
-    asked = AskedField(read_only=True, help_text="Policies, variants, replicas, SLOs.")
+    asked = AskedField(read_only=True, help_text="Policies, and what is supposed.")
 
     class Meta:
         model = LabRun
@@ -173,11 +204,20 @@ class NewRun(serializers.Serializer[Any]):
     recording = serializers.CharField()
     pool = serializers.CharField(help_text="Whose engines, limits and policy are taken.")
     policies = serializers.ListField(
-        child=serializers.CharField(max_length=4000), help_text="'now', or [MODIFIER+...]NAME[:PARAMETER=VALUE,...]."
+        child=serializers.CharField(max_length=4000),
+        help_text="'now', [MODIFIER+...]NAME[:PARAMETER=VALUE,...], or 'unchanged': the active policy without what the "
+        "run changes.",
     )
     variants = serializers.IntegerField(default=5)
     replicas = serializers.IntegerField(default=0)
     slos = serializers.DictField(child=serializers.DictField(child=serializers.FloatField()), default=dict)
+    load = serializers.FloatField(default=1.0, help_text="Requests come so many times as fast, 0.1 to 10.")
+    objects = TriedObjectSerializer(many=True, default=list, max_length=drafts.MOST)  # type: ignore[call-arg]
+    lost = serializers.ListField(
+        child=serializers.CharField(max_length=63), default=list, max_length=runs.MAX_REPLICAS,
+        help_text="Backends taken as gone; shares that cannot be kept without them are degraded.",
+    )  # fmt: skip
+    newcomers = NewcomerSerializer(many=True, default=list, max_length=runs.MAX_NEWCOMERS)  # type: ignore[call-arg]
 
 
 class RunsView(_Lab, generics.ListAPIView[LabRun]):
@@ -208,9 +248,10 @@ class RunsView(_Lab, generics.ListAPIView[LabRun]):
         recording = LabRecording.objects.filter(name=data["recording"]).first()
         if recording is None:
             raise ValidationError({"recording": f"There is no recording {data['recording']!r}."})
-        spec = runs.Asked(tuple(data["policies"]), data["variants"], data["replicas"], data["slos"] or None)
+        same = {name: data[name] for name in ("variants", "replicas", "load", "objects", "lost", "newcomers")}
+        spec = runs.RunSpec(tuple(data["policies"]), slos=data["slos"] or None, **same)
         run = runs.ask(
-            recording=recording, pool=self.named(data["pool"]), asked=spec, name=data["name"], author=self.actor.name
+            recording=recording, pool=self.named(data["pool"]), spec=spec, name=data["name"], author=self.actor.name
         )
         return accepted(run)
 

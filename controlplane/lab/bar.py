@@ -44,7 +44,7 @@ def shipped() -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BarPlan:
     """Which traces and loads, and which part of them a draw has: ``minutes`` from ``start``, each ``step`` later."""
 
     traces: tuple[str, ...]
@@ -84,7 +84,7 @@ class Asked:
         yield from ((trace, load) for trace in self.traces for load in self.loads)
 
 
-def heard(asked: Asked) -> Asked:
+def with_silent_draws(asked: BarPlan) -> BarPlan:
     """Without the draws in whose part of the recording too little arrives to replay: Azure's code has pauses of
     minutes. Raises CompareError where fewer than :data:`FIRST` of a trace's draws are left."""
     silent: set[tuple[str, int]] = set()
@@ -107,7 +107,7 @@ def with_policy(case: Case, policy: str) -> Case:
     return replace(case, policy=name, params=tuple((key, int(value)) for key, value in params.items()))
 
 
-def first_cases(asked: Asked, policies: Sequence[str]) -> list[Case]:
+def first_cases(asked: BarPlan, policies: Sequence[str]) -> list[Case]:
     """The draws that all compositions run, ordered by draw: its policies share what is prepared for it."""
     cases = []
     for trace, load in asked.mixes():
@@ -116,18 +116,20 @@ def first_cases(asked: Asked, policies: Sequence[str]) -> list[Case]:
     return cases
 
 
-def unpromised_cases(asked: Asked) -> list[Case]:
+def unpromised_cases(asked: BarPlan) -> list[Case]:
     """Runs without SLOs, of the default and of the policy it is compared with."""
     draws = [case for trace, load in asked.mixes() for case in asked.draws(trace, load, promises=False)]
     return [with_policy(case, policy) for case in draws for policy in UNPROMISED]
 
 
-def further_cases(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figures]) -> list[Case]:
+def further_cases(asked: BarPlan, policies: Sequence[str], figures: Mapping[Case, Figures]) -> list[Case]:
     """The other draws, for compositions that are not far behind."""
     cases = []
     for trace, load in asked.mixes():
         draws = asked.draws(trace, load)
-        reached = {policy: _mean([found[with_policy(c, policy)]["kept"] for c in draws[:FIRST]]) for policy in policies}
+        reached = {
+            policy: _mean([figures[with_policy(c, policy)]["kept"] for c in draws[:FIRST]]) for policy in policies
+        }
         near = [name for name in policies if name in RIVALS or reached[name] >= reached[DEFAULT] - BEHIND]
         for case in draws[FIRST:]:
             cases += [with_policy(case, policy) for policy in near]
@@ -203,15 +205,18 @@ class Result:
         return failures
 
 
-def result_of(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figures]) -> Result:
+def result_of(asked: BarPlan, policies: Sequence[str], figures_of: Mapping[Case, Figures]) -> Result:
     lines, unpromised = [], []
     for trace, load in asked.mixes():
         draws = asked.draws(trace, load)
         mine = []
         for policy in policies:
-            run = [case for case in draws if with_policy(case, policy) in found]
-            rows = [found[with_policy(case, policy)] for case in run]
-            gap = [row["kept"] - found[with_policy(case, DEFAULT)]["kept"] for case, row in zip(run, rows, strict=True)]
+            run = [case for case in draws if with_policy(case, policy) in figures_of]
+            rows = [figures_of[with_policy(case, policy)] for case in run]
+            gap = [
+                row["kept"] - figures_of[with_policy(case, DEFAULT)]["kept"]
+                for case, row in zip(run, rows, strict=True)
+            ]
             better, low, high = paired(gap, [0.0] * len(gap)) if len(gap) > 1 else (gap[0], math.nan, math.nan)
             names = [name for name in rows[0] if all(name in row for row in rows)]
             figures = {name: _mean([row[name] for row in rows if not math.isnan(row[name])]) for name in names}
@@ -219,7 +224,7 @@ def result_of(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figure
             mine.append(Line(draws[0].name, load, policy, len(run), figures, min(kept), max(kept), better, low, high))
         lines += sorted(mine, key=lambda line: (line.policy != DEFAULT, -line.better))
         bare = asked.draws(trace, load, promises=False)
-        ours, theirs = ([found[with_policy(case, name)]["ttlt.mean"] for case in bare] for name in UNPROMISED)
+        ours, theirs = ([figures_of[with_policy(case, name)]["ttlt.mean"] for case in bare] for name in UNPROMISED)
         gaps = [100.0 * (a / b - 1.0) for a, b in zip(ours, theirs, strict=True)]
         longer, low, high = paired(gaps, [0.0] * len(gaps)) if len(gaps) > 1 else (gaps[0], math.nan, math.nan)
         unpromised.append(Unpromised(bare[0].name, load, _mean(ours), _mean(theirs), longer, low, high))
@@ -230,11 +235,11 @@ HEADING = "In front of the engines"
 LIMITED = "In front of the engines, with limits"
 
 
-def heading(asked: Asked) -> str:
+def heading(asked: BarPlan) -> str:
     return LIMITED if asked.limits else HEADING
 
 
-def section(result: Result, asked: Asked, policies: Sequence[str], day: date, command: str) -> str:
+def section(result: Result, asked: BarPlan, policies: Sequence[str], day: date, command: str) -> str:
     """The page's section, computed on ``day`` by ``command``."""
     best, means = result.best, result.geometric()
     entry = "every request is admitted"

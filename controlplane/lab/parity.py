@@ -27,7 +27,7 @@ from scheduling.simulator.compare import FRONT, CompareError, grant_delay_s, ser
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine_queue import Stay, waiting
 from scheduling.simulator.recording import DECIDED_ANEW, Recorded
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import SimRequest, Tier
 from scheduling.tuning.traffic import Serving, Traffic
@@ -214,6 +214,8 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
     )
     if not replicas:
         raise CompareError("the report has no backend in service")
+    if any(row.get("phase", "both") != "both" for row in instance["backends"]):
+        raise CompareError("prefill and decode are apart in the report's pool: use what-if runs, which simulate that")
     tiers = tuple(
         Tier(name, Slo(row["ttft_s"], row["tbt_s"], row["ttlt_s"]), row["rank"], row["weight"],
              service_class=ServiceClass(row["service_class"]))

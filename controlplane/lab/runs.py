@@ -10,17 +10,19 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import math
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from celery import current_app
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
@@ -30,11 +32,13 @@ from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.types import Slo
 from scheduling.simulator import import_trace
 from scheduling.simulator.compare import CompareError, parse_policy
-from scheduling.simulator.recording import Recording, read_recording
+from scheduling.simulator.recording import Recorded, Recording, read_recording
 from scheduling.simulator.workload import Tier
+from scheduling.tuning.supposed import busier, joined
 from scheduling.tuning.traffic import Serving, Traffic
 from scheduling.tuning.whatif import Figures, compare, figures_of
 from telemetry.models import LabRecording, LabRun
+from tenants import drafts, tuning
 from tenants.models import Pool
 
 log = logging.getLogger(__name__)
@@ -46,7 +50,10 @@ READ_S = 60.0  # for reading one
 ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 _reading = threading.BoundedSemaphore(1)  # one trace is read at a time in each web process
 MAX_POLICIES, MAX_VARIANTS, MAX_REPLICAS = 8, 30, 64
+LOADS = (0.1, 10.0)  # times the recorded one; also of a newcomer's, as a share of whom it is like
+MAX_NEWCOMERS = 5
 PRESENT = "now"  # what the pool serves with now
+UNCHANGED = "unchanged"  # the same, on the traffic and the pool as they were
 
 
 class LabError(ValueError):
@@ -54,13 +61,20 @@ class LabError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a run is about. ``policies``: ``now``, or as ``lab compare`` takes them; the first is compared with."""
+class RunSpec:
+    """What a run is about. ``policies``: ``now``, ``unchanged``, or as ``lab compare`` takes them; the first is
+    compared with. The others but ``unchanged`` meet what is supposed: ``objects`` as in a draft
+    (:mod:`tenants.drafts`), ``lost`` backends, ``newcomers`` (``name``, ``like`` which entitlement, ``times`` its
+    requests)."""
 
     policies: tuple[str, ...]
     variants: int = 5
     replicas: int = 0  # 0: as many as the pool has
     slos: Mapping[str, Mapping[str, float | None]] | None = None  # tier -> its SLO instead of the recording's
+    load: float = 1.0  # times the recorded one
+    objects: Sequence[drafts.Change] = ()
+    lost: Sequence[str] = ()
+    newcomers: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.policies) <= MAX_POLICIES or len(set(self.policies)) < len(self.policies):
@@ -69,20 +83,47 @@ class Asked:
             raise LabError(f"variants: 1 to {MAX_VARIANTS}")
         if not 0 <= self.replicas <= MAX_REPLICAS:
             raise LabError(f"replicas: 1 to {MAX_REPLICAS}, or 0 for as many as the pool has")
+        if self.replicas and self.lost:
+            raise LabError("replicas: give a number of replicas or name lost ones, not both")
+        if not LOADS[0] <= self.load <= LOADS[1]:  # nan is not, either
+            raise LabError(f"load: {LOADS[0]:g} to {LOADS[1]:g} times the recorded one")
+        if len(self.newcomers) > MAX_NEWCOMERS:
+            raise LabError(f"newcomers: {MAX_NEWCOMERS} at most")
+        if len({one["name"] for one in self.newcomers}) < len(self.newcomers):
+            raise LabError("newcomers: name each once")
+        for one in self.newcomers:
+            if not LOADS[0] <= one["times"] <= LOADS[1]:
+                raise LabError(
+                    f"newcomers: {one['name']}: {LOADS[0]:g} to {LOADS[1]:g} times the requests of whom it is like"
+                )
+        if UNCHANGED in self.policies and not self.supposes:
+            raise LabError(f"policies: {UNCHANGED} is for a run that changes something; {PRESENT} is the active policy")
+        if len(set(self.lost)) < len(self.lost):
+            raise LabError("lost: name each once")
         for name, slo in (self.slos or {}).items():
             try:
                 Slo(**slo)
             except (TypeError, ValueError) as problem:
                 raise LabError(f"slos: {name}: {problem}") from problem
+            if not all(target is None or 0 < target < math.inf for target in slo.values()):
+                raise LabError(f"slos: {name}: a target is a time above 0")
+
+    @property
+    def supposes(self) -> bool:
+        """Whether anything is supposed beside the policies."""
+        return bool(self.replicas or self.slos or self.load != 1.0 or self.objects or self.lost or self.newcomers)
+
+    def as_it_was(self) -> RunSpec:
+        """The same without what is supposed."""
+        return RunSpec((PRESENT,), self.variants)
 
 
 # --- recordings
 
 
-def keep_window(*, pool: Pool, minutes: float, name: str, author: str) -> LabRecording:
-    """A pool's last minutes. Raises LabError when there was nothing to run."""
-    recording = recent.record(pool.slug, timezone.now() - timedelta(minutes=minutes))
-    return _keep(recording, name, author)
+def keep_window(*, pool: Pool, since: datetime, until: datetime | None, name: str, author: str) -> LabRecording:
+    """What came to a pool from ``since`` on, up to now or ``until``. Raises LabError when there was nothing to run."""
+    return _keep(recent.record(pool.slug, since, until), name, author)
 
 
 def keep_trace(*, data: bytes, name: str, author: str) -> LabRecording:
@@ -119,7 +160,7 @@ def _keep(recording: Recording, name: str, author: str) -> LabRecording:
 
 def _kept(name: str, pool: str, author: str, requests: int, span_s: float, packed: bytes) -> LabRecording:
     if not requests:
-        raise LabError("no request of that time ran on an engine")
+        raise LabError("no request of that time ran on an engine; choose another time, or look for it in Requests")
     if LabRecording.objects.filter(name=name).exists():
         raise LabError(f"there is a recording {name!r} already")
     return LabRecording.objects.create(
@@ -136,17 +177,16 @@ def unpacked(row: LabRecording) -> Recording:
 # --- runs
 
 
-def ask(*, recording: LabRecording, pool: Pool, asked: Asked, name: str, author: str) -> LabRun:
+def ask(*, recording: LabRecording, pool: Pool, spec: RunSpec, name: str, author: str) -> LabRun:
     """A new run. Raises LabError or PolicyError for what cannot be run."""
-    serving = [_serving(policy, pool) for policy in asked.policies]
+    serving = [_serving(policy, pool) for policy in spec.policies]
     for one in serving:
         make_policy(one.policy, dict(one.params), {k: dict(v) for k, v in one.modifiers.items()})
         make_routing(one.routing, dict(one.routing_params))
-    if _traffic(recording, pool, asked) is None:
-        raise LabError(f"pool {pool.slug} has no backend in service, so there is nothing to replay on")
+    _traffic(recording, pool, spec)
     return LabRun.objects.create(
-        name=name, recording=recording, pool=pool.slug, author=author, asked=asdict(asked),
-        total=len(asked.policies) * asked.variants,
+        name=name, recording=recording, pool=pool.slug, author=author, asked=asdict(spec),
+        total=len(spec.policies) * spec.variants,
     )  # fmt: skip
 
 
@@ -155,7 +195,7 @@ def again(run: LabRun, author: str) -> LabRun:
     pool = Pool.objects.filter(slug=run.pool).first()
     if pool is None:
         raise LabError(f"there is no pool {run.pool} any more")
-    return ask(recording=run.recording, pool=pool, asked=_asked(run), name=run.name, author=author)
+    return ask(recording=run.recording, pool=pool, spec=_spec(run), name=run.name, author=author)
 
 
 def notify(run_id: int) -> bool:
@@ -176,13 +216,13 @@ def work(run_id: int) -> bool:
     if run is None:
         return False
     try:
-        spec = _asked(run)
+        spec = _spec(run)
         pool = Pool.objects.get(slug=run.pool)
-        traffic = _traffic(run.recording, pool, spec)
-        if traffic is None:
-            raise LabError(f"pool {run.pool} has no backend in service any more")
+        supposed = _traffic(run.recording, pool, spec)
+        as_it_was = _traffic(run.recording, pool, spec.as_it_was()) if UNCHANGED in spec.policies else supposed
         begun = time.monotonic()
         for key, policy, variant in _missing(run, spec):
+            traffic = as_it_was if policy == UNCHANGED else supposed
             requests = traffic.requests(variant)
             figures = figures_of(requests, traffic.run(_serving(policy, pool), requests))
             if not _store(run_id, key, figures):
@@ -213,7 +253,7 @@ def still() -> list[int]:
 def table(run: LabRun) -> list[dict[str, Any]]:
     """Policy by policy and figure by figure: mean, 95 % interval, and the difference to the first policy with its own.
     Of a run that is not done: of the variants that every policy has."""
-    spec = _asked(run)
+    spec = _spec(run)
     complete = [v for v in _variants(spec) if all(_key(policy, v) in run.figures for policy in spec.policies)]
     if not complete:
         return []
@@ -227,16 +267,17 @@ def table(run: LabRun) -> list[dict[str, Any]]:
             row: dict[str, Any] = {"policy": policy, "group": group, "figure": figure, "variants": len(complete)}
             row |= {"mean": own.mean, "low": own.low, "high": own.high}
             if difference is not None:
-                row["difference"] = {**asdict(difference), "sure": difference.sure}
+                spread = {"mean": difference.mean, "low": difference.low, "high": difference.high}
+                row["difference"] = {**spread, "sure": difference.sure}
             rows.append(row)
     return rows
 
 
-def _asked(run: LabRun) -> Asked:
-    return Asked(**{**run.asked, "policies": tuple(run.asked["policies"])})
+def _spec(run: LabRun) -> RunSpec:
+    return RunSpec(**{**run.asked, "policies": tuple(run.asked["policies"])})
 
 
-def _variants(spec: Asked) -> range:
+def _variants(spec: RunSpec) -> range:
     return range(1, spec.variants + 1)
 
 
@@ -244,7 +285,7 @@ def _key(policy: str, variant: int) -> str:
     return f"{policy}#{variant}"
 
 
-def _missing(run: LabRun, spec: Asked) -> Iterator[tuple[str, str, int]]:
+def _missing(run: LabRun, spec: RunSpec) -> Iterator[tuple[str, str, int]]:
     for variant in _variants(spec):
         for policy in spec.policies:
             if _key(policy, variant) not in run.figures:
@@ -253,7 +294,7 @@ def _missing(run: LabRun, spec: Asked) -> Iterator[tuple[str, str, int]]:
 
 def _serving(policy: str, pool: Pool) -> Serving:
     now = replicas.serving_of(pool)
-    if policy == PRESENT:
+    if policy in (PRESENT, UNCHANGED):
         return now
     try:
         name, params = parse_policy(policy)
@@ -263,7 +304,8 @@ def _serving(policy: str, pool: Pool) -> Serving:
     return Serving(name, dict(params), {modifier: {} for modifier in around}, now.routing, now.routing_params)
 
 
-def _traffic(recording: LabRecording, pool: Pool, spec: Asked) -> Traffic | None:
+def _traffic(recording: LabRecording, pool: Pool, spec: RunSpec) -> Traffic:
+    """The recording under what is supposed of it and of the pool. Raises LabError."""
     recorded = unpacked(recording)
     if spec.slos:
         unknown = set(spec.slos) - {tier.name for tier in recorded.tiers}
@@ -271,12 +313,55 @@ def _traffic(recording: LabRecording, pool: Pool, spec: Asked) -> Traffic | None
             names = ", ".join(tier.name for tier in recorded.tiers)
             raise LabError(f"slos: the recording has no tier {', '.join(sorted(unknown))}; it has: {names}")
         recorded = replace(recorded, tiers=tuple(_promised(tier, spec.slos) for tier in recorded.tiers))
-    traffic = replicas.as_traffic(pool, recorded)
-    if traffic is None or not spec.replicas:
+    recorded = replace(recorded, rows=busier(_with_newcomers(recorded, spec), spec.load))
+    if not (spec.objects or spec.lost or spec.newcomers):
+        return _many(_served(recorded, pool), spec.replicas)
+    there = {row.slug for row in replicas.in_service(pool)}
+    if unknown := set(spec.lost) - there:
+        raise LabError(f"lost: pool {pool.slug} has no backend {', '.join(sorted(unknown))} in service")
+    if there == set(spec.lost):
+        raise LabError("lost: no replica would be left")
+    newcomers = {one["name"]: one["like"] for one in spec.newcomers}
+    try:
+        setting = {"objects": drafts.completed(pool, spec.objects)}
+        with drafts.as_if(tuning.OPTIMISER, pool, setting, lost=spec.lost, newcomers=newcomers) as supposed:
+            traffic = _served(recorded, supposed, spec.lost)
+    except ValidationError as problem:
+        raise LabError(" ".join(problem.messages)) from problem
+    return _many(traffic, spec.replicas)
+
+
+def _served(recorded: Recording, pool: Pool, without: Sequence[str] = ()) -> Traffic:
+    traffic = replicas.as_traffic(pool, recorded, without=without)
+    if traffic is None:
+        raise LabError(f"pool {pool.slug} has no backend in service, so there is nothing to replay on")
+    return traffic
+
+
+def _many(traffic: Traffic, number: int) -> Traffic:
+    """With so many replicas, like those that there are in turn; 0: with these."""
+    if not number:
         return traffic
-    places = [n % len(traffic.replicas) for n in range(spec.replicas)]
+    if len(traffic.answering) < len(traffic.replicas):
+        raise LabError("replicas: 0, as prefill and decode are apart: such a pool is simulated with its own replicas")
+    places = [n % len(traffic.replicas) for n in range(number)]
     many, own = tuple(traffic.replicas[n] for n in places), tuple(traffic.own_credits[n] for n in places)
     return replace(traffic, replicas=many, own_credits=own)
+
+
+def _with_newcomers(recorded: Recording, spec: RunSpec) -> tuple[Recorded, ...]:
+    rows = recorded.rows
+    senders = {row.entitlement or row.tenant for row in rows}
+    for one in spec.newcomers:
+        if one["like"] not in senders:
+            raise LabError(
+                f"newcomers: {one['name']}: the recording has no request of entitlement {one['like']} to copy; it has "
+                f"those of: {', '.join(sorted(senders)[:20])}"
+            )
+        rows = joined(rows, one["name"], one["like"], one["times"])
+        if len(rows) > recent.MOST:
+            raise LabError(f"newcomers: more than {recent.MOST} requests in all; use a shorter recording")
+    return rows
 
 
 def _promised(tier: Tier, slos: Mapping[str, Mapping[str, float | None]]) -> Tier:

@@ -34,7 +34,7 @@ from scheduling.simulator.compare import GRANT_DELAY_S, SHIPPED, limits_of
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.lab import code_digest
 from scheduling.simulator.recording import Recorded
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import Tier, pick_tier
 from scheduling.tuning.rehearsal import Loop, attainment, blind, study
@@ -172,14 +172,14 @@ def _settled(job: Job, pool: Traffic, serving: Serving) -> Figures:
     seen = tuple(row for row in later if row.arrival_s < known_s)[-SETTINGS.most_requests :]
     fresh = replace(pool, rows=tuple(row for row in later if known_s <= row.arrival_s))
     search = {"automatic": study, "random": blind}.get(job.mode)
-    found, _ = (None, "") if search is None else search(replace(pool, rows=seen), serving, SETTINGS, job.seed)
+    best, _ = (None, "") if search is None else search(replace(pool, rows=seen), serving, SETTINGS, job.seed)
     if job.mode == HINDSIGHT:
-        found = hindsight.best_of(fresh, serving, SETTINGS.drop, job.seed)
-    outcomes = fresh.serve(found or serving)
+        best = hindsight.best_of(fresh, serving, SETTINGS.drop, job.seed)
+    outcomes = fresh.serve(best or serving)
     figures = {
         "after": attainment(outcomes, 0.0, math.inf),
         "refused": _refused(outcomes, 0.0),
-        "proposed": float(found is not None),
+        "proposed": float(best is not None),
     }
     if job.mode == HINDSIGHT:
         figures["bound"] = hindsight.bound_of(fresh)
@@ -265,7 +265,7 @@ def rows_of_table(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
         for mode in dict.fromkeys(job.mode for job in figures_of):
             mine = sorted((job for job in figures_of if (job.kind, job.mode) == (kind, mode)), key=lambda job: job.seed)
             back = [
-                back_s(figures_of[job], told) if (told := figures_of.get(replace(job, mode="oracle"))) else math.nan
+                back_s(figures_of[job], oracle) if (oracle := figures_of.get(replace(job, mode="oracle"))) else math.nan
                 for job in mine
             ]
             table.append({

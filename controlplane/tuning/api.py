@@ -149,7 +149,7 @@ class StudySerializer(serializers.ModelSerializer[Study]):
 
     class Meta:
         model = Study
-        exclude = ["id", "pool", "told"]
+        exclude = ["id", "pool", "replays"]
 
 
 class TuningSerializer(serializers.ModelSerializer[Tuning]):
@@ -172,7 +172,7 @@ class TuningSerializer(serializers.ModelSerializer[Tuning]):
 
     @extend_schema_field(StudySerializer(allow_null=True))
     def get_study(self, row: Tuning) -> dict[str, Any] | None:
-        study = Study.objects.filter(pool_id=row.pool_id).select_related("base").defer("told").first()
+        study = Study.objects.filter(pool_id=row.pool_id).select_related("base").defer("replays").first()
         return None if study is None else dict(StudySerializer(study).data)
 
     @extend_schema_field(MeasuredTrustSerializer(allow_null=True))
@@ -321,11 +321,16 @@ class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
         body.is_valid(raise_exception=True)
         data = body.validated_data
         window = (data["window"]["since"], data["window"]["until"]) if "window" in data else None
-        said: dict[str, Any] = {"actor": self.actor, "pool": self.pool(), "reason": data["reason"], "window": window}
+        arguments: dict[str, Any] = {
+            "actor": self.actor,
+            "pool": self.pool(),
+            "reason": data["reason"],
+            "window": window,
+        }
         if "setting" in data:
-            row = tuning.propose_setting(setting=data["setting"], **said)
+            row = tuning.propose_setting(setting=data["setting"], **arguments)
         else:
-            row = tuning.propose(params=data["params"], **said)
+            row = tuning.propose(params=data["params"], **arguments)
         return Response(TrialSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
@@ -393,8 +398,8 @@ class TrialKeepView(TrialView):
         """It ends before its time and stays active. One that does not serve stays as it is."""
         row = self.trial()
         if row.state == TrialState.CANARY:
-            said = f"{self.actor.name} kept it"
-            tuning.close(actor=self.actor, trial=row, state=TrialState.PROMOTED, reason=said)
+            reason = f"{self.actor.name} kept it"
+            tuning.close(actor=self.actor, trial=row, state=TrialState.PROMOTED, reason=reason)
         return Response(TrialSerializer(self.trial()).data)
 
 

@@ -172,16 +172,16 @@ def _judge_draft(pool: Pool, trial: Trial, settings: LoopSettings, since: dateti
     chosen = trial.window_from < trial.window_until
     if chosen:
         since, now = trial.window_from, trial.window_until
-    found = drafts.judge(pool, trial, settings, since, now)
-    if found is None:
-        said = f"the chosen window has fewer than {settings.least_requests} requests"
-        return _close(trial, TrialState.REJECTED, said) if chosen else ""
+    judged = drafts.judge(pool, trial, settings, since, now)
+    if judged is None:
+        reason = f"the chosen window has fewer than {settings.least_requests} requests"
+        return _close(trial, TrialState.REJECTED, reason) if chosen else ""
     Trial.objects.filter(pk=trial.pk, state=TrialState.PROPOSED).update(
-        gate=found, reason=found["reason"][:300], requests=found.get("requests", 0), window_from=since,
+        gate=judged, reason=judged["reason"][:300], requests=judged.get("requests", 0), window_from=since,
         window_until=now,
     )  # fmt: skip
     trial.refresh_from_db()
-    return _close(trial, TrialState.REJECTED, found["reason"]) if found["hurts"] else "proposed"
+    return _close(trial, TrialState.REJECTED, judged["reason"]) if judged["hurts"] else "proposed"
 
 
 # --- queues
@@ -287,7 +287,7 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
         return "too little traffic"
     seed = settings.seed + int(at.timestamp()) % 1_000_000
     began_s = time.thread_time()
-    search = Search(traffic, replicas.serving_of(base), settings, seed, () if study is None else study.told)
+    search = Search(traffic, replicas.serving_of(base), settings, seed, () if study is None else study.replays)
     study = study or _begin(pool, base, since, at, len(traffic.rows), search.total)
     if study is None:
         return "another worker is at it"
@@ -331,9 +331,9 @@ def _go_on(pool: Pool, study: Study, search: Search, settings: LoopSettings, aut
         if time.thread_time() - began_s > budget_s:
             break
     took_s = study.cpu_s + time.thread_time() - began_s
-    done = len(search.told)
+    done = len(search.replays)
     mine = Study.objects.filter(pk=study.pk, state=StudyState.RUNNING, done=before)
-    if not mine.update(told=search.told, done=done, cpu_s=took_s, heard_at=timezone.now()):
+    if not mine.update(replays=search.replays, done=done, cpu_s=took_s, heard_at=timezone.now()):
         return "another worker was quicker"
     if search.step() is not None:
         return f"replayed {done} of at most {study.total}"
@@ -454,6 +454,6 @@ def _values_now(pool: Pool, version: PolicyVersion) -> dict[str, float]:
     last = kept.order_by("-version__number").first()
     if last is not None:
         for name in ("split_alpha", "max_queues"):
-            found = last.values.get(f"{pool.policy}.{name}", last.values.get(name))
-            values[name] = values[name] if found is None else found
+            value = last.values.get(f"{pool.policy}.{name}", last.values.get(name))
+            values[name] = values[name] if value is None else value
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,10 +15,10 @@ from scheduling.core.outcomes import Outcome
 from scheduling.core.percentiles import interpolated
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import StepTime, load_preset
-from scheduling.core.types import Slo
+from scheduling.core.types import Phase, Slo
 from scheduling.simulator.compare import grant_delay_s
 from scheduling.simulator.recording import Recorded, Recording
-from scheduling.simulator.replay import Replica
+from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome as Replayed
 from scheduling.simulator.result import is_late
 from scheduling.state.codec import DIRECT
@@ -100,32 +100,53 @@ def logged_steps(pool: str) -> dict[str, StepFit]:
     except (LiveUnavailable, Unavailable):
         return {}
     backends = {} if stored is None else stored.snapshot.get("backends", {})
-    said = {name: row.get("step_time") or {} for name, row in backends.items()}
+    step_times = {name: row.get("step_time") or {} for name, row in backends.items()}
     return {
         name: StepFit(
             StepTime(**{field.name: row[field.name] for field in fields(StepTime)}), row["error"], row["steps"]
         )
-        for name, row in said.items()
+        for name, row in step_times.items()
         if row.get("believed")
     }
 
 
+def in_service(pool: Pool, without: Collection[str] = ()) -> list[Backend]:
+    """The pool's backends that take work, but for those named, in the order of :func:`replicas_of`."""
+    rows = [backend for backend in pool.backends.all() if not backend.draining and backend.slug not in without]
+    paired = {Phase.PREFILL, Phase.DECODE} <= {row.phase for row in rows}
+    rows = [row for row in rows if paired or row.phase == Phase.BOTH]
+    return sorted(rows, key=lambda row: row.phase == Phase.PREFILL)
+
+
 def replicas_of(
-    pool: Pool, calibration: Calibration | None, logged: Mapping[str, StepFit] | None = None
+    pool: Pool,
+    calibration: Calibration | None,
+    logged: Mapping[str, StepFit] | None = None,
+    *,
+    without: Collection[str] = (),
 ) -> tuple[Replica, ...]:
     """The pool's backends that take work, as fast as they were last found to be, with the pool's prefill credit; each
-    as its own steps say, where those are ``logged``.
+    as its own steps say, where those are ``logged``. Prefill replicas are the last ones; they and decode replicas are
+    left out without any of the other kind, as live. A prompt's KV cache is as large as an unknown engine's.
 
     A step budget that no calibration has found is the one that live credits begin with, as most engines serve by it.
     """
-    step = StepTime(**calibration.step_time) if calibration is not None else load_preset(UNKNOWN).step_time
+    unknown = load_preset(UNKNOWN)
+    step = StepTime(**calibration.step_time) if calibration is not None else unknown.step_time
     budget = calibration.token_budget if calibration is not None else USUAL_BUDGET
-    rows = [backend for backend in pool.backends.all() if not backend.draining]
     own = {name: fit.step_time for name, fit in (logged or {}).items()}
     return tuple(
-        Replica(own.get(row.slug, step), row.slots, row.kv_tokens, budget, _credit(pool, row), "priority")
-        for row in rows
-    )
+        Replica(
+            own.get(row.slug, step), row.slots, row.kv_tokens, budget, _credit(pool, row), "priority",
+            phase=Phase(row.phase), kv_bytes_per_token=unknown.kv_bytes_per_token,
+        )
+        for row in in_service(pool, without)
+    )  # fmt: skip
+
+
+def apart(pool: str) -> bool:
+    """Whether a pool has prefill and decode replicas."""
+    return Backend.objects.filter(pool__slug=pool).exclude(phase=Phase.BOTH).exists()
 
 
 def _credit(pool: Pool, backend: Backend) -> int | None:
@@ -150,18 +171,24 @@ def traffic_of(
 
 
 def as_traffic(
-    pool: Pool, recording: Recording, *, most: int | None = None, calibration: Calibration | None = None
+    pool: Pool,
+    recording: Recording,
+    *,
+    most: int | None = None,
+    calibration: Calibration | None = None,
+    without: Collection[str] = (),
 ) -> Traffic | None:
-    """A recording on the pool's own engines, under its own limits: what it refused then is decided anew."""
+    """A recording on the pool's own engines (``without`` some), under its own limits: what it refused then is decided
+    anew."""
     rows = [row for row in recording.rows if row.ran or row.turned_away]
     rows = rows[-most:] if most else rows
     logged = None if calibration is not None else logged_steps(pool.slug)  # one that is asked for is what is tried
-    replicas = replicas_of(pool, calibration or latest(pool.slug), logged)
+    replicas = replicas_of(pool, calibration or latest(pool.slug), logged, without=without)
     if not rows or not replicas:
         return None
     spec, entitlements = pool_and_entitlements(pool)
     signal_s = grant_delay_s(turnaround_ms(pool))
-    own = tuple(row.spec().prefill_tokens or None for row in pool.backends.all() if not row.draining)
+    own = tuple(row.spec().prefill_tokens or None for row in in_service(pool, without))
     return Traffic(
         tuple(rows), recording.tiers, replicas, signal_s=signal_s, pool=spec, entitlements=entitlements, own_credits=own
     )
@@ -192,12 +219,14 @@ def measured(pool: str) -> dict[str, Any] | None:
 def doubt(pool: str, most: float, now: datetime) -> str:
     """Why simulated figures of a pool are no reason to change what serves: how far they were from live ones, where
     that is more than ``most`` or not known. Empty where they are reason enough."""
-    found = measured(pool)
-    if found is None:
+    measurement = measured(pool)
+    if apart(pool):
+        return "engines are not calibrated where prefill and decode are apart, so simulated figures are not measured"
+    if measurement is None:
         return "how far simulated figures are from live ones has not been measured yet"
-    if now - datetime.fromisoformat(found["at"]) > CURRENT:
+    if now - datetime.fromisoformat(measurement["at"]) > CURRENT:
         return "how far simulated figures are from live ones was last measured more than an hour ago"
-    error, points = found["worst"], found.get("points", 0.0)
+    error, points = measurement["worst"], measurement.get("points", 0.0)
     if error > most:
         return f"simulated latencies are {100 * error:.0f} % off live ones, more than most_error, {100 * most:g} %"
     if points > 100 * most:
@@ -207,7 +236,10 @@ def doubt(pool: str, most: float, now: datetime) -> str:
 
 def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | None:
     """Fits the engines anew on a window (to their own steps, where those are logged), and stores it with what the fit
-    before it was worth on this window. None where the window does not tell."""
+    before it was worth on this window. None where the window does not tell, and where prefill and decode are apart: the
+    ledger does not say which of two engines took the time."""
+    if apart(pool.slug):
+        return None
     logged = logged_steps(pool.slug)
     best = max(logged.values(), key=lambda one: (one.steps, -one.error), default=None)
     fit = calibrate(timed(pool.slug, since, until), best)

@@ -59,17 +59,17 @@ class Bar(Action):
             raise CommandError(f"--seeds must be at least {bar.FIRST}")
         loads = numbers(options["loads"], "--loads")
         same = {name: options[name] for name in ("lengths", "replicas", "seeds", "first_seed", "minutes", "limits")}
-        asked = bar.Asked(tuple(options["trace"]), loads=tuple(loads), **same)
-        asked = bar.heard(asked)
+        asked = bar.BarPlan(tuple(options["trace"]), loads=tuple(loads), **same)
+        asked = bar.with_silent_draws(asked)
         policies, bench = bar.shipped(), Lab(self.folder(), options["processes"])
         if options["policies"]:
             for policy in options["policies"]:
                 parse_policy(policy)
             policies = [bar.DEFAULT, *(name for name in options["policies"] if name != bar.DEFAULT)]
-        found = self._run_cases(bench, bar.first_cases(asked, policies))
-        found |= self._run_cases(bench, bar.further_cases(asked, policies, found))
-        found |= self._run_cases(bench, bar.unpromised_cases(asked))
-        result = bar.result_of(asked, policies, found)
+        figures = self._run_cases(bench, bar.first_cases(asked, policies))
+        figures |= self._run_cases(bench, bar.further_cases(asked, policies, figures))
+        figures |= self._run_cases(bench, bar.unpromised_cases(asked))
+        result = bar.result_of(asked, policies, figures)
         words = [Path(word).name if word in (*options["trace"], options["lengths"]) else word for word in sys.argv[1:]]
         text = bar.section(result, asked, policies, timezone.localdate(), shlex.join(["manage.py", *words]))
         if output is None:

@@ -53,8 +53,8 @@ class Trust(Action):
             grid.add_row(name, figure(live), figure(simulated), f"{100 * (simulated / live - 1):+.1f}")
         self.console().print(grid)
         for tier, (live, simulated) in trust.attainment.items():
-            told = f"{live:.1f} % live, {simulated:.1f} % simulated ({simulated - live:+.1f} points)"
-            self.stdout.write(f"{tier}: SLO attainment {told}")
+            line = f"{live:.1f} % live, {simulated:.1f} % simulated ({simulated - live:+.1f} points)"
+            self.stdout.write(f"{tier}: SLO attainment {line}")
 
 
 def _moment(text: str) -> datetime:

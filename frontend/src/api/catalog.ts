@@ -23,6 +23,7 @@ export type Batch = Schemas["Batch"];
 export type Person = Schemas["Person"];
 export type SecondFactor = Schemas["SecondFactor"];
 export type SecondFactorOffer = Schemas["SecondFactorOffer"];
+export type Passkey = Schemas["Passkey"];
 export type RecoveryCodes = Schemas["RecoveryCodes"];
 export type Invitation = Schemas["Invitation"];
 export type IssuedInvitation = Schemas["IssuedInvitation"];

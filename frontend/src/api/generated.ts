@@ -40,6 +40,7 @@ export const FIELDS = {
     kv_tokens: {"kind": "integer", "required": true, "initial": "200000", "unit": "tokens", "min": 1, "help": "Tokens its KV cache holds; vLLM logs it at start."},
     api_key: {"kind": "secret", "initial": "", "maxLength": 500, "help": "Sent to the engine (vLLM's --api-key). Never shown again."},
     draining: {"kind": "flag", "help": "Receives no new requests; running requests finish."},
+    phase: {"kind": "choice", "required": true, "initial": "both", "options": [{"value": "both", "label": "both: prompts and answers"}, {"value": "prefill", "label": "prefill: computes prompts, and hands their KV cache to a decode replica"}, {"value": "decode", "label": "decode: takes that KV cache and writes the answer"}], "help": "Which part of a request it does (vLLM with a KV connector). A pool with prefill replicas needs decode replicas, and the other way round: alone they serve nothing."},
     dcgm_url: {"kind": "text", "initial": "", "maxLength": 200, "help": "DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried."},
     tokens_per_s: {"kind": "number", "required": true, "initial": "0", "unit": "tokens/s", "min": 0, "help": "Prompt and answer together, as `manage.py calibrate` measures it. 0: not measured, so no bound."},
     managed: {"kind": "flag", "help": "A scaling driver may drain and remove it. Others are never removed automatically."},

@@ -1,12 +1,12 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 11cd45d36538c544, body ad1ae78b2df7937e
+// schema 745d6c61a2c295dd, body 02f59e35c9625270
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /** @description A run that was just asked for. */
         Accepted: {
-            /** @description Policies, variants, replicas, SLOs. */
+            /** @description Policies, and what is supposed. */
             asked: components["schemas"]["Asked"];
             at: string;
             author: string;
@@ -146,8 +146,14 @@ export interface components {
             amount: string;
             currency: string;
         };
-        /** @description What a run is about. */
+        /** @description What a run is about. Runs of earlier releases lack the last four. */
         Asked: {
+            /** @description Times the recorded one. */
+            load?: number;
+            /** @description Backends taken as gone. */
+            lost?: string[];
+            newcomers?: components["schemas"]["Newcomer"][];
+            objects?: components["schemas"]["TriedObject"][];
             policies: string[];
             /** @description 0: as many as the pool has. */
             replicas: number;
@@ -219,6 +225,14 @@ export interface components {
             leaving_since: string | null;
             /** @description A scaling driver may drain and remove it. Others are never removed automatically. */
             managed: boolean;
+            /**
+             * @description Which part of a request it does (vLLM with a KV connector). A pool with prefill replicas needs decode replicas, and the other way round: alone they serve nothing.
+             *
+             *     * `both` - both: prompts and answers
+             *     * `prefill` - prefill: computes prompts, and hands their KV cache to a decode replica
+             *     * `decode` - decode: takes that KV cache and writes the answer
+             */
+            phase: components["schemas"]["PhaseEnum"];
             /** @description Name of the pool. */
             pool: string;
             silent_since: string | null;
@@ -426,12 +440,12 @@ export interface components {
             problem: string;
             resolution_delivered_at: string | null;
         };
-        /** @description A mean over variants and its 95 % interval. */
+        /** @description A mean over variants and its 95 % interval; of one variant ``low`` and ``high`` are the mean, and say nothing. */
         Difference: {
             high: number;
             low: number;
             mean: number;
-            /** @description The interval leaves out 0. */
+            /** @description The interval leaves out 0; never of one variant, which has no interval. */
             sure: boolean;
         };
         Effect: {
@@ -1134,6 +1148,18 @@ export interface components {
             };
             tenant: string;
         };
+        /** @description A tenant that was not there. */
+        Newcomer: {
+            /** @description The entitlement whose share, tier and requests it has. */
+            like: string;
+            /** @description Of the tenant and its entitlement; nobody has it yet. */
+            name: string;
+            /**
+             * @description Its requests as a share of theirs, 0.1 to 10.
+             * @default 1
+             */
+            times: number;
+        };
         OpenAlerts: {
             critical: number;
             open: number;
@@ -1421,6 +1447,20 @@ export interface components {
             previous: string | null;
             results: components["schemas"]["Version"][];
         };
+        /** @description A device that can sign in one's place. */
+        Passkey: {
+            id: number;
+            /** @description That its owner gave it. */
+            name: string;
+            since: string;
+            used_at: string | null;
+        };
+        PasskeyOptions: {
+            /** @description As `PublicKeyCredential.parseCreationOptionsFromJSON` and `parseRequestOptionsFromJSON` read them. */
+            options: {
+                [key: string]: unknown;
+            };
+        };
         /**
          * @description * `day` - day (UTC)
          *     * `month` - month (UTC)
@@ -1450,7 +1490,7 @@ export interface components {
             /** @description At the identity provider, when it was asked last. */
             provider_groups: string[] | null;
             roles: components["schemas"]["RoleOfPerson"][];
-            /** @description Whether a code is asked for after their password. */
+            /** @description Whether a code or a passkey is asked for after their password. */
             second_factor: boolean;
             /** @description That were not ended. */
             sessions: number;
@@ -1468,6 +1508,13 @@ export interface components {
         };
         /** @enum {string} */
         PersonKindEnum: "local" | "provider" | "service";
+        /**
+         * @description * `both` - both: prompts and answers
+         *     * `prefill` - prefill: computes prompts, and hands their KV cache to a decode replica
+         *     * `decode` - decode: takes that KV cache and writes the answer
+         * @enum {string}
+         */
+        PhaseEnum: "both" | "prefill" | "decode";
         PolicyInfo: {
             kind: components["schemas"]["PolicyInfoKindEnum"];
             name: string;
@@ -1995,7 +2042,7 @@ export interface components {
             /** @description Why it was granted then, and on that backend. */
             why: string;
         };
-        /** @description A mean over variants and its 95 % interval. */
+        /** @description A mean over variants and its 95 % interval; of one variant ``low`` and ``high`` are the mean, and say nothing. */
         Result: {
             /** @description To the first policy, in pairs; missing for that one. */
             difference?: components["schemas"]["Difference"];
@@ -2097,7 +2144,7 @@ export interface components {
          */
         RuleKindEnum: "slo_attainment" | "queue_age" | "debt" | "backend_health" | "quota" | "ttft" | "refusals" | "failures" | "engine_queue" | "kv_cache" | "no_leader" | "cost";
         Run: {
-            /** @description Policies, variants, replicas, SLOs. */
+            /** @description Policies, and what is supposed. */
             asked: components["schemas"]["Asked"];
             at: string;
             author: string;
@@ -2135,7 +2182,7 @@ export interface components {
         };
         /** @description A run with its figures so far. */
         RunResults: {
-            /** @description Policies, variants, replicas, SLOs. */
+            /** @description Policies, and what is supposed. */
             asked: components["schemas"]["Asked"];
             at: string;
             author: string;
@@ -2195,16 +2242,19 @@ export interface components {
         ScalingMode: "off" | "advise" | "automatic";
         /** @description What one's own account has. */
         SecondFactor: {
+            /** @description Whether an authenticator app is one. */
+            app: boolean;
             /** @description False: this account has no password here, so there is nothing to add one to. */
             available: boolean;
             /** @description Recovery codes that were not used. */
             codes_left: number;
-            /** @description Whether a code is asked for after the password. */
+            /** @description Whether a code or a passkey is asked for after the password. */
             enabled: boolean;
             /** @description Whether this installation wants one. */
             mandatory: boolean;
+            passkeys: components["schemas"]["Passkey"][];
             since: string | null;
-            /** @description When a code was taken last. */
+            /** @description When one was taken last. */
             used_at: string | null;
         };
         /** @description A secret for an authenticator app. */
@@ -2601,6 +2651,22 @@ export interface components {
          * @enum {string}
          */
         TrialStateEnum: "proposed" | "rejected" | "canary" | "promoted" | "rolled_back" | "aborted";
+        /** @description Another object than the pool that a trial changes. */
+        TriedObject: {
+            kind: components["schemas"]["TriedObjectKindEnum"];
+            name: string;
+            /** @description Fields of the object, with the values to try. */
+            values: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * @description * `entitlement` - entitlement
+         *     * `tier` - tier
+         *     * `backend` - backend
+         * @enum {string}
+         */
+        TriedObjectKindEnum: "entitlement" | "tier" | "backend";
         Trust: {
             calibrations: components["schemas"]["Calibration"][];
             minutes: number;

@@ -18,11 +18,11 @@ function look(state: Freshness): Look {
     case "reconnecting":
       return {
         tone: "warn",
-        text: state.ageS === undefined ? "Reconnecting" : `Reconnecting, stale since ${age(state.ageS)}`,
+        text: state.ageS === undefined ? "Reconnecting" : `Reconnecting, stale for ${age(state.ageS)}`,
         spoken: "The live feed was lost; reconnecting",
       };
     case "stale":
-      return state.ageS === undefined ? { tone: "warn", text: "Unknown", spoken: "The current state is unknown" } : { tone: "warn", text: `Stale since ${age(state.ageS)}`, spoken: "The figures are stale" };
+      return state.ageS === undefined ? { tone: "warn", text: "Unknown", spoken: "The current state is unknown" } : { tone: "warn", text: `Stale for ${age(state.ageS)}`, spoken: "The figures are stale" };
     case "signed_out":
       return { tone: "bad", text: "Signed out", spoken: "You are signed out" };
     case "forbidden":

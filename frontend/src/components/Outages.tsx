@@ -1,6 +1,6 @@
 import type { ReactNode } from "react";
 import { useOutages, useRetry } from "../feed/live";
-import { hides, isBlind, type Outage } from "../feed/outages";
+import { cutsPast, hides, isBlind, type Outage } from "../feed/outages";
 import { moment } from "../lib/format";
 import { Badge, type Tone } from "./Badge";
 import { Icon } from "./icons";
@@ -10,6 +10,14 @@ export const since = ({ since: at, atLeast }: Pick<Outage, "since" | "atLeast">)
 
 /** "unknown since ...", as it stands where a figure would. */
 export const unknownSince = (outage: Outage | undefined): string => (outage ? `unknown ${since(outage)}`.trim() : "unknown");
+
+/** "cannot be seen since ...", beside the word "unknown". */
+export const unseenSince = (outage: Outage): string => `cannot be seen ${since(outage)}`.trim();
+
+/** "unknown", and since when, where an outage says so. */
+export function UnknownNow() {
+  return <span data-unknown>{unknownSince(cutsPast(useOutages()))}</span>;
+}
 
 /** What is away, and what that means: what cannot be seen, and what works all the same. */
 export function sentence(outage: Outage): { what: string; means: string } {

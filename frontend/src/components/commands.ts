@@ -53,6 +53,7 @@ function actionsOf(found: readonly Found[], role: Role): Command[] {
     if (row.kind === "tenant")
       return [
         action(`Requests of ${row.id}`, { to: `/requests?tenant=${row.id}` }),
+        action(`Cost of ${row.id} this month`, { to: `/tenants/${row.id}/usage?range=month` }),
         ...(staff ? [action(`Which tenants ${row.id} waited for`, { to: `/tenants/${row.id}/neighbours` }), action(row.state === "paused" ? `Resume ${row.id}` : `Pause ${row.id}`, { act: { kind: row.state === "paused" ? "resume" : "pause", name: row.id } })] : []),
       ];
     if (row.kind === "key") return [action(`Requests of key qm-${row.id}`, { to: `/requests?key_id=${row.id}` }), action(`Rotate or revoke key qm-${row.id}`, { to: `/tenants/${row.tenant}/keys` })];

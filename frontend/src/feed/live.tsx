@@ -33,11 +33,22 @@ class View {
   shown: FeedState;
   paused = false;
   private listeners = new Set<() => void>();
+  private due = false;
 
   constructor(client: FeedClient) {
     this.client = client;
     this.shown = client.state;
-    client.subscribe(() => this.refresh());
+    client.subscribe(() => this.soon());
+  }
+
+  /** Once a frame: two hundred pools send two hundred changes a second. */
+  private soon(): void {
+    if (this.due) return;
+    this.due = true;
+    requestAnimationFrame(() => {
+      this.due = false;
+      this.refresh();
+    });
   }
 
   subscribe = (listener: () => void): (() => void) => {
@@ -106,6 +117,17 @@ export const useRetry = (): (() => void) => {
   const view = useView();
   return () => view.client.retryNow();
 };
+
+/** The whole history of the pool that is looked at, also where the server sends it only to who asks. */
+export function useHistory(pool: string | undefined): void {
+  const { client } = useView();
+  const feed = useFeed();
+  const held = pool === undefined ? undefined : feed.pools[pool];
+  const due = feed.connection === "open" && !feed.histories && held !== undefined && !held.complete;
+  useEffect(() => {
+    if (due && pool !== undefined) client.askHistory(pool);
+  }, [client, due, pool]);
+}
 
 /** This browser's clock [s], once a second while the page is seen. */
 export function useNow(): number {

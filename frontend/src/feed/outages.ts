@@ -27,7 +27,7 @@ function engines(state: FeedState, now: number): Outage[] {
   return Object.entries(state.pools).flatMap(([pool, held]) => {
     if (ageOf(state, held, now) > STALE_AFTER_S) return [];
     return Object.entries(held.snapshot.backends ?? {}).flatMap(([backend, row]): Outage[] => {
-      const unseen = row.unseen_since !== undefined || row.state === "ejected" || row.state === "probing";
+      const unseen = row.unseen_since !== undefined || row.state === "ejected" || row.state === "probing" || row.state === "unpaired";
       return unseen ? [{ source: "engine", pool, backend, ...(row.unseen_since !== undefined ? { since: row.unseen_since } : row.state === "ejected" ? { ejected: true, ...(row.down_since === undefined ? {} : { since: row.down_since }) } : {}) }] : [];
     });
   });

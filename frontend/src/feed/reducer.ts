@@ -33,6 +33,8 @@ export interface FeedState {
   away: readonly Away[];
   /** The configured pools in sight; undefined while the server has not said. */
   known?: readonly string[];
+  /** Whether the server sends each pool's history without being asked; with many pools it does not. */
+  histories: boolean;
   /** What is away, where the server refuses the socket for it. */
   refusal?: Away;
   /** This browser's clock when the page first tried [s]. */
@@ -73,6 +75,7 @@ export const initialFeed: FeedState = {
   unavailableAt: 0,
   away: [],
   openedAt: 0,
+  histories: true,
   welcomed: false,
   expected: 0,
   pools: {},
@@ -96,7 +99,10 @@ export function reduce(state: FeedState, event: FeedEvent): Step {
 function receive(state: FeedState, message: ServerMessage, now: number): Step {
   switch (message.type) {
     case "hello": {
-      const kept = Object.entries(state.pools).filter(([pool]) => message.pools.includes(pool));
+      const histories = message.histories ?? true;
+      const kept = Object.entries(state.pools)
+        .filter(([pool]) => message.pools.includes(pool))
+        .map(([name, pool]) => [name, histories ? pool : { ...pool, complete: false }] as const);
       return {
         state: {
           ...state,
@@ -108,6 +114,7 @@ function receive(state: FeedState, message: ServerMessage, now: number): Step {
           stateAvailable: true,
           away: message.sources?.away ?? [],
           known: message.sources?.pools ?? state.known,
+          histories,
           pools: Object.fromEntries(kept),
         },
       };

@@ -120,6 +120,24 @@ describe("the feed's socket", () => {
     expect(sockets).toHaveLength(1);
   });
 
+  it("asks for a pool's history only where the server does not send it by itself, and until it has it", () => {
+    const frames = [{ at: now - 1, depth: 3 }];
+    const asked = () => sockets[0]!.sent.filter((message) => (message as { history?: boolean }).history);
+    sockets[0]!.says(hello());
+    sockets[0]!.says({ type: "snapshot", pool: "llama", seq: 1, data: { pool: "llama", at: now } });
+    client.askHistory("llama");
+    expect(asked()).toEqual([]);
+    sockets[0]!.says({ ...hello(), histories: false });
+    client.askHistory("llama");
+    expect(asked()).toEqual([{ type: "resync", pool: "llama", history: true }]);
+    sockets[0]!.says({ type: "history", pool: "llama", frames });
+    client.askHistory("llama");
+    client.askHistory("of-another-planet");
+    expect(asked()).toHaveLength(1);
+    sockets[0]!.says({ ...hello(), histories: false });
+    expect(client.state.pools["llama"]!.complete, "what happened meanwhile is missing").toBe(false);
+  });
+
   it("survives frames that make no sense", () => {
     sockets[0]!.says(hello());
     sockets[0]!.onmessage?.({ data: "{" });

@@ -66,6 +66,13 @@ export class FeedClient {
     this.connect();
   }
 
+  /** Asks for a pool's history where the server does not send it by itself; it answers once for each connection. */
+  askHistory(pool: string): void {
+    const held = this.state.pools[pool];
+    if (this.state.connection !== "open" || this.state.histories || !held || held.complete) return;
+    this.socket?.send(JSON.stringify({ type: "resync", pool, history: true }));
+  }
+
   private connect(): void {
     this.apply({ type: "connecting", now: this.ports.now() });
     const socket = this.ports.open();

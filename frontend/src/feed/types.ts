@@ -86,6 +86,7 @@ export interface TierFigures extends SloFigures {
 export interface BackendFigures {
   state?: string;
   why?: string;
+  wake_fails?: boolean; // it is asleep, and was not woken when requests waited
   running?: number;
   slots?: number;
   engine_running?: number;
@@ -230,7 +231,7 @@ export interface Point extends Omit<TenantPoint, "waiting"> {
 }
 
 export type ServerMessage =
-  | { type: "hello"; role: string; heartbeat_s: number; at: number; pools: string[]; sources?: { away: Away[]; pools?: string[] } }
+  | { type: "hello"; role: string; heartbeat_s: number; at: number; pools: string[]; sources?: { away: Away[]; pools?: string[] }; histories?: boolean }
   | { type: "snapshot"; pool: string; seq: number; data: Snapshot }
   | { type: "history"; pool: string; frames: Point[] }
   | { type: "delta"; pool: string; seq: number; patch: Record<string, unknown> }

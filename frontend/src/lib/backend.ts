@@ -2,7 +2,7 @@
 
 import type { Tone } from "../components/Badge";
 
-export const backendTones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad", asleep: "plain", waking: "plain" };
+export const backendTones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad", unpaired: "bad", asleep: "plain", waking: "plain" };
 
 /** Whether it serves nobody on purpose: it sleeps, or starts because its pool slept. */
 export const sleeps = (state: string | undefined): boolean => state === "asleep" || state === "waking";

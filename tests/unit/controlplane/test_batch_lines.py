@@ -35,12 +35,13 @@ def test_lines_that_can_be_run_are_counted_and_blank_ones_are_not() -> None:
         (b"[" * 900, "invalid_json_line", None),
         (b"\xff", "invalid_json_line", None),
         ([1], "invalid_json_line", None),
-        ({"custom_id": "x"}, "invalid_json_line", None),
+        ({"custom_id": "x"}, "invalid_json_line", "method"),
         (line(custom_id=""), "invalid_custom_id", "custom_id"),
         (line(custom_id="x" * 513), "invalid_custom_id", "custom_id"),
         (line(method="GET"), "invalid_method", "method"),
         (line(url="/v1/completions"), "mismatched_endpoint", "url"),
         (line(body=3), "invalid_body", "body"),
+        (line(body={"stream": False}), "invalid_body", "body.model"),
         (line(body={"model": "other"}), "model_not_found", "model"),
         (line(body={"model": "demo", "stream": True}), "invalid_body", "body.stream"),
         (line(body={"model": "demo", "x": "y" * 1000}), "line_too_long", None),
@@ -66,3 +67,8 @@ def test_lines_are_read_as_they_were_checked() -> None:
     data = b"\n" + json.dumps(line(3)).encode()
     [read] = lines.read(io.BytesIO(data), 1000)
     assert (read.number, read.custom_id, json.loads(read.body)["model"]) == (2, "r-3", "demo")
+
+
+def test_lines_that_are_done_are_passed_over_and_keep_their_numbers() -> None:
+    file = io.BytesIO(b"\n".join(json.dumps(line(n)).encode() for n in range(1, 5)))
+    assert [(one.number, one.custom_id) for one in lines.read(file, 1000, without={1, 3})] == [(2, "r-2"), (4, "r-4")]

@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.experiments import gpu
 from controlplane.experiments.gpu_engine import WATCHING, Server
-from controlplane.experiments.gpu_load import Answered, Asked, Promises, digest_of, plan, summary, tiers
+from controlplane.experiments.gpu_load import Answered, Planned, Promises, digest_of, plan, summary, tiers
 from controlplane.experiments.instance import ExperimentError
 from scheduling.core.calibration import StepFit
 from scheduling.core.engine_digest import decode
@@ -28,7 +28,7 @@ Q1, Q2, Q3 = tiers(SETUP.promises)
 def answered(
     tier: Any = Q1, *, output: int = 3, arrivals: Sequence[float] = (0.5, 0.6, 0.7), done: bool = True
 ) -> Answered:
-    row = Answered(Asked(0.0, tier, (5,) * 100, output), arrivals=list(arrivals))
+    row = Answered(Planned(0.0, tier, (5,) * 100, output), arrivals=list(arrivals))
     row.ttft_s = arrivals[0] if arrivals else None
     row.ttlt_s = arrivals[-1] if done and arrivals else None
     return row
@@ -111,7 +111,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     running: list[Standing] = []
 
     async def drive(
-        url: str, model: str, asked: Sequence[Asked], *, keys: Mapping[str, str] | None = None, rank: bool = False,
+        url: str, model: str, asked: Sequence[Planned], *, keys: Mapping[str, str] | None = None, rank: bool = False,
         digest: bool = False,
     ) -> list[Answered]:  # fmt: skip
         now[0] += 30.0

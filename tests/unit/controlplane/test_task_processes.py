@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from controlplane.celery import end_unless
+from controlplane.collector import YOUNG_OBJECTS
 
 
 def forked(ask: Callable[[], object]) -> int:
@@ -34,3 +37,21 @@ def test_a_forked_process_ends_where_the_lock_it_inherited_is_held(held: bool, e
     if held:
         lock.acquire()
     assert forked(lock.acquire) == ends
+
+
+def test_a_worker_looks_for_cycles_as_rarely_as_a_web_process_once_it_is_ready() -> None:
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import gc, controlplane.celery\n"
+            "from celery.signals import worker_ready\n"
+            "before = gc.get_threshold()[0]\n"
+            "worker_ready.send(sender=None)\n"
+            "print(before, gc.get_threshold()[0], gc.get_freeze_count() > 0)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["700", str(YOUNG_OBJECTS), "True"]

@@ -25,8 +25,9 @@ from controlplane.tuning import recent
 from scheduling.simulator.recording import write_recording
 from telemetry.ledger import writer
 from telemetry.models import Calibration, LabRecording, LabRun
-from tenants import tuning
-from tenants.models import Pool, Study, Trial
+from tenants import services, tuning
+from tenants.audit import SYSTEM
+from tenants.models import Backend, Entitlement, Pool, Study, Tenant, Trial
 from tests.support import worlds
 from tests.support.answer_schemas import faults, schemas_of_answers
 from tests.support.telemetry_world import record
@@ -246,6 +247,23 @@ def test_a_run_that_nobody_works_on_is_announced_again(world: worlds.World) -> N
         ({"pool": "none"}, "no pool"),
         ({"slos": {"gold": {"ttft_s": 1.0, "tbt_s": 0.1}}}, "has no tier gold"),
         ({"slos": {"premium": {"x": 1.0}}}, "slos: premium"),
+        ({"slos": {"premium": {"ttft_s": -1}}}, "a time above 0"),
+        ({"slos": {"premium": {"ttft_s": 0}}}, "a time above 0"),
+        ({"lost": ["gpu-1", "gpu-1"]}, "lost: name each once"),
+        ({"load": 0}, "load: 0.1 to 10 times"),
+        ({"load": "nan"}, "load"),
+        ({"policies": ["unchanged", "now"]}, "for a run that changes something"),
+        ({"lost": ["gpu-9"]}, "no backend gpu-9 in service"),
+        ({"lost": ["gpu-1"]}, "no replica would be left"),
+        ({"lost": ["gpu-1"], "replicas": 2}, "not both"),
+        ({"objects": [{"kind": "entitlement", "name": "none", "values": {"concurrency": 1}}]}, "no entitlement 'none'"),
+        ({"objects": [{"kind": "entitlement", "name": "acme-llama", "values": {"state": "bound"}}]}, "cannot be tried"),
+        ({"objects": [{"kind": "entitlement", "name": "acme-llama", "values": {"concurrency": -1}}]}, "greater than"),
+        ({"newcomers": [{"name": "new", "like": "none"}]}, "no request of entitlement none to copy"),
+        ({"newcomers": [{"name": "acme", "like": "acme-llama"}]}, "Tenant acme cannot join"),
+        ({"newcomers": [{"name": "A B", "like": "acme-llama"}]}, "Tenant A B cannot join"),
+        ({"newcomers": [{"name": "new", "like": "acme-llama", "times": 11}]}, "0.1 to 10"),
+        ({"newcomers": [{"name": "new", "like": "acme-llama"}, {"name": "new", "like": "acme-llama"}]}, "each once"),
     ],
 )
 def test_what_cannot_be_run_is_told(world: worlds.World, changes: dict[str, Any], told: str) -> None:
@@ -263,6 +281,77 @@ def test_other_promises_and_replicas_change_what_a_run_says(world: worlds.World)
     rows = {(row["group"], row["figure"]): row["mean"] for row in runs.table(LabRun.objects.get(pk=strict))}
     assert rows["tier:premium", "slo"] == 0.0
     assert rows["tier:standard", "slo"] > 50.0
+
+
+def means(number: int) -> dict[tuple[str, str, str], float]:
+    runs.work(number)
+    row = LabRun.objects.get(pk=number)
+    assert row.state == "done", row.problem
+    return {(one["policy"], one["group"], one["figure"]): one["mean"] for one in runs.table(row)}
+
+
+def test_more_load_and_a_lost_replica_are_compared_with_the_traffic_as_it_was(world: worlds.World) -> None:
+    olga = client(world, "olga")
+    services.save(
+        actor=SYSTEM,
+        instance=Backend(slug="gpu-2", pool=world.pool, url="http://10.0.0.2:8000", slots=32, kv_tokens=100_000),
+    )
+    before = [
+        Pool.objects.values().get(slug="llama"),
+        list(Entitlement.objects.values()),
+        list(Backend.objects.values()),
+    ]
+    rows = means(run(olga, policies=["unchanged", "now"], load=10.0, lost=["gpu-2"])["id"])
+    assert rows["now", "all", "ttft_p95"] > rows["unchanged", "all", "ttft_p95"]
+    assert rows["now", "all", "requests"] == rows["unchanged", "all", "requests"]
+    kept = [Pool.objects.values().get(slug="llama"), list(Entitlement.objects.values()), list(Backend.objects.values())]
+    assert kept == before, "what is supposed is taken back"
+
+
+def test_another_share_is_tried_without_being_given(world: worlds.World) -> None:
+    smaller = [{"kind": "entitlement", "name": "acme-llama", "values": {"tokens_per_s": 1.0, "burst_tokens": 100.0}}]
+    rows = means(run(client(world, "olga"), policies=["unchanged", "now"], objects=smaller)["id"])
+    assert rows["now", "tenant:acme", "refused_token_budget"] > 50.0 > rows["unchanged", "tenant:acme", "refused"]
+    assert Entitlement.objects.get(slug="acme-llama").tokens_per_s != 1.0
+
+
+def test_a_tenant_that_was_not_there_has_figures_of_its_own_and_takes_from_others(world: worlds.World) -> None:
+    olga = client(world, "olga")
+    joins = [{"name": "initech", "like": "acme-llama", "times": 2.5}]
+    rows = means(run(olga, policies=["unchanged", "now"], newcomers=joins, variants=1)["id"])
+    # all requests of this world are of the entitlement acme-llama
+    assert 2.0 < rows["now", "tenant:initech", "requests"] / rows["unchanged", "all", "requests"] < 3.0
+    assert rows["now", "tenant:acme", "ttft_p95"] > rows["unchanged", "tenant:acme", "ttft_p95"]
+    assert ("unchanged", "tenant:initech", "requests") not in rows
+    assert not Tenant.objects.filter(slug="initech").exists()
+
+
+def test_a_recording_is_of_the_hours_that_were_asked_for(world: worlds.World) -> None:
+    olga, now = client(world, "olga"), timezone.now()
+    asked = {
+        "name": "a while",
+        "pool": "llama",
+        "since": (now - timedelta(seconds=150)).isoformat(),
+        "until": now.isoformat(),
+    }
+    some = call(olga, "post", "lab/recordings", 201, asked)["requests"]
+    assert 0 < some < 150
+    for changes, said in (
+        ({"until": asked["since"]}, "after since"),
+        ({"since": (now - timedelta(days=32)).isoformat()}, "31 days"),
+        ({"minutes": 5}, "Give minutes, or since and until"),
+        ({"since": None}, "null"),
+        ({"since": "yesterday"}, "wrong format"),
+        ({"since": "0001-01-01T00:00:00Z"}, "since"),
+    ):
+        assert said in str(call(olga, "post", "lab/recordings", 400, {**asked, "name": "other", **changes})), changes
+    alone = {"name": "other", "pool": "llama", "since": asked["since"]}
+    assert "Give minutes, or since and until" in str(call(olga, "post", "lab/recordings", 400, alone))
+    for minutes in ("nan", "inf", "-1", [], {}, None, "an hour"):
+        call(olga, "post", "lab/recordings", 400, {"name": "other", "pool": "llama", "minutes": minutes})
+    later = {"since": (now + timedelta(hours=1)).isoformat(), "until": (now + timedelta(hours=2)).isoformat()}
+    told = call(olga, "post", "lab/recordings", 400, {"name": "other", "pool": "llama", **later})
+    assert "no request of that time" in str(told)
 
 
 def test_a_trace_that_somebody_brings_is_kept_as_a_recording(world: worlds.World) -> None:
@@ -349,7 +438,7 @@ def test_the_study_under_way_is_shown_with_its_progress_and_can_be_stopped(world
     base, now = tuning.version_now(pool), timezone.now()
     Study.objects.create(
         pool=pool, at=now, base=base, window_from=now - timedelta(hours=1), window_until=now, requests=150, done=7,
-        total=40, told=[{"round": 0}], cpu_s=1.5,
+        total=40, replays=[{"round": 0}], cpu_s=1.5,
     )  # fmt: skip
     told = call(olga, "get", "pools/llama/tuning", 200)["study"]
     assert (told["state"], told["done"], told["total"], told["base"]) == ("running", 7, 40, base.number)

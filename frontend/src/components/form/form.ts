@@ -76,8 +76,8 @@ export function parse(spec: FieldSpec, text: string): Parsed {
       return wrong ? { error: wrong } : { value: n };
     }
     case "moment": {
-      const at = new Date(zoneChoice === "utc" && !/[zZ]$/.test(typed) ? `${typed}Z` : typed);
-      return Number.isNaN(at.getTime()) ? { error: "Use a date and time." } : { value: at.toISOString() };
+      const at = instant(typed);
+      return at === undefined ? { error: "Use a date and time." } : { value: at };
     }
     case "words":
       return { value: typed.split(/[\s,]+/).filter(Boolean) };
@@ -103,6 +103,12 @@ export function show(spec: FieldSpec, value: unknown): string {
   if (spec.kind === "json") return Object.keys(value as object).length ? JSON.stringify(value, null, 1).replaceAll("\n", " ") : "";
   if (spec.kind === "moment") return local(new Date(String(value)));
   return String(value);
+}
+
+/** What somebody typed there, as the server takes it; undefined: no moment. */
+export function instant(typed: string): string | undefined {
+  const at = new Date(zoneChoice === "utc" && typed && !/[zZ]$/.test(typed) ? `${typed}Z` : typed);
+  return Number.isNaN(at.getTime()) ? undefined : at.toISOString();
 }
 
 /** As <input type="datetime-local"> wants it: in the zone of the console, no seconds. */

@@ -1,6 +1,6 @@
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import type { Pool, Tenant } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { following, type AlertPage, type AlertRow, type AlertRule, type OpenAlerts } from "../../api/operate";
@@ -12,11 +12,15 @@ import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
-import { useFeed, useOutages } from "../../feed/live";
+import { useFeed, useNow, useOutages } from "../../feed/live";
 import { asOutage, isHeard, type Outage } from "../../feed/outages";
+import { freshness, isStale } from "../../feed/reducer";
 import { age } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
+import { limitsOf } from "../overview/verdict";
 import { useCatalog } from "../tenants/data";
+import { standingOf } from "../tenants/fleet";
 import { Marks, Ways } from "./AlertParts";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { Channels, useChannels } from "./Channels";
@@ -49,8 +53,41 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
   );
 }
 
+/** What is wrong with a pool while no rule has said so yet: a rule opens an alert once its condition has lasted. */
+function Failing({ pools }: { pools: readonly { pool: string; why: string }[] }) {
+  return (
+    <div className="panel border-warn p-4 text-sm text-soft" data-testid="failing">
+      <p>No alert is open, but not all is well:</p>
+      <ul className="mt-1">
+        {pools.map(({ pool, why }) => (
+          <li key={pool}>
+            <Link className="link" to={`/pools/${encodeURIComponent(pool)}`}>
+              {pool}
+            </Link>
+            : {why}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+/** The pools that fail now, of those in sight. */
+function useFailing(): { pool: string; why: string }[] {
+  const feed = useFeed();
+  const now = useNow();
+  const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), enabled: user.role !== "member", staleTime: 60_000 });
+  return Object.entries(feed.pools).flatMap(([pool, held]) => {
+    if (isStale(freshness(feed, held, now))) return [];
+    const { level, why } = standingOf(held.snapshot, undefined, limitsOf(rules.data, pool));
+    return level === "failing" ? [{ pool, why }] : [];
+  });
+}
+
 function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: boolean; partly: boolean }) {
+  const failing = useFailing();
   if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be open now is unknown.</p>;
+  if (alerts.length === 0 && failing.length > 0) return <Failing pools={failing} />;
   if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open{user.role === "member" ? " for your tenants" : ""}.</p>;
   if (alerts.length === 0)
     return (
@@ -178,7 +215,7 @@ function Switch({ rule }: { rule: AlertRule }) {
 }
 
 function Rules({ away }: { away: readonly Outage[] }) {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const client = useQueryClient();
   const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), refetchInterval: REFRESH_MS });
   const pools = useCatalog<Pool>("pools");

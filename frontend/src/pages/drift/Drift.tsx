@@ -1,12 +1,11 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo, useState, type ReactNode } from "react";
-import { useSearchParams } from "react-router";
 import { get, send } from "../../api/client";
 import type { ErrorRow, Estimates, EstimatesHistory, Group } from "../../api/operate";
 import { Curve } from "../../charts/Curve";
 import { TimeChart } from "../../charts/TimeChart";
 import { Badge } from "../../components/Badge";
-import { NowBadge } from "../../components/Outages";
+import { NowBadge, UnknownNow } from "../../components/Outages";
 import { useFeed, useOutages } from "../../feed/live";
 import { isBlind, isHeard } from "../../feed/outages";
 import { Notices, notify } from "../../components/Notices";
@@ -15,6 +14,7 @@ import { Table, type Column } from "../../components/Table";
 import { compact, NONE, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useDark } from "../../lib/theme";
+import { useAddress } from "../../lib/useAddress";
 import { PoolChoice, usePoolChoice } from "../policies/PoolChoice";
 import { Confirm, Failed, Waiting } from "../tenants/parts";
 import { COVERED, errorPanels, factorPanel, verdict, WINDOWS } from "./data";
@@ -99,7 +99,7 @@ function Reset({ pools, categories, onClose }: { pools: string[]; categories: st
 }
 
 function LearnedNow({ pools }: { pools: Estimates["pools"] }) {
-  if (pools === null) return <p className="text-sm text-soft">Redis does not answer, so what the gateways have learned is unknown. The history above comes from the ledger.</p>;
+  if (pools === null) return <p className="text-sm text-soft">Redis does not answer, so what the gateways have learned is <UnknownNow />. The history above comes from the ledger.</p>;
   const rows = Object.entries(pools);
   if (rows.length === 0) return <p className="text-sm text-soft">No gateway has reported what it learned in the last ten minutes.</p>;
   return (
@@ -126,7 +126,7 @@ function LearnedNow({ pools }: { pools: Estimates["pools"] }) {
 
 /** How wrong the predictions of length are, where, and what corrects them. */
 export function Drift() {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const { pool, pools } = usePoolChoice();
   const hours = WINDOWS.find((w) => String(w.value) === query.get("hours"))?.value ?? 1;
   const [group, setGroup] = useState<Group>("category");

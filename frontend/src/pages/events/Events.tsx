@@ -1,5 +1,5 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
 import { Badge, type Tone } from "../../components/Badge";
 import { since } from "../../components/Outages";
@@ -8,6 +8,7 @@ import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
 import { moment, utc } from "../../lib/format";
+import { useAddress } from "../../lib/useAddress";
 import { Failed, Waiting } from "../tenants/parts";
 
 const REFRESH_MS = 10_000;
@@ -49,7 +50,7 @@ const columns: Column<Happened>[] = [
 
 /** One stream of what happened: cause and effect beside each other. */
 export function Events() {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const now = useNow();
   const at = Number(query.get("at"));
   const pool = query.get("pool") ?? "";

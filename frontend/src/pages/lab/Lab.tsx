@@ -1,6 +1,6 @@
 import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
-import { useSearchParams } from "react-router";
+import { Fragment, useState } from "react";
+import { Link } from "react-router";
 import { get, send } from "../../api/client";
 import type { LabRun, Listed } from "../../api/operate";
 import { Badge, type Tone } from "../../components/Badge";
@@ -11,10 +11,12 @@ import { Segmented } from "../../components/Segmented";
 import { Empty } from "../../components/Shell";
 import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { usePoolChoice } from "../policies/PoolChoice";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { ended, figuresOf, groupName, judged, LABELS, lines, progress, refusals, shownFigure, shownInterval, signedFigure, type Figure, type Line } from "./lab";
 import { NewRun } from "./NewRun";
+import { policyName, supposed } from "./supposed";
 import { TrustNote } from "./TrustNote";
 import { Whiskers } from "./Whiskers";
 
@@ -27,8 +29,6 @@ const EXPLAINED: Record<string, string> = {
   slo: "Requests that kept their SLO, of those that were served.",
   refused: "Requests that the pool's limits refused, of all that were asked for.",
 };
-
-const policyName = (policy: string): string => (policy === "now" ? "active policy" : policy);
 
 function Results({ run }: { run: LabRun }) {
   const [chosen, setChosen] = useState("");
@@ -43,11 +43,27 @@ function Results({ run }: { run: LabRun }) {
   const variants = results[0]!.variants;
   return (
     <div className="space-y-3">
-      <TrustNote trust={run.trust ?? null} pool={run.pool} />
+      <TrustNote trust={run.trust ?? null} pool={run.pool} supposed={supposed(run.asked).length > 0} />
       <div className="max-w-full overflow-x-auto">
         <Segmented label="Figure" value={id} options={figures.map(({ id: value, label }) => ({ value, label }))} onChange={setChosen} />
       </div>
       <p className="text-sm text-soft">{EXPLAINED[id]}</p>
+      {ended(run) && policies.some((policy) => policy !== "now" && policy !== "unchanged") && (
+        <p className="text-sm text-soft">
+          Put on trial:{" "}
+          {policies
+            .filter((policy) => policy !== "now" && policy !== "unchanged")
+            .map((policy, i) => (
+              <Fragment key={policy}>
+                {i > 0 && " · "}
+                <Link className="link" to={`/policies?${new URLSearchParams({ pool: run.pool, draft: policy })}`}>
+                  {policy}
+                </Link>
+              </Fragment>
+            ))}
+          . It is replayed as a draft first, and then tried for a chosen time under guard rails.
+        </p>
+      )}
       {id === "refused" && (
         <ul className="text-sm text-soft" aria-label="Reasons">
           {refusals(results, policies).map(({ policy, text }) => (
@@ -60,17 +76,17 @@ function Results({ run }: { run: LabRun }) {
       <div className="grid items-start gap-4 xl:grid-cols-2 wide:grid-cols-[52rem_minmax(0,1fr)]">
         <section className="panel p-4" aria-label="Plot">
           <h3 className="mb-2 text-sm font-medium">
-            {figure.label} <span className="text-2xs font-normal text-faint">mean of {variants} variant{variants === 1 ? "" : "s"} and 95 % interval; {figure.more ? "more" : "less"} is better</span>
+            {figure.label} <span className="text-2xs font-normal text-faint">{variants === 1 ? "one variant, so no interval" : `mean of ${variants} variants and 95 % interval`}; {figure.more ? "more" : "less"} is better</span>
           </h3>
           <Whiskers groups={groups} figure={figure} policies={policies} />
         </section>
-        <Table label={`${figure.label} by group and policy`} rows={flat} columns={resultColumns(figure, policies)} id={(row) => `${row.group} ${row.policy}`} empty="No group has a value for this figure." />
+        <Table label={`${figure.label} by group and policy`} rows={flat} columns={resultColumns(figure, policies, variants)} id={(row) => `${row.group} ${row.policy}`} empty="No group has a value for this figure." />
       </div>
     </div>
   );
 }
 
-const resultColumns = (figure: Figure, policies: readonly string[]): Column<Line>[] => [
+const resultColumns = (figure: Figure, policies: readonly string[], variants: number): Column<Line>[] => [
   { label: "Group", by: (row) => groupName(row.group), cell: (row) => groupName(row.group) },
   {
     label: "Policy",
@@ -82,7 +98,7 @@ const resultColumns = (figure: Figure, policies: readonly string[]): Column<Line
     ),
   },
   { label: figure.label, right: true, by: (row) => row.own.mean, cell: (row) => shownFigure(row.own.mean, figure.unit) },
-  { label: "95 % interval", right: true, cell: (row) => <span className="text-soft">{shownInterval(row.own, figure.unit)}</span> },
+  { label: "95 % interval", right: true, cell: (row) => <span className="text-soft">{variants === 1 ? "unknown" : shownInterval(row.own, figure.unit)}</span> },
   {
     label: "Against A",
     right: true,
@@ -91,7 +107,7 @@ const resultColumns = (figure: Figure, policies: readonly string[]): Column<Line
       const verdict = judged(row, figure);
       if (!verdict || !row.difference) return <span className="text-faint">–</span>;
       return (
-        <span className={verdicts[verdict]} title={`${signedFigure(row.difference.low, figure.unit)} to ${signedFigure(row.difference.high, figure.unit)}, paired by variant`}>
+        <span className={verdicts[verdict]} title={variants === 1 ? "of one variant" : `${signedFigure(row.difference.low, figure.unit)} to ${signedFigure(row.difference.high, figure.unit)}, paired by variant`}>
           {signedFigure(row.difference.mean, figure.unit)} <span className="text-2xs">{verdict === "unsure" ? "inconclusive" : verdict === "same" ? "the same" : verdict}</span>
         </span>
       );
@@ -119,6 +135,7 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
   if (error) return <Failed error={error} retry={() => void refetch()} />;
   if (!run) return <Waiting />;
   const { ratio, text } = progress(run);
+  const changes = supposed(run.asked);
   return (
     <section className="space-y-4" aria-labelledby="run">
       <div className="panel space-y-3 p-4">
@@ -128,8 +145,13 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
               {run.name} <Badge tone={tones[run.state]}>{run.state}</Badge>
             </h2>
             <p className="text-sm text-soft">
-              On {run.recording}, pool {run.pool}, {run.asked.variants} variants, {run.asked.replicas || "all"} replicas{run.asked.slos ? ", with other SLOs" : ""}; by {run.author}, <When at={run.at} />
+              On {run.recording}, pool {run.pool}, {run.asked.variants} variants; by {run.author}, <When at={run.at} />
             </p>
+            {changes.length > 0 && (
+              <p className="text-sm" data-testid="supposed">
+                <span className="text-soft">Supposed:</span> {changes.join("; ")}
+              </p>
+            )}
           </div>
           <div className="flex flex-wrap gap-2">
             {!ended(run) && (
@@ -200,6 +222,7 @@ function Runs({ onOpen }: { onOpen: (run: LabRun) => void }) {
       ),
     },
     { label: "Policies", className: "min-w-52 text-soft", cell: (run) => run.asked.policies.map(policyName).join(", ") },
+    { label: "Supposed", className: "min-w-44 text-soft", cell: (run) => supposed(run.asked).join("; ") || <span className="text-faint">–</span> },
     { label: "Recording", className: "min-w-44 text-soft", cell: (run) => run.recording },
     { label: "Pool", cell: (run) => run.pool },
     { label: "By", cell: (run) => run.author },
@@ -210,7 +233,7 @@ function Runs({ onOpen }: { onOpen: (run: LabRun) => void }) {
 
 /** What if: policies on recorded traffic, side by side. */
 export function Lab() {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const { pools } = usePoolChoice();
   const client = useQueryClient();
   const set = (name: "run" | "new", value: string | null) =>
@@ -234,7 +257,7 @@ export function Lab() {
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="text-lg font-semibold tracking-tight">Lab</h1>
-          <p className="text-sm text-soft">Replays recorded traffic under other policies on simulated engines.</p>
+          <p className="text-sm text-soft">Replays recorded traffic on simulated engines: other policies, more load, another share, a new tenant, a lost replica.</p>
         </div>
         <button type="button" className="button-primary" disabled={pools.length === 0} onClick={() => set("new", "run")}>
           What if…

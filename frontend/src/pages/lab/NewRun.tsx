@@ -1,14 +1,20 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, send } from "../../api/client";
-import type { LabRun, Listed, PolicyInfo, Recording } from "../../api/operate";
+import type { Backend, Entitlement } from "../../api/catalog";
+import type { LabRun, Listed, PolicyInfo, Recording, Tried } from "../../api/operate";
+import { instant } from "../../components/form/form";
 import { Icon } from "../../components/icons";
 import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { age, compact } from "../../lib/format";
+import { zoneChoice } from "../../lib/zone";
+import { Objects } from "../policies/Objects";
 import { typed, type Texts } from "../policies/params";
 import { ParameterFields } from "../policies/parts";
+import { useCatalog } from "../tenants/data";
 import { policyText } from "./lab";
+import { between, LEAST, MOST, newcomerProblem, policyName, triedOf, windowProblem, yesterday, type Newcomer } from "./supposed";
 
 interface Props {
   pools: readonly string[];
@@ -18,6 +24,7 @@ interface Props {
 
 const SOURCES = [
   { value: "window", label: "A pool's last minutes" },
+  { value: "between", label: "A time of a pool" },
   { value: "kept", label: "A recording" },
   { value: "file", label: "A file" },
 ] as const;
@@ -93,6 +100,55 @@ function AddPolicy({ known, onAdd }: { known: readonly PolicyInfo[]; onAdd: (pol
 }
 
 const inputs = "field w-full";
+const MOST_POLICIES = 8;
+const MOST_NEWCOMERS = 5;
+
+/** Tenants that were not there, each like somebody who was. */
+function Newcomers({ known, newcomers, onChange }: { known: readonly Entitlement[]; newcomers: readonly Newcomer[]; onChange: (newcomers: Newcomer[]) => void }) {
+  const [name, setName] = useState("");
+  const [like, setLike] = useState("");
+  const [times, setTimes] = useState("");
+  const problem = newcomerProblem(name, like, times, [...newcomers.map((one) => one.name), ...known.map((one) => one.slug)]);
+  return (
+    <div className="space-y-2 sm:col-span-2">
+      <p className="text-sm font-medium">New tenants</p>
+      {newcomers.map((one) => (
+        <p key={one.name} className="flex items-center gap-2 rounded-md bg-raised px-3 py-1.5 text-sm">
+          <span className="min-w-0 flex-1 break-all">
+            {one.name}: share and tier of {one.like}, {one.times} × its requests
+          </span>
+          <button type="button" className="button h-7 w-7 px-0" aria-label={`Leave out ${one.name}`} onClick={() => onChange(newcomers.filter((other) => other !== one))}>
+            <Icon name="close" />
+          </button>
+        </p>
+      ))}
+      <div className="grid grid-cols-1 gap-2 sm:grid-cols-[1fr_1fr_6rem_auto]">
+        <input aria-label="Name of a new tenant" className={inputs} value={name} maxLength={63} placeholder="name" onChange={(event) => setName(event.target.value)} />
+        <select aria-label="Like which share" className={inputs} value={like} onChange={(event) => setLike(event.target.value)}>
+          <option value="">like…</option>
+          {known.map((one) => (
+            <option key={one.slug}>{one.slug}</option>
+          ))}
+        </select>
+        <input aria-label="Times its requests" className={inputs} inputMode="decimal" value={times} placeholder="× 1" onChange={(event) => setTimes(event.target.value)} />
+        <button
+          type="button"
+          className="button h-9"
+          disabled={problem !== "" || newcomers.length >= MOST_NEWCOMERS}
+          onClick={() => {
+            onChange([...newcomers, { name: name.trim(), like, times: between(times, LEAST, MOST) ?? 1 }]);
+            setName("");
+            setLike("");
+            setTimes("");
+          }}
+        >
+          Add
+        </button>
+      </div>
+      {(name || like || times) && problem && <p className="text-2xs text-bad">{problem}</p>}
+    </div>
+  );
+}
 
 /** What if: a recording, some policies, and engines to replay them on. */
 export function NewRun({ pools, onMade, onClose }: Props) {
@@ -109,32 +165,54 @@ export function NewRun({ pools, onMade, onClose }: Props) {
   const [variants, setVariants] = useState("5");
   const [replicas, setReplicas] = useState("");
   const [slos, setSlos] = useState("");
+  const [[from, to], setTimes] = useState(() => yesterday(new Date()));
+  const [load, setLoad] = useState("");
+  const [objects, setObjects] = useState<Tried[]>([]);
+  const [lost, setLost] = useState<string[]>([]);
+  const [newcomers, setNewcomers] = useState<Newcomer[]>([]);
+  const [asItWas, setAsItWas] = useState(true);
+  const backends = (useCatalog<Backend>("backends").data ?? []).filter((row) => row.pool === pool && !row.draining);
+  const shares = (useCatalog<Entitlement>("entitlements").data ?? []).filter((row) => row.pool === pool);
+  const [times, many, number] = [between(load, LEAST, MOST), between(replicas, 1, 64, true), between(variants, 1, 30, true)];
+  const changed = (typeof times === "number" && times !== 1) || typeof many === "number" || slos.trim() !== "" || objects.length + lost.length + newcomers.length > 0;
+  const compared = changed && asItWas ? ["unchanged", ...policies] : policies;
 
+  const choosePool = (next: string) => {
+    setPool(next);
+    setObjects([]); // of the other pool
+    setLost([]);
+    setNewcomers([]);
+  };
   const stamp = () => `${new Date().toISOString().slice(0, 19).replace("T", " ")} UTC`;
   const chosen = recording || recordings.data?.results[0]?.name || "";
   const run = useMutation({
     mutationFn: async () => {
-      let from = chosen;
+      let kept = chosen;
       if (source !== "kept") {
-        const label = source === "file" ? `${file!.name} ${stamp()}` : `${pool}, ${minutes} min to ${stamp()}`;
-        const body = source === "window" ? { name: label, pool, minutes: Number(minutes) } : new FormData();
+        const [since, until] = [instant(from), instant(to)];
+        const label = source === "file" ? `${file!.name} ${stamp()}` : source === "window" ? `${pool.slice(0, 50)}, ${minutes} min to ${stamp()}` : `${pool.slice(0, 30)}, ${since!.slice(0, 16)} to ${until!.slice(0, 16)}, kept ${stamp()}`;
+        const body = source === "window" ? { name: label, pool, minutes: Number(minutes) } : source === "between" ? { name: label, pool, since, until } : new FormData();
         if (body instanceof FormData) {
           body.set("name", label.slice(0, 100));
           body.set("file", file!);
         }
-        from = (await send<Recording>("POST", "lab/recordings", body)).name;
+        kept = (await send<Recording>("POST", "lab/recordings", body)).name;
         await client.invalidateQueries({ queryKey: ["lab", "recordings"] });
         setSource("kept"); // a run that is refused does not record a second time
-        setRecording(from);
+        setRecording(kept);
       }
       return send<LabRun>("POST", "lab/runs", {
         name: name.trim() || policies.map((policy) => policy.split(":")[0]).join(" or "),
-        recording: from,
+        recording: kept,
         pool,
-        policies,
-        variants: Number(variants) || 5,
-        replicas: Number(replicas) || 0,
+        policies: compared,
+        variants: number ?? 5,
+        replicas: many ?? 0,
         slos: slos.trim() ? (JSON.parse(slos) as unknown) : {},
+        load: times ?? 1,
+        objects: triedOf(objects),
+        lost,
+        newcomers,
       });
     },
     onSuccess: onMade,
@@ -147,7 +225,9 @@ export function NewRun({ pools, onMade, onClose }: Props) {
       return true;
     }
   })();
-  const ready = policies.length > 0 && pool !== "" && (source === "window" ? Number(minutes) > 0 : source === "kept" ? chosen !== "" : file !== null) && !badSlos;
+  const noWindow = source === "between" ? windowProblem(from, to) : "";
+  const wrong = badSlos || times === undefined || many === undefined || number === undefined || compared.length > MOST_POLICIES || (many !== null && lost.length > 0) || (lost.length > 0 && lost.length === backends.length);
+  const ready = policies.length > 0 && pool !== "" && !wrong && (source === "window" ? typeof between(minutes, 0.1, 44_640) === "number" : source === "between" ? noWindow === "" : source === "kept" ? chosen !== "" : file !== null);
 
   return (
     <Sheet title="What if?" subtitle="Runs policies on the same recorded traffic, on simulated engines as fast as yours. Live traffic is not affected." onClose={onClose} wide>
@@ -158,7 +238,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           <div className="grid grid-cols-1 gap-3 sm:grid-cols-2">
             <label className="flex flex-col gap-1 text-sm font-medium">
               Pool
-              <select className={inputs} value={pool} onChange={(event) => setPool(event.target.value)}>
+              <select className={inputs} value={pool} onChange={(event) => choosePool(event.target.value)}>
                 {pools.map((one) => (
                   <option key={one}>{one}</option>
                 ))}
@@ -173,6 +253,19 @@ export function NewRun({ pools, onMade, onClose }: Props) {
                 <input className={inputs} inputMode="decimal" value={minutes} onChange={(event) => setMinutes(event.target.value)} />
                 <span className="text-2xs font-normal text-faint">Kept as a recording: lengths, times and names, no text.</span>
               </label>
+            )}
+            {source === "between" && (
+              <div className="grid grid-cols-1 gap-2 sm:grid-cols-2">
+                <label className="flex flex-col gap-1 text-sm font-medium">
+                  From
+                  <input type="datetime-local" className={inputs} value={from} onChange={(event) => setTimes([event.target.value, to])} />
+                </label>
+                <label className="flex flex-col gap-1 text-sm font-medium">
+                  To
+                  <input type="datetime-local" className={inputs} value={to} onChange={(event) => setTimes([from, event.target.value])} />
+                </label>
+                <span className={`text-2xs sm:col-span-2 ${from && to && noWindow ? "text-bad" : "text-faint"}`}>{(from && to && noWindow) || `In ${zoneChoice === "utc" ? "UTC" : "this browser's time"}, as far back as the ledger is kept.`}</span>
+              </div>
             )}
             {source === "kept" && (
               <label className="flex flex-col gap-1 text-sm font-medium">
@@ -199,35 +292,71 @@ export function NewRun({ pools, onMade, onClose }: Props) {
         <fieldset className="space-y-3">
           <legend className="mb-1 text-sm font-semibold">Policies</legend>
           <ol className="space-y-1.5">
-            {policies.map((policy, i) => (
+            {compared.map((policy, i) => (
               <li key={policy} className="flex items-center gap-2 rounded-md bg-raised px-3 py-1.5 text-sm">
-                <span className="min-w-0 flex-1 break-all">{policy === "now" ? `the active policy of ${pool}` : policy}</span>
+                <span className="min-w-0 flex-1 break-all">{policy === "now" ? `the active policy of ${pool}` : policy === "unchanged" ? `${policyName(policy)}: the active policy without what is supposed` : policy}</span>
                 {i === 0 && <span className="text-2xs text-faint">baseline of the comparison</span>}
-                <button type="button" className="button h-7 w-7 px-0" aria-label={`Remove ${policy}`} disabled={policies.length === 1} onClick={() => setPolicies((old) => old.filter((one) => one !== policy))}>
+                <button type="button" className="button h-7 w-7 px-0" aria-label={`Remove ${policy}`} disabled={policy !== "unchanged" && policies.length === 1} onClick={() => (policy === "unchanged" ? setAsItWas(false) : setPolicies((old) => old.filter((one) => one !== policy)))}>
                   <Icon name="close" />
                 </button>
               </li>
             ))}
           </ol>
-          {known.data && policies.length < 8 && <AddPolicy known={known.data} onAdd={(policy) => setPolicies((old) => (old.includes(policy) ? old : [...old, policy]))} />}
+          {known.data && compared.length < MOST_POLICIES && <AddPolicy known={known.data} onAdd={(policy) => setPolicies((old) => (old.includes(policy) ? old : [...old, policy]))} />}
         </fieldset>
         <fieldset className="grid grid-cols-1 gap-3 sm:grid-cols-2">
-          <legend className="mb-1 text-sm font-semibold">How</legend>
+          <legend className="mb-1 text-sm font-semibold">What if</legend>
           <label className="flex flex-col gap-1 text-sm font-medium">
-            Variants
-            <input className={inputs} inputMode="numeric" value={variants} onChange={(event) => setVariants(event.target.value)} />
-            <span className="text-2xs font-normal text-faint">Of the recording, the same for every policy; more make intervals narrower. 1 to 30.</span>
+            Load
+            <input className={inputs} inputMode="decimal" value={load} placeholder="× 1, as recorded" aria-invalid={times === undefined || undefined} onChange={(event) => setLoad(event.target.value)} />
+            <span className={`text-2xs font-normal ${times === undefined ? "text-bad" : "text-faint"}`}>{times === undefined ? `${LEAST} to ${MOST} times the recorded one.` : "Times the recorded one: the same requests come so many times as fast."}</span>
           </label>
           <label className="flex flex-col gap-1 text-sm font-medium">
             Replicas
-            <input className={inputs} inputMode="numeric" value={replicas} placeholder="as many as there are" onChange={(event) => setReplicas(event.target.value)} />
+            <input className={inputs} inputMode="numeric" value={replicas} placeholder="as many as there are" aria-invalid={many === undefined || undefined} onChange={(event) => setReplicas(event.target.value)} />
+            {many === undefined && <span className="text-2xs font-normal text-bad">A whole number, 1 to 64.</span>}
           </label>
+          {backends.length > 1 && (
+            <div className="space-y-1 sm:col-span-2" role="group" aria-label="Lost replicas">
+              <p className="text-sm font-medium">
+                Lost replicas <span className="text-2xs font-normal text-faint">shares that cannot be kept without them are degraded</span>
+              </p>
+              <div className="flex flex-wrap gap-x-4 gap-y-1">
+                {backends.map(({ slug }) => (
+                  <label key={slug} className="flex items-center gap-1.5 text-sm">
+                    <input type="checkbox" className="size-4 accent-(--accent)" checked={lost.includes(slug)} onChange={(event) => setLost((old) => (event.target.checked ? [...old, slug] : old.filter((one) => one !== slug)))} />
+                    {slug}
+                  </label>
+                ))}
+              </div>
+              {lost.length > 0 && lost.length === backends.length && <p className="text-2xs text-bad">One replica has to be left.</p>}
+              {lost.length > 0 && many !== null && <p className="text-2xs text-bad">Give a number of replicas or name lost ones, not both.</p>}
+            </div>
+          )}
+          <div className="sm:col-span-2">
+            <Objects key={pool} pool={pool} objects={objects} onChange={setObjects} />
+          </div>
+          <Newcomers key={`newcomers of ${pool}`} known={shares} newcomers={newcomers} onChange={setNewcomers} />
           <label className="flex flex-col gap-1 text-sm font-medium sm:col-span-2">
             <span>
               SLOs to use instead of the recording's <span className="text-2xs font-normal text-faint">by tier; optional</span>
             </span>
             <textarea className={`${inputs} font-mono text-xs`} rows={2} spellCheck={false} value={slos} placeholder='{"premium": {"ttft_s": 0.5, "tbt_s": 0.05}}' aria-invalid={badSlos || undefined} onChange={(event) => setSlos(event.target.value)} />
             {badSlos && <span className="text-2xs text-bad">This is not JSON.</span>}
+          </label>
+          {changed && (
+            <label className="flex items-center gap-2 text-sm sm:col-span-2">
+              <input type="checkbox" className="size-4 accent-(--accent)" checked={asItWas} onChange={(event) => setAsItWas(event.target.checked)} />
+              Compare with the active policy as it was
+            </label>
+          )}
+        </fieldset>
+        <fieldset className="grid grid-cols-1 gap-3 sm:grid-cols-2">
+          <legend className="mb-1 text-sm font-semibold">How</legend>
+          <label className="flex flex-col gap-1 text-sm font-medium">
+            Variants
+            <input className={inputs} inputMode="numeric" value={variants} placeholder="5" aria-invalid={number === undefined || undefined} onChange={(event) => setVariants(event.target.value)} />
+            <span className={`text-2xs font-normal ${number === undefined ? "text-bad" : "text-faint"}`}>Of the recording, the same for every policy; more make intervals narrower. 1 to 30.</span>
           </label>
           <label className="flex flex-col gap-1 text-sm font-medium sm:col-span-2">
             Name

@@ -3,7 +3,7 @@ import { When } from "../tenants/parts";
 import { trustOf, type Measured } from "./lab";
 
 /** Stands beside every simulated figure of a pool: how far such figures were from live ones. */
-export function TrustNote({ trust, pool }: { trust: Measured | null; pool: string }) {
+export function TrustNote({ trust, pool, supposed = false }: { trust: Measured | null; pool: string; supposed?: boolean }) {
   const { tone, label, text } = trustOf({ trust, pool });
   return (
     <p className="flex flex-wrap items-baseline gap-2 text-sm text-soft" data-testid="trust">
@@ -13,7 +13,7 @@ export function TrustNote({ trust, pool }: { trust: Measured | null; pool: strin
         {trust && (
           <>
             {" "}
-            Measured <When at={trust.at} />.
+            Measured <When at={trust.at} />{supposed ? ", on the pool and its traffic as they were: how near it is under what is supposed here is not known." : "."}
           </>
         )}
       </span>

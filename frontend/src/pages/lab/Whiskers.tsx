@@ -2,6 +2,7 @@ import { useLayoutEffect, useRef, useState } from "react";
 import { category } from "../../charts/palette";
 import { useDark } from "../../lib/theme";
 import { axis, groupName, LABELS, shownFigure, shownInterval, type Figure, type Line } from "./lab";
+import { policyName } from "./supposed";
 
 const ROW = 18;
 const GAP = 12;
@@ -64,7 +65,7 @@ export function Whiskers({ groups, figure, policies }: { groups: Map<string, Lin
         {policies.map((policy, i) => (
           <span key={policy} className="flex items-center gap-1.5">
             <span className="size-2.5 rounded-full" style={{ background: category(i, dark) }} />
-            {LABELS[i]}: <span className="break-all">{policy === "now" ? "active policy" : policy}</span>
+            {LABELS[i]}: <span className="break-all">{policyName(policy)}</span>
           </span>
         ))}
       </figcaption>

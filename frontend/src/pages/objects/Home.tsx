@@ -5,7 +5,7 @@ import { get } from "../../api/client";
 import { explored } from "../../api/requests";
 import { Badge } from "../../components/Badge";
 import { Code, CopyButton } from "../../components/Copy";
-import { since } from "../../components/Outages";
+import { since, UnknownNow } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
@@ -119,7 +119,7 @@ function MyKeys({ tenant }: { tenant: string }) {
     { label: "Key", by: (row) => row.name, cell: (row) => <Link className="link" to={`/keys/${enc(row.id)}`}>{row.name}</Link> },
     { label: "State", by: (row) => row.status, cell: (row) => <State state={row.status} /> },
     { label: "Opens", cell: (row) => row.opens.join(", ") || "nothing" },
-    { label: "Last used", cell: (row) => (used.error ? "unknown" : used.data ? <Ago at={used.data[row.id]} none="not in the ledger" /> : "…") },
+    { label: "Last used", cell: (row) => (used.error ? <UnknownNow /> : used.data ? <Ago at={used.data[row.id]} none="not in the ledger" /> : "…") },
   ];
   return (
     <>

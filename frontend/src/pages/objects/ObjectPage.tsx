@@ -1,6 +1,6 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo, type ReactNode } from "react";
-import { Link, useNavigate, useSearchParams } from "react-router";
+import { Link, useNavigate } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
 import type { Filters } from "../../api/requests";
 import { Badge, type Tone } from "../../components/Badge";
@@ -12,6 +12,7 @@ import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
 import { clock, day, moment, utc, zone } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { Explore } from "../requests/Explore";
 import { Failed, Waiting } from "../tenants/parts";
 import { OverTimeCharts } from "./OverTimeCharts";
@@ -43,7 +44,7 @@ interface PastProps {
 
 /** The past of an object: its requests summed up over a range, and what happened to it. */
 export function Past({ filters, pool, events }: PastProps) {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const navigate = useNavigate();
   const now = useNow();
   const range = rangeOf(query.get("range"));

@@ -3,7 +3,7 @@ import { Link, useParams } from "react-router";
 import type { Adapter, Backend, Entitlement, Key, Pool } from "../../api/catalog";
 import { ApiError, get } from "../../api/client";
 import { Badge } from "../../components/Badge";
-import { Unknown } from "../../components/Outages";
+import { Unknown, UnknownNow } from "../../components/Outages";
 import { Empty } from "../../components/Shell";
 import { useOutages } from "../../feed/live";
 import { hides } from "../../feed/outages";
@@ -197,7 +197,7 @@ export function KeyPage() {
           { label: "Tenant", value: <Link className="link" to={`/tenants/${enc(row.tenant)}`}>{row.tenant}</Link> },
           { label: "Opens", value: row.opens.length === 0 ? "nothing" : row.opens.join(", ") },
           { label: "User", value: row.user ? <Link className="link" to={`/users/${enc(row.user)}`}>{row.user}</Link> : "as the requests name it" },
-          { label: "Last used", value: used.error ? "unknown" : used.data ? <Ago at={used.data[row.id]} none="not in the ledger" /> : "…" },
+          { label: "Last used", value: used.error ? <UnknownNow /> : used.data ? <Ago at={used.data[row.id]} none="not in the ledger" /> : "…" },
           { label: "Expires", value: <When at={row.expires_at} /> },
           { label: "Made", value: <When at={row.created_at} />, note: row.created_by ? `by ${row.created_by}` : undefined },
           { label: "Requests a minute", value: limit(row.requests_per_minute, "") },

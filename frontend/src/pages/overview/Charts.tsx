@@ -1,6 +1,6 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { memo, useMemo, useState } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { eventsOf } from "../../api/events";
 import { pastOf } from "../../api/history";
 import { ColorBook } from "../../charts/palette";
@@ -14,6 +14,7 @@ import type { Point, Snapshot } from "../../feed/types";
 import { clock, moment, zone } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useDark } from "../../lib/theme";
+import { useAddress } from "../../lib/useAddress";
 import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range";
 
 /** Colours of a pool's names; they outlive a visit to another page. */
@@ -33,7 +34,7 @@ const when = (at: number): string => (Date.now() / 1000 - at > 43_200 ? moment(a
 /** The pool over time, all charts on one axis. Drag across one to look closer in all. */
 export const Charts = memo(function Charts({ snapshot, history, wall }: { snapshot: Snapshot; history: readonly Point[]; wall: boolean }) {
   const dark = useDark();
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const [zoom, setZoom] = useState<Range | null>(null);
   const { pool, at } = snapshot;
   const own = snapshot.scope === "own";

@@ -3,7 +3,7 @@ import { columns, type Pick } from "../../charts/columns";
 import { Sparkline } from "../../charts/Sparkline";
 import type { Point, Snapshot } from "../../feed/types";
 import { Figure } from "../../components/Figure";
-import { asleep, attained, change, late, missing, ms, over, points, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits } from "./verdict";
+import { asleep, attained, change, late, missing, ms, over, points, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Target } from "./verdict";
 import { compact, count, duration, percent, ranked, rate, seconds, text, words, type Figure as Value } from "../../lib/format";
 
 const SPARK_S = 300;
@@ -57,6 +57,10 @@ const Tile = memo(function Tile({ label, value, tone, target, delta, spark, top,
   );
 });
 
+/** "target premium 1.00 s"; while it is met, with what it is measured by: the figure above it is of all tiers. */
+const aim = (one: Target | undefined): string | undefined =>
+  one && (one.ms === undefined || late(one) ? `target ${one.tier} ${text(seconds(one.s))}` : `${one.tier} ${ms(one.ms)}, target ${text(seconds(one.s))}`);
+
 /** The pool in eight figures. `unknown`: what stands under each of them while nothing is known ("unknown since ..."). */
 export function Headline({ snapshot, history, unknown, limits }: { snapshot: Snapshot; history: readonly Point[]; unknown?: string | undefined; limits?: Limits | undefined }) {
   const sparks = useMemo(() => {
@@ -86,16 +90,16 @@ export function Headline({ snapshot, history, unknown, limits }: { snapshot: Sna
       <Tile label="Queue depth" value={unit(queue.depth, "waiting")} spark={sparks.depth} tone={over(queue.oldest_s, waits)} target={waits === undefined ? undefined : `alert: oldest over ${waits} s`} delta={delta("depth", compact)}>
         {unknown ?? (queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "no requests waiting")}
       </Tile>
-      <Tile label="Running" value={unit(snapshot.running, `/ ${count(room.all)} slots`)} spark={sparks.running} top={room.all || undefined} tone={room.missing > 0 ? (room.usable === 0 ? "bad" : "warn") : undefined} target={room.missing > 0 ? undefined : room.all ? `${count(room.usable)} of ${count(room.all)} usable` : undefined} delta={delta("running", compact)}>
+      <Tile label="Running" value={unit(snapshot.running, `/ ${count(room.all)} slots`)} spark={sparks.running} top={room.all || undefined} tone={room.missing > 0 ? (room.usable === 0 ? "bad" : "warn") : undefined} target={unknown || room.missing > 0 ? undefined : room.all ? `${count(room.usable)} of ${count(room.all)} usable` : undefined} delta={delta("running", compact)}>
         {unknown ?? (room.wakes !== undefined ? asleep(room.wakes, queue.depth) : room.missing > 0 ? missing(room, snapshot.at) : room.all ? `${text(percent((snapshot.running ?? 0) / room.all))} of the slots` : "no slots")}
       </Tile>
       <Tile label="Tokens out" value={unit(tokens.output, "tok/s")} spark={sparks.out} delta={delta("out", compact)}>
         {unknown ?? (tokens.input === undefined ? "" : `in ${compact(tokens.input)} tok/s`)}
       </Tile>
-      <Tile label="TTFT p95" value={duration(ttft.p95)} spark={sparks.ttft} tone={late(promised.ttft)} target={promised.ttft && `target ${promised.ttft.tier} ${text(seconds(promised.ttft.s))}`} delta={delta("ttft", ms)} title="Time from the request to its first token, requests ended in the last minute. The target is the one that is missed most, or else the strictest.">
+      <Tile label="TTFT p95" value={duration(ttft.p95)} spark={sparks.ttft} tone={late(promised.ttft)} target={aim(promised.ttft)} delta={delta("ttft", ms)} title="Time from the request to its first token, requests ended in the last minute. The target is the one that is missed most, or else the strictest.">
         {unknown ?? (late(promised.ttft) ? `${promised.ttft!.tier} at ${ms(promised.ttft!.ms!)}` : `p50 ${text(duration(ttft.p50))} · p99 ${text(duration(ttft.p99))}`)}
       </Tile>
-      <Tile label="TTLT p95" value={duration(ttlt.p95)} spark={sparks.ttlt} tone={late(promised.ttlt)} target={promised.ttlt && `target ${promised.ttlt.tier} ${text(seconds(promised.ttlt.s))}`} delta={delta("ttlt", ms)} title="Time from the request to its last token, requests completed in the last minute">
+      <Tile label="TTLT p95" value={duration(ttlt.p95)} spark={sparks.ttlt} tone={late(promised.ttlt)} target={aim(promised.ttlt)} delta={delta("ttlt", ms)} title="Time from the request to its last token, requests completed in the last minute">
         {unknown ?? `p50 ${text(duration(ttlt.p50))} · p99 ${text(duration(ttlt.p99))}`}
       </Tile>
       <Tile label="SLO attainment" value={percent(slo.attainment)} spark={sparks.attainment} top={1} tone={slo.attainment !== undefined && slo.attainment < low ? "bad" : undefined} target={`alert: below ${text(percent(low))}`} delta={delta("attainment", points)} title="Requests of the last minute that kept their SLO, of all asked: served, failed, and refused with 429 or 503">
@@ -108,13 +112,13 @@ export function Headline({ snapshot, history, unknown, limits }: { snapshot: Sna
         <Tile label="Completed" value={unit(rates.completed, "/s", rate)} spark={sparks.completed}>
           {unknown ?? "in the last minute"}
         </Tile>
-      ) : gpu === undefined ? (
+      ) : gpu === undefined && !(unknown && history.some((point) => point.gpu !== undefined)) ? (
         <Tile label="KV cache" value={percent(kv)} spark={sparks.gpu} top={1}>
           {unknown ?? "no GPU figures"}
         </Tile>
       ) : (
         <Tile label="GPU utilization" value={percent(gpu)} spark={sparks.gpu} top={1}>
-          {kv === undefined || gpus.length < backends.length ? partly : `KV cache reserved ${text(percent(kv))}`}
+          {unknown ?? (kv === undefined || gpus.length < backends.length ? partly : `KV cache reserved ${text(percent(kv))}`)}
         </Tile>
       )}
     </dl>

@@ -52,8 +52,8 @@ export function Losses({ snapshot }: { snapshot: Snapshot }) {
                 Its failed requests
               </Link>
               {" · "}
-              <Link className="link" to="/backends">
-                Backend
+              <Link className="link" to={`/backends/${encodeURIComponent(id)}`}>
+                Backend and its events
               </Link>
               {" · "}
               <Link className="link" to="/alerts">

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useDeferredValue, useEffect, useMemo } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
 import { Icon } from "../../components/icons";
 import { Empty } from "../../components/Shell";
@@ -8,12 +8,13 @@ import { Outages, Unknown, unknownSince } from "../../components/Outages";
 import { get } from "../../api/client";
 import type { AlertRule } from "../../api/operate";
 import { blank } from "../../feed/blank";
-import { useFeed, useNow, useOutages, usePaused } from "../../feed/live";
+import { useFeed, useHistory, useNow, useOutages, usePaused } from "../../feed/live";
 import { hides } from "../../feed/outages";
 import { freshness, isStale, type PoolState } from "../../feed/reducer";
 import type { Snapshot } from "../../feed/types";
 import { moment } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { Backends } from "./Backends";
 import { Charts } from "./Charts";
 import { Entitlements } from "./Entitlements";
@@ -147,11 +148,12 @@ export function Overview() {
   const feed = useFeed();
   const now = useNow();
   const [paused] = usePaused();
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const names = [...new Set([...Object.keys(feed.pools), ...(feed.known ?? [])])].sort();
   const wanted = query.get("pool");
   const selected = wanted !== null && names.includes(wanted) ? wanted : (names.find((name) => feed.pools[name]) ?? names[0]);
   const pool = selected === undefined ? undefined : feed.pools[selected];
+  useHistory(selected);
   const charted = useDeferredValue(pool); // the figures first, then in a task of their own the charts
   const outages = useOutages();
   const stale = !paused && isStale(freshness(feed, pool, now));

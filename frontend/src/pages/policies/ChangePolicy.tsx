@@ -5,7 +5,8 @@ import { send } from "../../api/client";
 import type { PolicyInfo, Trial, Tried, Version } from "../../api/operate";
 import { Icon } from "../../components/icons";
 import { Sheet } from "../../components/Sheet";
-import { roomTyped, windowOf } from "./drafts";
+import { zone } from "../../lib/format";
+import { roomTyped, windowOf, type Draft } from "./drafts";
 import { Objects } from "./Objects";
 import { difference, textsOf, triedChanges, typed, type Texts } from "./params";
 import { Diff, ParameterFields } from "./parts";
@@ -54,10 +55,10 @@ const WINDOWS = [
 ] as const;
 
 /** A draft of any change: replayed first and tried for a while, or in force at once. */
-export function ChangePolicy({ pool, serving, policies, onDone, onTrial, onClose }: Props & { onTrial: (trial: Trial) => void }) {
-  const [policy, setPolicy] = useState(serving.policy);
-  const [params, setParams] = useState<Texts>(textsOf(serving.policy_params));
-  const [modifiers, setModifiers] = useState<Record<string, Texts>>(Object.fromEntries(Object.entries(serving.modifiers).map(([name, held]) => [name, textsOf(held)])));
+export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, onClose }: Props & { draft?: Draft; onTrial: (trial: Trial) => void }) {
+  const [policy, setPolicy] = useState(draft?.policy ?? serving.policy);
+  const [params, setParams] = useState<Texts>(draft?.params ?? textsOf(serving.policy_params));
+  const [modifiers, setModifiers] = useState<Record<string, Texts>>(Object.fromEntries(draft ? draft.modifiers.map((name) => [name, {}]) : Object.entries(serving.modifiers).map(([name, held]) => [name, textsOf(held)])));
   const [routing, setRouting] = useState(serving.routing);
   const [routed, setRouted] = useState<Texts>(textsOf(serving.routing_params));
   const [credit, setCredit] = useState(serving.room?.prefill_credit?.toString() ?? "");
@@ -196,7 +197,7 @@ export function ChangePolicy({ pool, serving, policies, onDone, onTrial, onClose
             {choice === "chosen" && (
               <>
                 <label>
-                  <span className="mb-1 block font-medium">From (this browser's time)</span>
+                  <span className="mb-1 block font-medium">From ({zone()})</span>
                   <input type="datetime-local" className="field" value={from} onChange={(event) => setFrom(event.target.value)} />
                 </label>
                 <label>

@@ -8,9 +8,11 @@ import { NowBadge } from "../../components/Outages";
 import { Empty } from "../../components/Shell";
 import { Table, type Column } from "../../components/Table";
 import { percent, seconds, text } from "../../lib/format";
+import { useAddress } from "../../lib/useAddress";
 import { user } from "../../lib/page";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { ChangePolicy, NewTrial } from "./ChangePolicy";
+import { draftOf } from "./drafts";
 import { changesOf, difference, inForce, previous, shown } from "./params";
 import { Partition } from "./Partition";
 import { Diff, Section } from "./parts";
@@ -205,7 +207,21 @@ function OfPool({ pool }: { pool: string }) {
   const policies = useQuery({ queryKey: ["policies"], queryFn: ({ signal }) => get<PolicyInfo[]>("policies", {}, signal), staleTime: Infinity });
   const [back, setBack] = useState<Version | null>(null);
   const [reason, setReason] = useState("");
-  const [open, setOpen] = useState<"change" | "trial" | null>(null);
+  const [query, setQuery] = useAddress();
+  const draft = draftOf(query.get("draft"));
+  const [asked, setAsked] = useState<"change" | "trial" | null>(null);
+  const open = draft ? "change" : asked;
+  const setOpen = (what: typeof asked) => {
+    setAsked(what);
+    if (draft)
+      setQuery(
+        (old) => {
+          old.delete("draft");
+          return old;
+        },
+        { replace: true },
+      );
+  };
   const [told, setTold] = useState<number | null>(null); // the trial whose story is open
   const error = versions.error ?? policies.error;
   if (error) return <Failed error={error} retry={() => void Promise.all([versions.refetch(), policies.refetch()])} />;
@@ -250,7 +266,7 @@ function OfPool({ pool }: { pool: string }) {
       <Section title="History">
         <History versions={rows} onBack={setBack} />
       </Section>
-      {serving && open === "change" && <ChangePolicy pool={pool} serving={serving} policies={policies.data} onDone={done} onTrial={(trial) => { done(`Draft ${trial.id} is replayed; nothing has changed yet.`); setTold(trial.id); }} onClose={() => setOpen(null)} />}
+      {serving && open === "change" && <ChangePolicy key={query.get("draft")} pool={pool} serving={serving} draft={draft} policies={policies.data} onDone={done} onTrial={(trial) => { done(`Draft ${trial.id} is replayed; nothing has changed yet.`); setTold(trial.id); }} onClose={() => setOpen(null)} />}
       {serving && open === "trial" && <NewTrial pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} minutes={Math.round((tuning.data?.effective.interval_s ?? 300) / 60)} />}
       {back && serving && (
         <Confirm

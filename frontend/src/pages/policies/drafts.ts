@@ -1,6 +1,7 @@
 /** A draft of any change of a pool, as its form holds it. Pure. */
 
 import type { Tried } from "../../api/operate";
+import { instant } from "../../components/form/form";
 import { percent, text } from "../../lib/format";
 
 export const waited = (s: number): string => `${s.toFixed(s < 10 ? 2 : 0)} s`;
@@ -9,8 +10,24 @@ export const waited = (s: number): string => `${s.toFixed(s < 10 ? 2 : 0)} s`;
 export function windowOf(choice: string, from: string, to: string, nowMs: number): { since: string; until: string } | undefined {
   if (choice === "") return undefined;
   if (choice !== "chosen") return { since: new Date(nowMs - Number(choice) * 3_600_000).toISOString(), until: new Date(nowMs).toISOString() };
-  const [since, until] = [Date.parse(from), Date.parse(to)];
-  return Number.isFinite(since) && Number.isFinite(until) ? { since: new Date(since).toISOString(), until: new Date(until).toISOString() } : undefined;
+  const [since, until] = [instant(from), instant(to)];
+  return since && until ? { since, until } : undefined;
+}
+
+export interface Draft {
+  policy: string;
+  params: Record<string, string>;
+  modifiers: string[];
+}
+
+/** A policy as the lab names it: "aging+edf:slack_s=2,x=1"; undefined: none. */
+export function draftOf(text: string | null): Draft | undefined {
+  if (!text) return undefined;
+  const [names = "", values = ""] = text.split(/:(.*)/s);
+  const modifiers = names.split("+");
+  const policy = modifiers.pop()!;
+  const params = Object.fromEntries(values.split(",").flatMap((pair) => (pair.includes("=") ? [pair.split(/=(.*)/s).slice(0, 2) as [string, string]] : [])));
+  return { policy, params, modifiers };
 }
 
 /** Tokens or slots as somebody types them; null: automatic, undefined: no whole number. */

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Version } from "../../api/operate";
-import { roomTyped, thresholds, windowOf, withoutValue, withValue } from "./drafts";
+import { draftOf, roomTyped, thresholds, windowOf, withoutValue, withValue } from "./drafts";
 import { picture } from "./histogram";
 import { changesOf, difference, inForce, previous, shown, triedChanges, typed, within } from "./params";
 
@@ -78,6 +78,12 @@ it("a draft's window is whole hours back, two moments, or the latest traffic", (
   expect(windowOf("6", "", "", now)).toEqual({ since: "2026-11-23T06:00:00.000Z", until: "2026-11-23T12:00:00.000Z" });
   expect(windowOf("chosen", "2026-11-22T14:00:00Z", "2026-11-22T16:00:00Z", now)).toEqual({ since: "2026-11-22T14:00:00.000Z", until: "2026-11-22T16:00:00.000Z" });
   expect(windowOf("chosen", "2026-11-22T14:00", "", now)).toBeUndefined();
+});
+
+it("a policy of a lab run is a draft with its modifiers and parameters", () => {
+  expect(draftOf("aging+edf:slack_s=2,mode=a=b")).toEqual({ policy: "edf", params: { slack_s: "2", mode: "a=b" }, modifiers: ["aging"] });
+  expect(draftOf("fifo")).toEqual({ policy: "fifo", params: {}, modifiers: [] });
+  expect([draftOf(null), draftOf("")]).toEqual([undefined, undefined]);
 });
 
 it("an empty room is automatic, and half a slot is none", () => {

@@ -1,6 +1,6 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { cancelRequest, queueOf, type Part, type Running, type Waiting } from "../../api/queue";
 import { Badge, type Tone } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
@@ -11,6 +11,7 @@ import { useFeed, useOutages } from "../../feed/live";
 import { hides } from "../../feed/outages";
 import { compact, count, NONE, rate, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { Actions } from "./Actions";
 import { Confirm } from "./Confirm";
 import { borders, isRelegated, outlook, split, startIn } from "./order";
@@ -82,7 +83,7 @@ function Parts({ parts }: { parts: readonly Part[] }) {
 /** What waits, in the order in which it would run, and what runs. */
 export function QueuePage() {
   const feed = useFeed();
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const [leaving, setLeaving] = useState<{ id: string; running: boolean; tenant: string } | null>(null);
   const outages = useOutages();
   const names = [...new Set([...Object.keys(feed.pools), ...(feed.known ?? [])])].sort();

@@ -1,9 +1,9 @@
 import { useEffect } from "react";
-import { useSearchParams } from "react-router";
 import type { Explored, Filters } from "../../api/requests";
 import { Table, type Column } from "../../components/Table";
 import { compact, moment, percent, seconds, text, words } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { HeatMap } from "./HeatMap";
 import { GROUPS, useExplored } from "./useExplored";
 
@@ -19,7 +19,7 @@ const time = (s: number | null): string => text(seconds(s ?? undefined));
 
 /** Counts by value, and percentiles by group, of the requests that fit. */
 export function Explore({ filters, onChange, onKnown, figures = false }: { filters: Filters; onChange: (changes: Record<string, string>) => void; onKnown: (known: Known) => void; figures?: boolean }) {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const { group, measure, data, error } = useExplored(filters, figures);
   useEffect(() => {
     if (data) onKnown(Object.fromEntries(Object.entries(data.facets).map(([name, rows]) => [name, rows.map(({ value }) => value)])));

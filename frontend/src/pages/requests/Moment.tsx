@@ -1,5 +1,5 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { get } from "../../api/client";
 import type { components } from "../../api/schema";
 import { Badge, type Tone } from "../../components/Badge";
@@ -8,6 +8,7 @@ import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
 import { clock, compact, moment, seconds, text, utc } from "../../lib/format";
+import { useAddress } from "../../lib/useAddress";
 import { Failed, Waiting } from "../tenants/parts";
 
 type Answer = components["schemas"]["Moment"];
@@ -51,7 +52,7 @@ export function thenOf({ waiting, running }: Pick<Answer, "waiting" | "running">
 
 /** Which requests ran and which waited in a pool at one moment of the past. */
 export function Moment() {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const pool = query.get("pool") ?? "";
   const at = query.get("at") ?? "";
   const atS = Date.parse(at) / 1000;

@@ -1,11 +1,11 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
-import { useSearchParams } from "react-router";
 import { fileOf, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
 import { Icon } from "../../components/icons";
 import { Notices } from "../../components/Notices";
 import { clock, compact, count, day, duration, moment, NONE, text, zone } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useAddress } from "../../lib/useAddress";
 import { chosen, COLUMNS, columnsText, ORDERS, type ColumnId } from "./columns";
 import { Drawer } from "./Drawer";
 import { Explore, type Known } from "./Explore";
@@ -112,7 +112,7 @@ function Columns({ ids, offered, onChange }: { ids: readonly ColumnId[]; offered
 
 /** What became of each request, newest first. */
 export function Requests() {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const filters = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""])) as unknown as Filters;
   const filtered = names.some((name) => filters[name] !== "");
   const open = query.get("request") ?? query.get("id"); // id: an x-request-id that somebody pasted into the address

@@ -1,16 +1,16 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { useSearchParams } from "react-router";
 import { get, send } from "../../api/client";
 import type { components } from "../../api/schema";
 import { notify } from "../../components/Notices";
 import { Modal } from "../../components/Sheet";
+import { useAddress } from "../../lib/useAddress";
 
 type View = components["schemas"]["SavedView"];
 
 /** Queries under a name, kept on the server for the user. */
 export function SavedViews() {
-  const [query, setQuery] = useSearchParams();
+  const [query, setQuery] = useAddress();
   const client = useQueryClient();
   const [saving, setSaving] = useState(false);
   const [name, setName] = useState("");

@@ -1,6 +1,6 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useSearchParams } from "react-router";
 import { explored, type Filters } from "../../api/requests";
+import { useAddress } from "../../lib/useAddress";
 import { MEASURES } from "./heat";
 
 const REFRESH_MS = 15_000;
@@ -8,7 +8,7 @@ export const GROUPS = ["tenant", "tier", "outcome", "reason", "pool", "key", "us
 
 /** The requests that fit, summed up as the address says; `figures`: over their time as well. Asked once for all that show a part of it. */
 export function useExplored(filters: Filters, figures = false) {
-  const [query] = useSearchParams();
+  const [query] = useAddress();
   const group = GROUPS.find((name) => name === query.get("group")) ?? "tenant";
   const measure = MEASURES.find(({ value }) => value === query.get("heat"))?.value ?? "ttft";
   const { data, error, isPlaceholderData } = useQuery({
