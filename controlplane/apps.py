@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from django.apps import AppConfig
 
 
@@ -13,3 +15,6 @@ class ControlplaneConfig(AppConfig):
         """Tasks are sent from web processes and commands as well as from workers: all of them need the same broker."""
         import controlplane.celery
         import controlplane.signin.receivers  # noqa: F401  connects them
+
+        gc.freeze()  # what settings.py left alone stays, and is never looked through
+        gc.enable()

@@ -17,9 +17,10 @@ from urllib.parse import parse_qs, urlsplit
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 from celery import Celery
-from celery.signals import celeryd_init, setup_logging, worker_process_init
+from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
 from django.conf import settings
 
+from controlplane.collector import look_rarely
 from controlplane.embedded.child import die_with_parent
 
 if TYPE_CHECKING:
@@ -108,6 +109,12 @@ def _host_dispatch(**_: Any) -> None:
 @setup_logging.connect
 def _keep_django_logging(**_: Any) -> None:
     """Celery would put its own handlers in; Django's are set already."""
+
+
+@worker_ready.connect
+def _spare_steps(**_: Any) -> None:
+    """The worker leads pools; what it imports late it has imported by now, and its first task processes are forked."""
+    look_rarely()
 
 
 @worker_process_init.connect

@@ -189,6 +189,11 @@ class Env:
     batch_in_flight: int = setting(
         256, "Lines of one entitlement's batches that run at once, however much is idle.", low=1
     )
+    batch_slowdown: int = setting(
+        5,
+        "While people use a pool, lines of batches make steps longer by at most this, averaged over its engines [%].",
+        low=0,
+    )
 
     alert_webhook: str = setting("", "`http(s)://` address that alerts are sent to. Empty: they are only shown.")
     webhook_hosts: str = setting(
@@ -238,6 +243,19 @@ class Env:
         False,
         "Whether API keys that a person made, or that are attributed to their user name or e-mail address, are revoked "
         "when the provider removes them.",
+    )
+    saml_metadata_file: str = setting(
+        "",
+        "Metadata of an identity provider that people sign in with by SAML 2.0, a file. Needs `make extras`. Empty: "
+        "none (`docs/guide/people.md`).",
+    )
+    saml_name: str = setting("your organisation", "The login page says `Sign in with <this>`.")
+    saml_groups_attribute: str = setting("groups", "The attribute that lists a person's groups.")
+    saml_hours: float = setting(
+        72.0,
+        "How long a sign-in by SAML counts [hours]. Who does not sign in again by then is ended here, as one whom the "
+        "provider removed: SAML has no way to ask.",
+        low=1,
     )
     email_url: str = setting(
         "",
@@ -323,6 +341,18 @@ class Env:
             return self.oidc_client_secret
         with open(self.oidc_client_secret_file, encoding="utf-8") as file:
             return file.read(4096).strip()
+
+    @property
+    def saml_apps(self) -> list[dict[str, Any]]:
+        """What django-allauth is told. Raises OSError or ValueError where the file cannot be read, or used."""
+        if not self.saml_metadata_file:
+            return []
+        from controlplane.signin.saml import apps_for, there
+
+        if not there():
+            raise ValueError("signing in by SAML needs an optional part; install it with `make extras`")
+        with open(self.saml_metadata_file, encoding="utf-8") as file:
+            return apps_for(file.read(1024 * 1024), self.saml_name)
 
     @property
     def engines(self) -> list[str]:
@@ -485,6 +515,10 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
     if env.second_factor not in SECOND_FACTOR:
         faults.append(f"{env_name('second_factor')}={env.second_factor!r}: use one of {', '.join(SECOND_FACTOR)}")
     faults += _oidc_faults(env)
+    try:
+        _ = env.saml_apps
+    except (OSError, ValueError) as error:
+        faults.append(f"{env_name('saml_metadata_file')}={env.saml_metadata_file!r}: {error}")
     try:
         _ = env.mail_server
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from django.core.exceptions import ImproperlyConfigured
 from controlplane import env as environment
 from controlplane.secret_key import secret_key
 from tenants.unfold import UNFOLD as CATALOG_UNFOLD
+
+# Until ControlplaneConfig.ready: modules that load are no garbage, and looking for some took a third of a start.
+gc.disable()
 
 try:
     ENV = environment.load()
@@ -52,6 +56,7 @@ INSTALLED_APPS = [
     "allauth.account",
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
+    "allauth.socialaccount.providers.saml",
     "allauth.usersessions",
     "allauth.mfa",
     "tenants",
@@ -227,10 +232,11 @@ SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {
         ]
         if ENV.oidc_issuer
         else [],
-    }
+    },
+    "saml": {"APPS": ENV.saml_apps},
 }
 MFA_ADAPTER = "controlplane.signin.adapters.SecondFactorAdapter"
-MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_RECOVERY_CODE_COUNT = 10
 MFA_TOTP_ISSUER = "Quartermaster"
 MFA_TOTP_TOLERANCE = 1  # steps of 30 s before and after: clocks of phones differ, and people type slowly
@@ -243,6 +249,10 @@ QUARTERMASTER_OIDC_NAME = ENV.oidc_name
 QUARTERMASTER_OIDC_GROUPS_CLAIM = ENV.oidc_groups_claim
 QUARTERMASTER_OIDC_RECHECK_S = ENV.oidc_recheck_s
 QUARTERMASTER_OIDC_END_KEYS = ENV.oidc_end_keys
+QUARTERMASTER_SAML_ISSUER = next((app["settings"]["idp"]["entity_id"] for app in ENV.saml_apps), "")
+QUARTERMASTER_SAML_NAME = ENV.saml_name
+QUARTERMASTER_SAML_GROUPS_ATTRIBUTE = ENV.saml_groups_attribute
+QUARTERMASTER_SAML_HOURS = ENV.saml_hours
 
 # Cookies know no ports: without the port in the name, two instances on one machine would end each other's sessions.
 SESSION_COOKIE_NAME = f"qm_session_{ENV.port}"

@@ -7,7 +7,7 @@ from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.signin import second_factor
+from controlplane.signin import saml, second_factor
 from controlplane.signin.views import Join, Login, back_office_login, come_back, sign_in
 from controlplane.web.console import console
 
@@ -23,6 +23,11 @@ urlpatterns = [
     path("login/second-factor", second_factor.SetUp.as_view(), name="login-second-factor"),
     path("oidc/<str:provider_id>/login/", sign_in, name="openid_connect_login"),
     path("oidc/<str:provider_id>/login/callback/", come_back, name="openid_connect_callback"),
+    path("saml/<str:organization_slug>/login/", saml.sign_in, name="saml_login"),  # names that allauth's SAML looks up
+    path("saml/<str:organization_slug>/acs/", saml.taken, name="saml_acs"),
+    path("saml/<str:organization_slug>/acs/finish/", saml.come_back, name="saml_finish_acs"),
+    path("saml/<str:organization_slug>/sls/", saml.log_out, name="saml_sls"),
+    path("saml/<str:organization_slug>/metadata/", saml.metadata, name="saml_metadata"),
     path("join/<str:text>", Join.as_view(), name="join"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),

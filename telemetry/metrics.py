@@ -170,7 +170,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
     Metric(
         "backend_asleep", "gauge", "", ("pool", "backend"),
-        "1 while the backend sleeps, or starts because its pool slept, else 0.",
+        "1 while the backend sleeps and can be woken, or starts because its pool slept, else 0.",
     ),
     Metric(
         "pool_wakes_in_seconds", "gauge", "s", ("pool",),

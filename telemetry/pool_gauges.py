@@ -98,7 +98,8 @@ class PoolGauges:
                         out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))
             for backend, row in snapshot["backends"].items():
                 out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
-                out["backend_asleep"].append(((pool, backend), float(row["state"] in ("asleep", "waking"))))
+                asleep = row["state"] in ("asleep", "waking") and not row.get("wake_fails")
+                out["backend_asleep"].append(((pool, backend), float(asleep)))
                 for name, key in self._of_backend.items():
                     if key in row:
                         out[name].append(((pool, backend), row[key]))

@@ -28,6 +28,7 @@ LOCKS = {
     "bootstrap": "requirements-bootstrap.lock",
     "run": "requirements.lock",
     "dev": "requirements-dev.lock",
+    "extras": "requirements-extras.lock",
     "frontend": "requirements-frontend.lock",
 }
 NOT_SOURCES = ("node_modules", "dist", ".vite", "test-results", "tools")

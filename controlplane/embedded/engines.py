@@ -15,6 +15,7 @@ from scheduling.engines.kinds import kind_of
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
 PROMISED_TBT_S = 0.1  # the strictest time between tokens of the tiers that come with the product
 LEAST_STEP_TOKENS = 512  # below, engines lose throughput (docs/reference/capacity.md)
+SUMMARIES = "summaries-0"  # the engine of the demo's second pool
 GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
 
 
@@ -59,16 +60,20 @@ def simulated(env: Env, home: Home) -> Plan:
     model = env.sim_preset.split("-" + preset.gpu.split("-")[0].lower())[0]
     slots = env.sim_slots or preset.slots
     names = [f"engine-{i}" for i in range(env.sim_replicas)]
-    ports = home.ports(names)
+    # Where an earlier start made the second pool, it keeps its engine without the demo load too.
+    summaries = [SUMMARIES] if env.demo_load or home.has_port(SUMMARIES) else []
+    ports = home.ports([*names, *summaries])
     command = [
         *(sys.executable, "-m", "scheduling.engines.simulated"),
         *("--host", "127.0.0.1", "--model", model, "--preset", preset.name, "--slots", str(slots)),
         *("--scheduling-policy", "priority", "--max-num-batched-tokens", str(step_tokens(preset))),
     ]
+    engines = {name: Engine(name, f"http://127.0.0.1:{port}", slots, preset.kv_tokens) for name, port in ports.items()}
     return Plan(
-        [Engine(name, f"http://127.0.0.1:{ports[name]}", slots, preset.kv_tokens) for name in names],
+        [engines[name] for name in names],
+        summaries=[engines[name] for name in summaries],
         model=model,
         max_model_len=preset.max_model_len,
-        commands={name: [*command, "--port", str(ports[name])] for name in names},
+        commands={name: [*command, "--port", str(port)] for name, port in ports.items()},
         environ={"VLLM_SERVER_DEV_MODE": "1"},  # so that they say their limits
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes, on macOS 104
+PORTS = "ports.json"
 
 
 class CannotStart(Exception):
@@ -81,12 +82,17 @@ class Home:
             raise CannotStart(f"{folder} belongs to someone else. Set QUARTERMASTER_HOME to a shorter path.")
         return folder / "redis.sock"
 
+    def has_port(self, name: str) -> bool:
+        """Whether an earlier start chose a port for it."""
+        return name in self._stored_ports()
+
+    def _stored_ports(self) -> dict[str, int]:
+        file = self.path / PORTS
+        return {k: int(v) for k, v in json.loads(file.read_text()).items()} if file.exists() else {}
+
     def ports(self, names: list[str]) -> dict[str, int]:
         """A free loopback port for each name; the one it had last time where that is still free."""
-        file = self.path / "ports.json"
-        stored: dict[str, int] = {}
-        if file.exists():
-            stored = {k: int(v) for k, v in json.loads(file.read_text()).items()}
+        stored = self._stored_ports()
         chosen: dict[str, int] = {}
         listeners = []
         for name in names:
@@ -103,7 +109,7 @@ class Home:
                 break
         for listener in listeners:
             listener.close()
-        write_private(file, stored | chosen)
+        write_private(self.path / PORTS, stored | chosen)
         return chosen
 
 

@@ -20,6 +20,7 @@ class Plan:
     """What serves the model, and as which processes of ours (none for engines that already run)."""
 
     engines: list[Engine]
+    summaries: list[Engine] = field(default_factory=list)  # of the demo's second pool, which shows the tuning loop
     pool: str = ""  # empty: named after the model
     model: str = ""  # empty: ask the first engine
     max_model_len: int = 0  # 0: ask the first engine

@@ -23,6 +23,7 @@ from controlplane.embedded.plan import Engine, Plan
 
 PEOPLE = ("admin", "operator", "member")
 TIERS = ("premium", "standard", "batch")
+SUMMARIES = "summaries"  # the second pool and its model
 
 
 def main(base_url: str, plan: Plan) -> None:
@@ -51,8 +52,23 @@ def main(base_url: str, plan: Plan) -> None:
         remembered=stored.get("keys"),
         max_model_len=plan.max_model_len,
         engine=plan.kind,
-        show_tuning=ours.demo_load and not ours.engine,  # never on engines of somebody's own
     ).as_dict()
+    summaries: dict[str, Any] = {}
+    if plan.summaries:
+        texts = ensure_demo(
+            SUMMARIES,
+            SUMMARIES,
+            [(engine.name, engine.url, engine.slots, engine.kv_tokens) for engine in plan.summaries],
+            upstream_model=plan.model,
+            description="Shows the tuning loop: it begins with queues by prompt length and tunes itself.",
+            passwords=passwords,
+            remembered=stored.get("summaries", {}).get("keys", {}),
+            max_model_len=plan.max_model_len,
+            show_tuning=True,
+        ).as_dict()
+        summaries = {
+            "summaries": {"model": SUMMARIES, "pool": SUMMARIES, "keys": {tier: texts[tier] for tier in TIERS}}
+        }
     write_private(
         file,
         {
@@ -66,6 +82,7 @@ def main(base_url: str, plan: Plan) -> None:
             "model": plan.model,
             "pool": pool,
             "keys": {tier: keys[tier] for tier in TIERS},
+            **summaries,
             "passwords": passwords,
             "token": ensure_token("operator", stored.get("token", "")),  # what `manage.py replay` reads the ledger with
         },
@@ -87,7 +104,8 @@ def read(file: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     given = json.load(sys.stdin)
-    given["engines"] = [Engine(**engine) for engine in given["engines"]]
+    for name in ("engines", "summaries"):
+        given[name] = [Engine(**engine) for engine in given[name]]
     try:
         main(sys.argv[1], Plan(**given))
     except CannotStart as error:

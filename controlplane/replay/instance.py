@@ -26,7 +26,7 @@ TIMEOUT_S = 30.0
 _OF_POOL = ("slug", "policy", "policy_params", "modifiers", "routing", "routing_params", "headroom_slots", "predictor",
             "prefill_credit", "queue_limit", "queue_bytes", "threshold", "coefficients", "slo_mean_s")  # fmt: skip
 ATTEMPTS, LOOK_S = 7, 0.5  # at what engines report of themselves
-_OF_BACKEND = ("slug", "slots", "kv_tokens", "prefill_tokens")
+_OF_BACKEND = ("slug", "slots", "kv_tokens", "prefill_tokens", "phase")
 _OF_TIER = ("service_class", "rank", "weight", "over_limit", "queue_limit", "max_wait_s")
 _OF_SLO = ("ttft_s", "tbt_s", "ttlt_s")
 _OF_ENTITLEMENT = ("slug", "tenant", "tier", "concurrency")

@@ -105,12 +105,12 @@ class DemandWindow:
         if 0 < one.tokens_per_s < math.inf or not served:
             return one
         prompt, output = (sum(getattr(r, n) for r in served) / len(served) for n in ("input_tokens", "output_tokens"))
-        found = [
+        paces = [
             b.steps.fit.step_time.tokens_per_s(prompt, output, b.slots, b.engine_facts.step_tokens or USUAL_BUDGET)
             for b in sample.backends
             if b.steps is not None and b.steps.fit is not None and b.steps.believed and b.slots > 0
         ]
-        return replace(one, tokens_per_s=min(found)) if found else one
+        return replace(one, tokens_per_s=min(paces)) if paces else one
 
     def _refused(self, entitled: Mapping[str, EntitlementSpec], span_s: float) -> float:
         """Slots that refused requests would have taken."""

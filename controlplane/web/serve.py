@@ -13,7 +13,6 @@ uvicorn, with the limits and the orderly end it does not have.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from controlplane import collector
 from controlplane import env as environment
 from controlplane.web.connections import ConnectionLimits, affordable
 from controlplane.web.protocol import protocol
@@ -32,7 +32,6 @@ from controlplane.web.websockets import MESSAGE_BYTES, BoundedSocket
 
 LEAVING_STEP_S = 0.05
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
-YOUNG_OBJECTS = 20_000  # allocations between two looks for cycles; the default of 700 costs a tenth of each request
 
 
 class Server(uvicorn.Server):
@@ -60,10 +59,7 @@ class Server(uvicorn.Server):
 
         application.connections = self.connections  # before its lifespan begins
         await super().startup(sockets)
-        # What was imported stays: the collector need not walk through it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS)
+        collector.look_rarely()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         from controlplane.asgi import application

@@ -43,10 +43,10 @@ def check(kind: str, target: str) -> None:
     elif kind == ChannelKind.EMAIL:
         if not settings.EMAIL_HOST:
             raise ValidationError("QUARTERMASTER_EMAIL_URL is not set, so no e-mail can be sent.")
-        found = addresses(target)
-        if not 1 <= len(found) <= MAX_ADDRESSES:
+        targets = addresses(target)
+        if not 1 <= len(targets) <= MAX_ADDRESSES:
             raise ValidationError(f"Give one to {MAX_ADDRESSES} addresses, with commas.")
-        for address in found:
+        for address in targets:
             validate_email(address)
     elif len(target) != _KEY_LENGTH or not target.isalnum():
         raise ValidationError(f"An integration key of PagerDuty has {_KEY_LENGTH} letters and digits.")
@@ -109,8 +109,8 @@ def _email(target: str, content: Content) -> None:
     try:
         message.send()
     except smtplib.SMTPResponseException as error:
-        said = error.smtp_error.decode("utf-8", "replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
-        raise WebhookError(f"the mail server answered {error.smtp_code}: {' '.join(said.split())[:200]}") from error
+        reply = error.smtp_error.decode("utf-8", "replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+        raise WebhookError(f"the mail server answered {error.smtp_code}: {' '.join(reply.split())[:200]}") from error
     except (smtplib.SMTPException, OSError) as error:
         raise WebhookError(f"the mail server did not take it ({type(error).__name__})") from error
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from telemetry.feed.history import SERVING
+from telemetry.feed.history import is_out
 from telemetry.models import AlertRule, RuleKind
 
 MIN_JUDGED = 10  # requests of the last minute: a share of fewer says nothing
@@ -89,7 +89,7 @@ def _debt(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, 
 def _backend(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     return {
         name: Seen(
-            float(backend["state"] not in SERVING),
+            float(is_out(backend)),
             f"Backend {name} of pool {pool} is {backend['state']}: {backend['why']}",
         )
         for name, backend in snapshot.get("backends", {}).items()
@@ -181,7 +181,7 @@ def limit_in_words(rule: AlertRule) -> str:
     lasting = f" for {_duration(rule.for_s)}" if rule.for_s else ""
     bound = _threshold(rule)
     if rule.kind in NO_THRESHOLD:
-        return lasting
+        return f", for {_duration(rule.for_s)} or longer" if rule.for_s else ""
     if rule.kind in SHARE:
         return f", {'below' if rule.kind == RuleKind.SLO else 'above'} {float(f'{bound:.4g}'):.0%}{lasting}"
     if rule.kind in (RuleKind.QUEUE, RuleKind.TTFT):

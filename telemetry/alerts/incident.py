@@ -84,7 +84,7 @@ def load(alert: Alert) -> list[Json]:
         .annotate(now=Count("id", filter=Q(received_at__gte=recent)), all=Count("id"), longest=Max("input_tokens"))
     )
     grown, tenants = [], list(counted)
-    known = any(row["all"] > row["now"] for row in tenants)
+    measured = any(row["all"] > row["now"] for row in tenants)
     for row in tenants:
         now, before = row["now"] / 5, (row["all"] - row["now"]) / 30
         if now > 1.5 * before and row["now"] >= 5:
@@ -92,7 +92,7 @@ def load(alert: Alert) -> list[Json]:
                 {
                     "tenant": row["tenant"],
                     "per_minute": round(now, 2),
-                    "before": round(before, 2) if known else None,
+                    "before": round(before, 2) if measured else None,
                     "longest_prompt": row["longest"],
                 }
             )
@@ -106,10 +106,10 @@ def replica(alert: Alert) -> str:
 
 def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
     """What can be done, the nearest first: ``do`` names a button of the console, ``of`` what it acts on."""
-    found: list[Json] = []
+    choices: list[Json] = []
 
     def add(do: str, text: str, of: str = "") -> None:
-        found.append({"do": do, "of": of, "text": text})
+        choices.append({"do": do, "of": of, "text": text})
 
     named = replica(alert)
     if alert.kind == RuleKind.BACKEND:
@@ -140,7 +140,7 @@ def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
         add("scale", "See what the scaling driver answered.", alert.pool)
     if hurt["total"]["refused"]:
         add("refused", "See who was refused and why.", alert.pool)
-    return found
+    return choices
 
 
 def _rows(alert: Alert) -> QuerySet[LedgerEntry]:

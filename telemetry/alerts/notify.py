@@ -27,9 +27,9 @@ GIVE_UP_AFTER = timedelta(days=2)
 def address(alert: Alert) -> None:
     """Notes for which channels a new alert is: its rule's, else those for everything."""
     chosen = NotificationChannel.objects.none() if alert.rule is None else alert.rule.channels.all()
-    found = list(chosen) or list(NotificationChannel.objects.filter(for_all=True))
+    channels = list(chosen) or list(NotificationChannel.objects.filter(for_all=True))
     AlertDelivery.objects.bulk_create(
-        [AlertDelivery(alert=alert, channel=channel) for channel in found], ignore_conflicts=True
+        [AlertDelivery(alert=alert, channel=channel) for channel in channels], ignore_conflicts=True
     )
 
 

@@ -53,28 +53,28 @@ class Rehearsed:
 
 def rehearse(rule: AlertRule, pools: Sequence[str], now_s: float) -> Rehearsed:
     """``rule`` need not be stored. ``pools``: those that it may concern."""
-    found = Rehearsed()
+    rehearsed = Rehearsed()
     steps = DAYS * 24 * 60
     if rule.kind in NOT_STORED:
-        found.unknown = steps * len(pools)
-        return found
+        rehearsed.unknown = steps * len(pools)
+        return rehearsed
     since = int(now_s) // STEP_S * STEP_S - steps * STEP_S
     room = MAX_POINTS // steps
-    found.left_out = list(pools[room:])
+    rehearsed.left_out = list(pools[room:])
     for pool in pools[:room]:
         rows = PastPoint.objects.filter(pool=pool, step_s=STEP_S, at__gte=since, at__lt=since + steps * STEP_S)
         texts = rows.order_by("at").values_list("at", "point").iterator(chunk_size=2000)
-        judged = judge(rule, pool, ((at, msgspec.json.decode(text)) for at, text in texts), found.firings)
-        found.known += judged
-        found.unknown += steps - judged
-    found.firings.sort(key=lambda firing: firing.at)
-    return found
+        judged = judge(rule, pool, ((at, msgspec.json.decode(text)) for at, text in texts), rehearsed.firings)
+        rehearsed.known += judged
+        rehearsed.unknown += steps - judged
+    rehearsed.firings.sort(key=lambda firing: firing.at)
+    return rehearsed
 
 
 def judge(rule: AlertRule, pool: str, points: Iterable[tuple[int, Point]], firings: list[Firing]) -> int:
     """Adds what one pool's points would have raised; how many points said anything."""
     timers: dict[str, Timer] = {}
-    held: dict[str, Firing] = {}
+    standing: dict[str, Firing] = {}
     known, last_at = 0, None
     need = _NEEDS.get(RuleKind(rule.kind))
     for at, point in points:
@@ -84,23 +84,23 @@ def judge(rule: AlertRule, pool: str, points: Iterable[tuple[int, Point]], firin
             timers.clear()  # nothing is known of what lasted meanwhile
         known, last_at = known + 1, at
         now = seen(rule, as_snapshot(point, pool), {})
-        for subject, one in _subjects(now, held):
+        for subject, one in _subjects(now, standing):
             timer = timers.setdefault(subject, Timer())
-            firing = held.get(subject)
+            firing = standing.get(subject)
             # A minute stands for all of its seconds, so one alone has lasted a minute.
             if firing is None:
                 if one is not None and timer.lasts(wrong(rule, one.value), at, max(0, rule.for_s - STEP_S)):
-                    held[subject] = Firing(pool, subject, float(at), None, one.value)
-                    firings.append(held[subject])
+                    standing[subject] = Firing(pool, subject, float(at), None, one.value)
+                    firings.append(standing[subject])
                     del timers[subject]
             elif timer.lasts(one is None or right(rule, one.value), at, max(0, rule.for_s - STEP_S)):
                 firing.until = float(at)
-                del held[subject], timers[subject]
+                del standing[subject], timers[subject]
     return known
 
 
-def _subjects(now: dict[str, Seen], held: dict[str, Firing]) -> Iterator[tuple[str, Seen | None]]:
-    for subject in sorted(now.keys() | held.keys()):
+def _subjects(now: dict[str, Seen], firing: dict[str, Firing]) -> Iterator[tuple[str, Seen | None]]:
+    for subject in sorted(now.keys() | firing.keys()):
         yield subject, now.get(subject)
 
 

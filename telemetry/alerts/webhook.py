@@ -71,11 +71,11 @@ def send(url: str, body: bytes, headers: dict[str, str], whom: str, *, client: h
             client or httpx.Client(timeout=TIMEOUT_S, trust_env=False) as session,
             session.stream("POST", url, content=body, headers=headers) as answer,
         ):
-            said = _beginning(answer)
+            reply = _beginning(answer)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WebhookError(f"{whom} does not answer ({type(error).__name__})") from error
     if not 200 <= answer.status_code < 300:
-        raise WebhookError(f"{whom} answered {answer.status_code}{said and f': {said}'}")
+        raise WebhookError(f"{whom} answered {answer.status_code}{reply and f': {reply}'}")
 
 
 def _beginning(answer: httpx.Response) -> str:

@@ -103,7 +103,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             self._tasks.append(task)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
-        """``resync`` is all a client can ask for."""
+        """``resync`` is all a client can ask for, with a pool's history where it is not sent by itself."""
         subscriber = self.subscriber
         if subscriber is None:
             return
@@ -112,6 +112,9 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         except (msgspec.DecodeError, RecursionError):
             if self._due(""):
                 await self._push(_error("bad_message", 'Send {"type": "resync", "pool": "<name>"} or nothing.'))
+            return
+        if message.history and message.pool is not None:
+            subscriber.ask_history(message.pool)
             return
         for pool in [message.pool] if message.pool is not None else list(subscriber.sent):
             if pool in subscriber.sent and self._due(pool):
@@ -137,6 +140,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 "at": round(time.time(), 3),
                 "pools": self.hub.pools(subscriber.sight),
                 "sources": self.hub.sources(subscriber.sight),
+                "histories": subscriber.histories,
             }
         )
         # Spread, so that sockets opened together do not beat together.
@@ -216,6 +220,7 @@ class _Resync(msgspec.Struct, tag_field="type", tag="resync"):
     """The one message a client sends."""
 
     pool: str | None = None
+    history: bool = False  # instead of the snapshot
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

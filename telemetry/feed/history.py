@@ -3,7 +3,7 @@ shape."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 Point = dict[str, Any]
@@ -68,12 +68,17 @@ def point(snapshot: dict[str, Any]) -> Point:
     return busiest(out, TENANTS)
 
 
+def is_out(backend: Mapping[str, Any]) -> bool:
+    """Whether somebody has to be told of a replica in a snapshot: not of one that sleeps, unless it cannot be woken."""
+    return backend["state"] not in SERVING or bool(backend.get("wake_fails"))
+
+
 def watched(snapshot: dict[str, Any]) -> Point:
     """What alert rules look at and :func:`point` has not: the oldest wait [s], and of each replica the requests inside
     its engine, its KV cache and whether it is out (0 or 1). Stored with points, and not sent to dashboards."""
     rows = {}
     for name, backend in [*snapshot["backends"].items()][:BACKENDS]:
-        row = {"out": int(backend["state"] not in SERVING)}
+        row = {"out": int(is_out(backend))}
         row |= {to: backend[of] for to, of in (("engine", "engine_waiting"), ("kv_used", "kv_usage")) if of in backend}
         rows[name] = row
     return {"oldest": snapshot["queue"]["oldest_s"], "watched": rows}

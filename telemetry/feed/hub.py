@@ -23,7 +23,7 @@ from django.conf import settings
 
 from telemetry.feed import history, snapshots
 from telemetry.feed.publisher import GROUP
-from telemetry.feed.sources import Sources, sources
+from telemetry.feed.sources import Sources, is_visible, sources
 from telemetry.feed.store import LiveStore, LiveUnavailable, Stored
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,10 @@ SPREAD_S = 0.8
 STEP_S = 0.001  # between two wakings
 LATE_S = 0.008  # for which a loop that is busy makes up in one turn
 FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before it, close enough to be drawn as one line
+
+# Whoever sees more pools than this is sent the history of those it asks for: one has up to HISTORY_BYTES, made of 900
+# points that this process then keeps.
+HISTORIES = 12
 
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all
 
@@ -75,13 +79,22 @@ class Subscriber:
     def __init__(self, sight: Sight) -> None:
         self.sight = sight
         self.sent: dict[str, int] = {}  # pool on its screen -> revision; 0 asks for the whole snapshot
+        self.histories = True  # sent with each pool, without being asked for
         self.history_due: list[str] = []
+        self.history_told: set[str] = set()
         self.bell = asyncio.Event()
 
     def resync(self, pool: str) -> None:
         """The next message of a pool on its screen is the whole snapshot."""
         self.sent[pool] = 0
         self.bell.set()
+
+    def ask_history(self, pool: str) -> None:
+        """The history of a pool on its screen, once."""
+        if pool in self.sent and pool not in self.history_told:
+            self.history_told.add(pool)
+            self.history_due.append(pool)
+            self.bell.set()
 
     def look(self, sight: Sight) -> None:
         """From now on with other rights."""
@@ -119,6 +132,7 @@ class LiveHub:
         if time.monotonic() - self._fresh_s > QUIET_S:
             await self.reload()
         self._look_at_sources()
+        subscriber.histories = len(self.pools(sight)) <= HISTORIES
         return subscriber
 
     async def unsubscribe(self, subscriber: Subscriber) -> None:
@@ -140,9 +154,14 @@ class LiveHub:
 
     def sources(self, sight: Sight) -> dict[str, Any]:
         """What cannot be seen now of what ``sight`` may see, and which pools there are, as far as that is known."""
-        message: dict[str, Any] = {"away": [away.as_json() for away in self._seen.outages(sight)]}
-        pools = self._seen.pools(sight)
-        return message if pools is None else message | {"pools": pools}
+        # As of this hub's own last look, which has a revision: what was told between two looks would not be taken back.
+        outages, pools = self._seen_state
+        tenants_of = pools or {}
+        away = [one for one in outages if not one.pool or is_visible(tenants_of.get(one.pool, frozenset()), sight)]
+        message: dict[str, Any] = {"away": [one.as_json() for one in away]}
+        if pools is None:
+            return message
+        return message | {"pools": [name for name, tenants in sorted(pools.items()) if is_visible(tenants, sight)]}
 
     def pools(self, sight: Sight) -> list[str]:
         """Names of the visible pools."""
@@ -165,21 +184,25 @@ class LiveHub:
             if scoped.snapshot is None:
                 if had is None:
                     continue
-                del subscriber.sent[name]
-                return _text({"type": "removed", "pool": name})
+                return self._removed(subscriber, name)
             subscriber.sent[name] = pool.revision
             if had and had == pool.patch_from and scoped.delta is not None:
                 return scoped.delta
-            if had is None:
-                subscriber.history_due.append(name)
+            if had is None and subscriber.histories:
+                subscriber.ask_history(name)
             if scoped.full is None:
                 seq = scoped.snapshot["seq"]
                 scoped.full = _text({"type": "snapshot", "pool": name, "seq": seq, "data": scoped.snapshot})
             return scoped.full
         for name in subscriber.sent.keys() - self._pools.keys():
-            del subscriber.sent[name]
-            return _text({"type": "removed", "pool": name})
+            return self._removed(subscriber, name)
         return None
+
+    @staticmethod
+    def _removed(subscriber: Subscriber, name: str) -> str:
+        del subscriber.sent[name]
+        subscriber.history_told.discard(name)
+        return _text({"type": "removed", "pool": name})
 
     async def reload(self) -> None:
         """Takes over what is stored where it is newer than what is known. Never raises."""
@@ -249,11 +272,15 @@ class LiveHub:
     async def _compare(self) -> None:
         while True:
             await asyncio.sleep(COMPARE_S)
-            self._look_at_sources()
-            # Of the pool that was silent longest: one that was deleted tells nothing while others go on.
-            heard_s = min((pool.heard_s for pool in self._pools.values()), default=self._fresh_s)
-            if time.monotonic() - min(heard_s, self._fresh_s) >= QUIET_S:
-                await self.reload()
+            try:
+                self._look_at_sources()
+                # Of the pool that was silent longest: one that was deleted tells nothing while others go on.
+                heard_s = min((pool.heard_s for pool in self._pools.values()), default=self._fresh_s)
+                # A read may fail between two changes that follow on each other: then no gap and no silence asks again.
+                if not self.available or time.monotonic() - min(heard_s, self._fresh_s) >= QUIET_S:
+                    await self.reload()
+            except Exception:  # screens would stay as they are, for good
+                log.exception("live feed: what is stored could not be compared; again in %.0f s", COMPARE_S)
 
     def _scoped(self, pool: _Pool, sight: Sight) -> _Scoped:
         before = pool.scoped.get(sight)

@@ -22,7 +22,7 @@ Patch = dict[str, Any]
 
 UNSEEN_S = 5.0  # a replica is scraped each second; without an answer for so long its figures are not known
 
-_SERVES_NOTHING = ("ejected", "probing")
+_SERVES_NOTHING = ("ejected", "probing", "unpaired")
 _OUT_OF_SERVICE = ("draining", "drained")
 _LOST_BEFORE_S = 20.0  # requests fail before a replica that stands still is found out
 _NOTHING = Cell()
@@ -259,6 +259,8 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         return row | {"state": "probing", "why": "not looked at yet"} | _unknown_adapters(sample)
     drained = status.state == "draining" and row["running"] == 0 and not status.engine_running
     row |= {"state": "drained" if drained else status.state, "why": status.why}
+    if status.wake_fails:
+        row["wake_fails"] = True
     if _unseen(status, sample.at_s):
         seen_s = {"observed_s": round(status.observed_s, 1), "unseen_since": round(status.observed_s, 1)}
         return row | (seen_s if status.observed_s else {}) | _unknown_adapters(sample)
@@ -303,9 +305,9 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
 
 def _step_time(steps: StepStatus, fit: StepFit) -> dict[str, Any]:
     """What the engine's own log says of its steps: coefficients [s], and how well they predict."""
-    known = {"recent_error": _rounded(steps.recent_error, 4)} if steps.recent_error is not None else {}
+    error = {"recent_error": _rounded(steps.recent_error, 4)} if steps.recent_error is not None else {}
     figures = {"error": round(fit.error, 4), "steps": fit.steps, "drifts": steps.drifts, "believed": steps.believed}
-    return {name: float(f"{value:.6g}") for name, value in asdict(fit.step_time).items()} | figures | known
+    return {name: float(f"{value:.6g}") for name, value in asdict(fit.step_time).items()} | figures | error
 
 
 def _unknown_adapters(sample: Sample) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class Sources:
         with self._lock:
             if not self._configured:
                 return None
-            return [name for name, pool in sorted(self._pools.items()) if _visible(pool, tenants)]
+            return [name for name, pool in sorted(self._pools.items()) if is_visible(pool.tenants, tenants)]
 
     def state(self) -> tuple[list[Outage], dict[str, frozenset[str]] | None]:
         """The whole state, to be compared: what is unavailable, and the configured pools with their tenants."""
@@ -153,7 +153,7 @@ class Sources:
             if not self._redis.answers:
                 return outages
             for name, pool in sorted(self._pools.items()):
-                if _visible(pool, tenants):
+                if is_visible(pool.tenants, tenants):
                     outages += self._of_pool(name, pool, self.clock(), rules=self._database.answers)
             return outages
 
@@ -172,7 +172,7 @@ class Sources:
         with self._lock:
             now_s, outages = self.clock(), []
             for name, pool in sorted(self._pools.items()):
-                if not _visible(pool, tenants):
+                if not is_visible(pool.tenants, tenants):
                     continue
                 blind = not (self._redis.answers and self._database.answers)
                 if blind or self._of_pool(name, pool, now_s, rules=True):
@@ -204,8 +204,9 @@ def _note(seen: _Seen, answers: bool, at_s: float) -> None:
         seen.at_s = at_s
 
 
-def _visible(pool: _Pool, tenants: Tenants) -> bool:
-    return tenants is None or bool(pool.tenants & tenants)
+def is_visible(of_pool: frozenset[str], tenants: Tenants) -> bool:
+    """Whether a pool, used by some tenants, is in the sight of others."""
+    return tenants is None or bool(of_pool & tenants)
 
 
 class DatabaseStatus(Protocol):

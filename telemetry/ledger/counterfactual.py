@@ -39,7 +39,7 @@ def instead(row: LedgerEntry) -> Json:
         waits.setdefault(tier, []).append(waited_s or 0.0)
         if ttft_s is not None:
             firsts.setdefault(tier, []).append(ttft_s)
-    known = [
+    finished = [
         {
             "tier": tier,
             "requests": len(values),
@@ -49,10 +49,10 @@ def instead(row: LedgerEntry) -> Json:
         for tier, values in waits.items()
         if len(values) >= LEAST
     ]
-    known.sort(key=lambda line: (line["waited_s"], line["tier"]))
+    finished.sort(key=lambda line: (line["waited_s"], line["tier"]))
     return {
         "seconds": 2 * AROUND.total_seconds(),
-        "tiers": known,
+        "tiers": finished,
         "unknown": sorted(tier for tier, values in waits.items() if len(values) < LEAST),
     }
 

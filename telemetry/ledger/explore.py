@@ -132,7 +132,7 @@ def explored(
     sizes = Counter(column[group_by])
     measured = {span: _by_group(column[group_by], column[span]) for span in SPANS}
     table = [
-        _group(key, round(n / share), {span: found.get(key, []) for span, found in measured.items()})
+        _group(key, round(n / share), {span: measures.get(key, []) for span, measures in measured.items()})
         for key, n in sizes.items()
     ]
     table.sort(key=lambda line: (-(line[sort] or 0), line["name"]))
@@ -181,11 +181,11 @@ def _sample(
 
 
 def _by_group(keys: Sequence[str], values: Sequence[float | None]) -> dict[str, list[float]]:
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    by_group: defaultdict[str, list[float]] = defaultdict(list)
     for key, value in zip(keys, values, strict=True):
         if value is not None:
-            found[key].append(value)
-    return found
+            by_group[key].append(value)
+    return by_group
 
 
 def _heat(

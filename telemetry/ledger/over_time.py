@@ -60,14 +60,14 @@ def over_time(column: Mapping[str, Sequence[Any]], time: Span, since: datetime, 
     lengths = []
     for i, part in enumerate(parts):
         first, last = max(since_s, begin_s + i * step_s), min(until_s, begin_s + (i + 1) * step_s)
-        known = max(0.0, last - first)
-        if known < step_s * (1e-6 if share == 1.0 else 1 - 1e-6):
-            known = 0.0  # a sample is of the middle of a step: of half a step it says nothing
-        lengths.append(round(known, 3))
+        span_s = max(0.0, last - first)
+        if span_s < step_s * (1e-6 if share == 1.0 else 1 - 1e-6):
+            span_s = 0.0  # a sample is of the middle of a step: of half a step it says nothing
+        lengths.append(round(span_s, 3))
         for name in COUNTS:
-            figures[name].append(round(part[name] / share, 1) if known else None)
-        figures["attainment"].append(round(part["met"] / part["asked"], 4) if known and part["asked"] else None)
+            figures[name].append(round(part[name] / share, 1) if span_s else None)
+        figures["attainment"].append(round(part["met"] / part["asked"], 4) if span_s and part["asked"] else None)
         for name, of, level in LEVELS:
-            value = nearest_rank(part[of], level) if known else None
+            value = nearest_rank(part[of], level) if span_s else None
             figures[name].append(None if value is None else round(value, 3))
     return {"from": round(begin_s, 3), "step_s": round(step_s, 3), "known_s": lengths, "figures": figures}

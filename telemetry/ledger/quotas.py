@@ -148,8 +148,8 @@ class UsageFeed:
             usage = self._current(pool, epoch, frozenset(quotas), keys, money, now_s)
             tokens = {tenant: (day, month) for tenant, (day, month) in usage.tokens.items()}
             spent = {name: str(-(-picos.numerator // picos.denominator)) for name, picos in usage.spent.items()}
-            told = PoolUsage(usage.as_of_s, usage.day, usage.month, tokens, usage.of_keys, spent)
-            everywhere = self._board.put(pool, told)
+            pool_usage = PoolUsage(usage.as_of_s, usage.day, usage.month, tokens, usage.of_keys, spent)
+            everywhere = self._board.put(pool, pool_usage)
             self._check(quotas, everywhere, now_s)
             self._check_budgets(money, everywhere, now_s)
             self._available = True
@@ -222,12 +222,12 @@ class UsageFeed:
         if name in self._stored_alerts:
             return
         of = " ".join(filter(None, (budget.tenant, "" if budget.scope == "tenant" else budget.scope, budget.name)))
-        said = {
+        sentence = {
             "budget_hard": "Its requests are refused until the month ends.",
             "budget_forecast": "At this pace it will be passed before the month ends.",
         }.get(kind, "Nothing is refused yet.")
         money = f"{amount(round(spent)):.2f} of {amount(limit):.2f} {budget.currency} of the month"
-        raise_alert(kind, name, f"{of} spent {money}. {said}"[:300], tenant=budget.tenant, subject=of[:200])
+        raise_alert(kind, name, f"{of} spent {money}. {sentence}"[:300], tenant=budget.tenant, subject=of[:200])
         self._stored_alerts.add(name)
 
     @own_connection
@@ -285,18 +285,18 @@ def read_keys(pool: str, keys: frozenset[str], now_s: float) -> dict[str, int]:
 
 def alerts_of(budget: BudgetSpec, spent: float, now_s: float) -> list[tuple[str, int, int]]:
     """What operators have to be told of a budget: the kind of alert, the share that was passed [%] and of how much."""
-    told = []
+    alerts = []
     if budget.limit is not None:
         passed = (share for share in budget.alert_at if 100 * spent >= share * budget.limit)
-        told += [("budget_share", share, budget.limit) for share in passed]
+        alerts += [("budget_share", share, budget.limit) for share in passed]
         begin_s, end_s = period_bounds_s(now_s, "month")
         expected = forecast(Fraction(spent), begin_s, now_s, end_s)
         if expected is not None and spent < budget.limit <= expected:
-            told.append(("budget_forecast", 100, budget.limit))
+            alerts.append(("budget_forecast", 100, budget.limit))
     for kind, limit in (("budget_soft", budget.soft), ("budget_hard", budget.hard)):
         if limit is not None and spent >= limit:
-            told.append((kind, 100, limit))
-    return told
+            alerts.append((kind, 100, limit))
+    return alerts
 
 
 @own_connection
@@ -305,7 +305,7 @@ def read_spent(pool: str | None, budgets: Mapping[str, BudgetSpec], now_s: float
     month = datetime.fromtimestamp(period_bounds_s(now_s, "month")[0], tz=UTC)
     until = datetime.fromtimestamp(period_bounds_s(now_s, "month")[1], tz=UTC)
     only = {} if pool is None else {"pool": pool}
-    found: dict[str, Fraction] = {}
+    spent: dict[str, Fraction] = {}
     for scope in sorted({budget.scope for budget in budgets.values()}):
         tenants = frozenset(budget.tenant for budget in budgets.values() if budget.scope == scope)
         groups = ["tenant"] if scope == "tenant" else ["tenant", scope]
@@ -313,5 +313,5 @@ def read_spent(pool: str | None, budgets: Mapping[str, BudgetSpec], now_s: float
             name = account(key[0], scope, "" if scope == "tenant" else key[1])
             if name in budgets:
                 picos = cell.costs.get(budgets[name].currency, Fraction(0))
-                found[name] = found.get(name, Fraction(0)) + picos
-    return found
+                spent[name] = spent.get(name, Fraction(0)) + picos
+    return spent

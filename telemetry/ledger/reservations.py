@@ -63,9 +63,9 @@ def _add(one: Entitlement, hour: datetime, slot_us: int) -> None:
 
 def _hours(since: datetime, until: datetime) -> list[tuple[datetime, timedelta]]:
     """The hours that a time is in, and how much of it is in each."""
-    found = []
+    hours = []
     hour = floor_hour(since)
     while hour < until:
-        found.append((hour, min(until, hour + HOUR) - max(since, hour)))
+        hours.append((hour, min(until, hour + HOUR) - max(since, hour)))
         hour += HOUR
-    return found
+    return hours

@@ -61,9 +61,9 @@ def sample(rows: QuerySet[LedgerEntry], reach: Reach, time: Span, most: int) -> 
         return None
     all_rows = reach.rows * passed / seen
     probed = min(1.0, PROBE / all_rows)
-    found = _count(rows, windows(time, probed), 8 * most)
-    fitting = found / probed
-    if not found or (not reach.alone and fitting * seen / passed < most):
+    counted = _count(rows, windows(time, probed), 8 * most)
+    fitting = counted / probed
+    if not counted or (not reach.alone and fitting * seen / passed < most):
         return None
     share = min(most / fitting, 1.0 if reach.alone else CANDIDATES / all_rows)
     return None if share >= 1.0 else Sample(share, windows(time, share))
@@ -79,34 +79,34 @@ def windows(time: Span, share: float) -> tuple[Window, ...]:
 
 def read(rows: QuerySet[LedgerEntry, Any]) -> list[tuple[Any, ...]]:
     """The rows as the database gives them: of 20,000, the ORM's converters alone cost a third of the time."""
-    found = _statement(rows)
-    return [] if found is None else _fetched(rows, *found)
+    statement = _statement(rows)
+    return [] if statement is None else _fetched(rows, *statement)
 
 
 def read_windows(rows: QuerySet[LedgerEntry, Any], wanted: Sequence[Window], most: int) -> list[tuple[Any, ...]]:
     """The rows of all windows, at most so many."""
-    found = _of_windows(rows, wanted)
-    if found is None:
+    statement = _of_windows(rows, wanted)
+    if statement is None:
         return []
-    sql, values = found
+    sql, values = statement
     return _fetched(rows, f"{sql} LIMIT {most:d}", values)
 
 
 def _count(rows: QuerySet[LedgerEntry], wanted: Sequence[Window], most: int) -> int:
-    found = _of_windows(rows.values_list("received_at"), wanted)
-    if found is None:
+    statement = _of_windows(rows.values_list("received_at"), wanted)
+    if statement is None:
         return 0
-    sql, values = found
+    sql, values = statement
     counted = f"SELECT COUNT(*) FROM ({sql} LIMIT {most:d}) AS found"  # noqa: S608 made by the ORM
     return int(_fetched(rows, counted, values)[0][0])
 
 
 def _of_windows(rows: QuerySet[LedgerEntry, Any], wanted: Sequence[Window]) -> tuple[str, list[Any]] | None:
     """One statement over all windows, made once: a query of the ORM for each costs as much as reading it."""
-    found = _statement(rows.order_by().filter(received_at__gte=_BEGIN, received_at__lt=_END))
-    if found is None:
+    statement = _statement(rows.order_by().filter(received_at__gte=_BEGIN, received_at__lt=_END))
+    if statement is None:
         return None
-    sql, values = found
+    sql, values = statement
     adapt = connections[rows.db].ops.adapt_datetimefield_value
     begin, end = adapt(_BEGIN), adapt(_END)
     filled: list[Any] = []

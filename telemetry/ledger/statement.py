@@ -30,6 +30,11 @@ COLUMNS = (
     "kind", "tenant", "pool", "model", "project", "key", "user", "entitlement", "priced_from", "requests",
     "input_tokens", "cached_tokens", "output_tokens", "slot_seconds", "amount", "currency",
 )  # fmt: skip
+# What a file with types makes of a column; those not named are texts.
+COLUMN_KINDS = {
+    "priced_from": "time", "slot_seconds": "amount", "amount": "amount",
+    **dict.fromkeys(("requests", "input_tokens", "cached_tokens", "output_tokens"), "count"),
+}  # fmt: skip
 _US = 1_000_000
 
 
@@ -126,10 +131,10 @@ def _reserved(tenants: frozenset[str] | None, begin: datetime, end: datetime, **
             yield Line("reserved_idle", names, rate, 0, 0, 0, 0, idle)
 
 
-def totals(found: list[Line]) -> dict[str, Fraction]:
+def totals(lines: list[Line]) -> dict[str, Fraction]:
     """By currency [picos]: of the exact amounts, not of rounded ones."""
     sums: dict[str, Fraction] = {}
-    for line in found:
+    for line in lines:
         if line.rate is not None:
             sums[line.rate.currency] = sums.get(line.rate.currency, Fraction(0)) + line.picos
     return sums
@@ -145,6 +150,11 @@ FOCUS = (
     "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId",
     "SkuMeter", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags",
 )  # fmt: skip
+FOCUS_KINDS = {
+    name: "amount" if name.endswith(("Cost", "Quantity", "UnitPrice")) else "time"
+    for name in FOCUS
+    if name.endswith(("Cost", "Quantity", "UnitPrice", "Start", "End"))
+}
 
 
 def focus(line: Line, begin: datetime, end: datetime) -> Iterator[dict[str, Any]]:

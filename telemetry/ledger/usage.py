@@ -34,6 +34,13 @@ COLUMNS = {
     "project": "project", "key": "key_id", "user": "user", "outcome": "outcome", "reason": "reason",
 }  # fmt: skip
 TIMES = {"hour": TruncHour, "day": TruncDay, "month": TruncMonth}
+# What a file with types makes of a column; those not named are texts.
+COLUMN_KINDS = {
+    **dict.fromkeys((*COUNTS, "slo_met", "slo_total", "slo_asked"), "count"),
+    **dict.fromkeys(("attainment", "attainment_served"), "figure"),
+    **dict.fromkeys(("slot_s", "cost"), "amount"),
+    **dict.fromkeys(TIMES, "time"),
+}
 LEDGER_ONLY = frozenset({"user", "outcome", "reason"})
 GROUPS = (*COLUMNS, *TIMES)
 _NO_PRICE = -1
@@ -54,10 +61,10 @@ class Cell:
     @property
     def costs(self) -> dict[str, Fraction]:
         """What it cost by currency [picos]."""
-        found: dict[str, Fraction] = {}
+        costs: dict[str, Fraction] = {}
         for rate, amounts in self.priced.items():
-            found[rate.currency] = found.get(rate.currency, Fraction(0)) + rate.cost(*amounts)
-        return found
+            costs[rate.currency] = costs.get(rate.currency, Fraction(0)) + rate.cost(*amounts)
+        return costs
 
     def add(self, other: Cell) -> None:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
@@ -228,8 +235,8 @@ def cost_of(row: LedgerEntry) -> dict[str, Any] | None:
 
 def slot_us_of(row: LedgerEntry) -> int:
     """How long a request held a slot [us]."""
-    held = row.granted_at is not None and row.done_at >= row.granted_at
-    return (row.done_at - row.granted_at) // timedelta(microseconds=1) if held and row.granted_at is not None else 0
+    ran = row.granted_at is not None and row.done_at >= row.granted_at
+    return (row.done_at - row.granted_at) // timedelta(microseconds=1) if ran and row.granted_at is not None else 0
 
 
 def _rates() -> list[RateSpec]:

@@ -87,8 +87,16 @@ class Command(BaseCommand):
             help="then it stops, to be gone on with in the same --home (default %(default)s)",
         )  # fmt: skip
         group.add_argument(
+            "--nobody-minutes", type=float, default=0.0, metavar="M",
+            help="after each round of turns nobody asks anything for so long (default %(default)s)",
+        )  # fmt: skip
+        group.add_argument(
             "--home", type=Path, metavar="DIR", help="keeps the instance and what was measured; needed to go on"
         )
+        group.add_argument(
+            "--kills", type=int, default=len(batch.KILLED), choices=range(len(batch.KILLED) + 1),
+            help=f"so many of {', '.join(batch.KILLED)} are killed on the way (default %(default)s)",
+        )  # fmt: skip
         self._add_gpu(parser.add_argument_group("gpu"))
 
     @staticmethod
@@ -222,7 +230,10 @@ class Command(BaseCommand):
     def _batch(self, options: dict[str, Any]) -> None:
         if options["lines"] < 1 or not 0 < options["most_minutes"] < math.inf:
             raise CommandError("--lines and --most-minutes must be above 0")
+        if not 0 <= options["nobody_minutes"] < math.inf:
+            raise CommandError("--nobody-minutes must be 0 or more")
         shape = {"lines": options["lines"], "minutes": options["most_minutes"], "seed": options["seed"]}
+        shape |= {"kills": batch.KILLED[: options["kills"]], "nobody_s": options["nobody_minutes"] * 60}
         say = Console(stderr=True).print
         self._in_an_instance(options, lambda home: batch.run(options["home"] or home, say, **shape))
 
@@ -283,8 +294,8 @@ class Command(BaseCommand):
             raise CommandError(f"--workloads: there is no {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
         modes = tuple(options["modes"].split(","))
         if unknown := sorted(set(modes) - {mode.name for mode in gpu.MODES}):
-            known = ", ".join(mode.name for mode in gpu.MODES)
-            raise CommandError(f"--modes: there is no {unknown[0]!r}; there are {known}")
+            names = ", ".join(mode.name for mode in gpu.MODES)
+            raise CommandError(f"--modes: there is no {unknown[0]!r}; there are {names}")
         try:
             rates = tuple(float(rate) for rate in options["rates"].split(","))
         except ValueError:

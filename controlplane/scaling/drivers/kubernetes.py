@@ -48,7 +48,8 @@ class Cluster:
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
             raise DriverError("this worker does not run in Kubernetes (KUBERNETES_SERVICE_HOST is not set)")
-        return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}")
+        account = Path(os.environ.get("KUBERNETES_SERVICE_ACCOUNT") or ACCOUNT)
+        return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", account)
 
     def read(self, name: str) -> str:
         try:

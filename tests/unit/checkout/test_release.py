@@ -13,7 +13,6 @@ from tests.support import images, release
 
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-PYPROJECT = '[project]\nversion = "{}"\n'
 CHANGELOG = (
     "## [Unreleased]\n\n## [1.2.3] - 2026-11-23\n\n### Added\n\n- A thing.\n\n## [1.2.2] - 2026-11-01\n\n- Old.\n"
 )
@@ -75,7 +74,7 @@ def test_files_and_image_are_attested() -> None:
 
 
 def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
-    version, told = release.checked("v1.2.3", PYPROJECT.format("1.2.3"), CHANGELOG)
+    version, told = release.checked("v1.2.3", {"pyproject.toml": "1.2.3"}, CHANGELOG)
     assert (version, told) == ("1.2.3", "### Added\n\n- A thing.\n")
 
 
@@ -91,7 +90,21 @@ def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
 )
 def test_a_tree_that_is_not_the_release_of_its_tag_is_refused(tag: str, version: str, changelog: str, why: str) -> None:
     with pytest.raises(release.Refused, match=re.escape(why)):
-        release.checked(tag, PYPROJECT.format(version), changelog)
+        release.checked(tag, {"pyproject.toml": version}, changelog)
+
+
+def test_the_plugin_and_the_chart_have_the_version_of_the_rest() -> None:
+    named = release.versions()
+    assert len(named) == 3
+    assert len(set(named.values())) == 1
+    with pytest.raises(release.Refused, match=re.escape("the plugin 1.2.2")):
+        release.checked("v1.2.3", {"pyproject.toml": "1.2.3", "the plugin": "1.2.2"}, CHANGELOG)
+
+
+def test_the_sums_name_what_is_published_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("a.whl", "notes.md", ".gitignore", "SHA256SUMS"):
+        (tmp_path / name).write_text(name)
+    assert [line.split()[1] for line in release.sums(tmp_path).splitlines()] == ["a.whl"]
 
 
 def test_the_archive_of_a_commit_is_the_same_bytes_each_time(tmp_path: Path) -> None:
@@ -121,8 +134,15 @@ def test_what_is_no_digest_is_never_written() -> None:
         images.pinned("FROM python:3.12-slim\n", lambda name, tag: "")
 
 
+# Run by tag alone, each with its reason.
+BY_TAG = {
+    "vllm/vllm-openai:v0.32.0",  # no digest is known from two sources; the engine of an example, not of a release
+}
+PINNED = ("Dockerfile", "docker-compose.yml", "deploy/helm/quartermaster/values.yaml")
+
+
 def test_every_image_that_we_name_is_one_that_the_tool_sees() -> None:
-    for name in ("Dockerfile", "docker-compose.yml"):
+    for name in PINNED:
         text = (ROOT / name).read_text()
         named = re.findall(r"^\s*(?:FROM|image:)\s+(?!quartermaster)([^\s:@]+:[^\s@]+)", text, re.M)
         seen = [
@@ -130,3 +150,24 @@ def test_every_image_that_we_name_is_one_that_the_tool_sees() -> None:
         ]
         assert seen == named
         assert named
+
+
+def test_nothing_runs_by_its_tag_alone_but_what_is_listed_here() -> None:
+    found = {image for name in PINNED for image in images.by_tag((ROOT / name).read_text())}
+    assert found == BY_TAG
+
+
+def test_an_image_has_one_digest_wherever_it_is_named() -> None:
+    digests: dict[str, set[str]] = {}
+    for name in PINNED:
+        for match in images.NAMED.finditer((ROOT / name).read_text()):
+            if match["digest"]:
+                assert images.DIGEST.fullmatch(match["digest"][1:])
+                digests.setdefault(f"{match['name']}:{match['tag']}", set()).add(match["digest"])
+    assert len(digests) == 7
+    assert {image for image, found in digests.items() if len(found) > 1} == set()
+
+
+def test_make_pin_images_renews_every_file_that_names_one() -> None:
+    line = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "tests.support.images pin" in line)
+    assert line.split(" pin ")[1].split() == list(PINNED)
