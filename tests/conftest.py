@@ -21,6 +21,7 @@ from controlplane.web.hashing import PasswordHasher
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from tests.support.connected import connected
+from tests.support.database_tests import misplaced
 from tests.support.redis_server import RedisServer
 
 _pools = itertools.count(1)
@@ -30,13 +31,18 @@ hypothesis.settings.load_profile("here")
 
 
 # Begun first, so that at the end of a run no process works on one of them while the others are idle.
-LONG = ("test_state_model", "test_engine_kinds", "test_api_inputs")
+LONG = (
+    "test_state_model", "test_compose_backup", "test_replay_client", "test_compose_proxy", "test_up", "test_passwords",
+    "test_batches", "test_tenants_access_matrix", "test_broken_engines", "test_engine_kinds", "test_api_inputs",
+)  # fmt: skip
 PARTS = {"test_state_model": 3}  # a third of its 100 s of CPU each; none of its tests needs what another one made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For several processes (``--dist loadgroup``): each takes a file at a time, and what empties the database at its
     end, seeded rows included, comes after everything else."""
+    if wrong := misplaced(items):
+        raise pytest.UsageError(f"{wrong[0]} uses the database: see tests/support/database_tests.py")
     for item in items:
         group = item.path.stem + ("-last" if _empties(item) else "")
         if parts := PARTS.get(item.path.stem):
@@ -50,10 +56,16 @@ def _empties(item: pytest.Item) -> bool:
     return bool(marker and marker.kwargs.get("transaction")) or "transactional_db" in getattr(item, "fixturenames", ())
 
 
+def pytest_collection() -> None:
+    """Nothing is garbage before the tests run: looking for some took a quarter of the time of collecting."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests are no garbage: looking through them again and again was 6 % of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 """What the console costs: its size, its first paint, its frames, and what open dashboards ask of the server.
 
-    python -m tests.bench.bench_console [size] [paint] [frames] [dashboards] [--seconds 30] [--opens 200]
+    python -m tests.bench.bench_console [size] [paint] [frames] [fleet] [dashboards] [--seconds 30] [--opens 200]
 
-Without a name: all four. Needs the built console (``make setup``) and Chromium. How to read it:
+Without a name: all five. Needs the built console (``make setup``) and Chromium. How to read it:
 ``docs/results/benchmarks.md``.
 """
 
@@ -24,6 +24,7 @@ import aiohttp
 import uvloop
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from telemetry.feed.hub import encode_history
 from tests.bench.bench_gateway import cpu_s, tree
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.pretend import PretendPool
@@ -32,6 +33,7 @@ from tests.support.instance import Up
 
 WIDE = {"width": 1440, "height": 900}
 PAINTS = 7
+FLEET = 200
 TENANTS = 50
 SETTLE_S = 10.0  # every dashboard has its history
 
@@ -202,6 +204,82 @@ def _metrics(session: Any) -> dict[str, float]:
     return {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
 
 
+# --- the fleet
+
+
+def fleet(seconds: int) -> None:
+    """The page of all pools: until every row is there, then while each pool changes once a second, then at rest; what
+    the page holds and is sent. Last, what the server would send of a pool's 15 minutes."""
+    with chromium() as browser:
+        for count in (1, FLEET):
+            context = browser.new_context(viewport=WIDE, device_scale_factor=1)
+            context.add_init_script(SEEN)
+            page = context.new_page()
+            stage = Stage(page, [PretendPool(f"pool-{n:03d}", time.time(), n, n % 10 == 0) for n in range(count)])
+            stage.history, stage.histories = 0, False
+            stage.answers = {"pools": {"count": 0, "next": None, "previous": None, "results": []}, "alert-rules": []}
+            sent = _counted(stage)
+            began = time.monotonic()
+            stage.open("/pools")
+            page.locator("tbody tr").nth(count - 1).wait_for()
+            there_s = time.monotonic() - began
+            opened_bytes, first = sum(sent), page.evaluate(PAINT)["first"]
+            page.wait_for_timeout(3000)
+            page.evaluate(WATCH)
+            session = context.new_cdp_session(page)
+            session.send("Performance.enable")
+            for name in ("each pool changes", "at rest"):
+                page.evaluate("window.frames_ms.length = 0; window.long_ms.length = 0")
+                sent.clear()
+                before, begin = _metrics(session), time.monotonic()
+                for second in range(seconds):
+                    if name != "at rest":
+                        for pool in stage.pools.values():
+                            pool.at = time.time() - 1
+                        stage.second()
+                    page.wait_for_timeout(max(0.0, (begin + second + 1 - time.monotonic()) * 1000))
+                took, after = time.monotonic() - begin, _metrics(session)
+                told: dict[str, list[float]] = page.evaluate("({frames: frames_ms, long: long_ms})")
+                each, long = told["frames"][2:], told["long"]
+                spent = (after["TaskDuration"] - before["TaskDuration"]) * 1000 / took
+                print(
+                    f"{count} pools, {name}: frame p50 {_at(each, 50):.1f} p95 {_at(each, 95):.1f} p99 "
+                    f"{_at(each, 99):.1f} max {max(each):.0f} ms; {len(long) / took:.1f} tasks over 50 ms a second "
+                    f"(longest {max(long, default=0):.0f}); main thread {spent:.0f} ms a second; "
+                    f"{sum(sent) / took / 1024:.0f} KiB/s",
+                    flush=True,
+                )
+            session.send("HeapProfiler.collectGarbage")
+            held = _metrics(session)
+            print(
+                f"{count} pools: first paint {first:.0f} ms, all rows after {there_s * 1000:.0f} ms, sent on opening "
+                f"{opened_bytes / 1024:.0f} KiB; script memory {held['JSHeapUsedSize'] / 2**20:.1f} MiB, "
+                f"{held['Nodes']:.0f} nodes",
+                flush=True,
+            )
+            context.close()
+    for name, idle in (("busy", False), ("idle", True)):
+        pool = PretendPool(at=time.time(), idle=idle)
+        points = []
+        for _ in range(900):
+            pool.step()
+            points.append(pool.point())
+        print(f"history of one {name} pool: {len(encode_history(pool.name, points, None)) / 1024:.0f} KiB")
+
+
+def _counted(stage: Stage) -> list[int]:
+    """The bytes of each message that is sent from now on."""
+    counts: list[int] = []
+    send = stage.send
+
+    def counted(message: dict[str, Any]) -> None:
+        counts.append(len(json.dumps(message, separators=(",", ":"))))
+        send(message)
+
+    stage.send = counted  # type: ignore[method-assign]
+    return counts
+
+
 # --- dashboards
 
 
@@ -273,7 +351,7 @@ async def _read(socket: aiohttp.ClientWebSocketResponse, counts: list[int]) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="size, paint, frames, dashboards")
+    parser.add_argument("what", nargs="*", help="size, paint, frames, fleet, dashboards")
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--opens", type=int, default=200)
     chosen = parser.parse_args()
@@ -281,6 +359,7 @@ def main() -> None:
         "size": size,
         "paint": paint,
         "frames": lambda: frames(chosen.seconds),
+        "fleet": lambda: fleet(chosen.seconds),
         "dashboards": lambda: dashboards(chosen.seconds, chosen.opens),
     }
     for name in chosen.what or parts:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import random
@@ -59,7 +58,7 @@ Found = list[tuple[bool, float, list[float], list[float]]]
 async def measure(chosen: argparse.Namespace) -> Found:
     """Blocks in order: with dashboards or not, CPU of the loop's thread for each second, and of answers the times and
     the work [s]."""
-    from controlplane.web.serve import YOUNG_OBJECTS
+    from controlplane.collector import look_rarely
     from scheduling.gateway.app import GatewayApp
     from telemetry.feed import consumers, hub
     from telemetry.feed.sources import Sources
@@ -104,9 +103,7 @@ async def measure(chosen: argparse.Namespace) -> Found:
     try:
         async with gateway_world(redis.url, "bench") as world, dashboards.serving() as server:
             reader = fork.Process(target=read, args=(dashboards.port_of(server), chosen.opens, 0.25), daemon=True)
-            gc.collect()  # as the web process does, before anybody has come
-            gc.freeze()
-            gc.set_threshold(YOUNG_OBJECTS)
+            look_rarely()  # as the web process does, before anybody has come
             reader.start()
             while len(the_hub._subscribers) < chosen.opens:
                 await asyncio.sleep(0.1)

@@ -8,7 +8,6 @@ CPU time of one thread, in a process set up like the web process: one BLAS threa
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import random
 import time
@@ -17,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from controlplane.web.serve import YOUNG_OBJECTS
+from controlplane.collector import look_rarely
 from scheduling.core.estimate.features import features
+from scheduling.core.estimate.regression import IN_VAIN
 from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder, pack
 from scheduling.estimation.regression import RidgeRegression
@@ -65,6 +65,22 @@ def full(seed: int = 1) -> PoolForecasts:
     return pool
 
 
+def unlike(count: int, seed: int) -> Iterator[str]:
+    """Prompts of the same size whose words are all different, but for those that tell what is asked for."""
+    rng = random.Random(seed)
+    made = ["".join(rng.choices("abcdefghiklmnoprstuvw", k=rng.randrange(3, 9))) for _ in range(12_000)]
+    for _ in range(count):
+        yield " ".join([rng.choice(WORDS), *rng.choices(made, k=rng.randrange(8, 120))])
+
+
+def regression_of(pool: PoolForecasts) -> Any:
+    """What the pool knows of the application that asks here."""
+    tenant = pool.chain.of("acme")
+    assert tenant is not None
+    assert tenant.regression is not None
+    return tenant.regression._applications["key7"]
+
+
 def call_of(text: str) -> Any:
     body = b'{"model":"%s","messages":[{"role":"user","content":"%s"}]}' % (POOL.model.encode(), text.encode())
     return SimpleNamespace(
@@ -96,9 +112,7 @@ def measure() -> dict[str, tuple[float, float]]:
     pool = full()
     new = [call_of(text) for text in prompts(ASKED, 99)]
     again = [call_of(next(prompts(1, 7))) for _ in range(ASKED)]
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
+    look_rarely()
     for text in prompts(100, 55):
         look(pool, call_of(text))
     steps = {
@@ -115,9 +129,23 @@ def measure() -> dict[str, tuple[float, float]]:
             )
         )  # fmt: skip
     steps["predict a prompt known by heart"] = timed(again, lambda call: look(pool, call))
+    strange = [call_of(text) for text in unlike(ASKED, 5)]
+    for call in strange[:100]:
+        look(pool, call)
+    steps["predict one that resembles none, similar ones looked for"] = timed(
+        strange[100 : ASKED // 2], lambda call: look(pool, call)
+    )
+    application = regression_of(pool)
+    while application.looks:  # as answers would teach it
+        application.in_vain = IN_VAIN
+        application.answers += 1
+    steps["the same where none are ever found"] = timed(strange[ASKED // 2 :], lambda call: look(pool, call))
+    application.in_vain = 0
     seen = [
-        Observation("key7", "acme", "m", f.category, 50, 120, False, "similar", 99.0, pack(f.embedding), f.features)
-        for f in (call.outlook.facts for call in new)
+        Observation(
+            "key7", "acme", "m", f.category, 50, 120, False, "similar", 99.0, pack(f.embedding), f.features, others
+        )
+        for f, others in ((call.outlook.facts, call.outlook.forecast.heard.scored_by()) for call in new)
     ]
     steps["learn"] = timed(seen, pool._learn)
     regression = RidgeRegression()

@@ -6,7 +6,8 @@ import json
 import mimetypes
 import time
 from collections import Counter
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -31,15 +32,23 @@ def entry() -> tuple[str, list[str]]:
 class Stage:
     """Plays the server for one page. The test moves time by hand: nothing happens between ``second`` calls."""
 
-    def __init__(self, page: Page, pools: list[PretendPool] | None = None, theme: str = "") -> None:
+    def __init__(
+        self,
+        page: Page,
+        pools: list[PretendPool] | None = None,
+        theme: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.page = page
-        self.pools = {pool.name: pool for pool in ([PretendPool(at=time.time())] if pools is None else pools)}
+        self.clock = clock
+        self.pools = {pool.name: pool for pool in ([PretendPool(at=clock())] if pools is None else pools)}
         self.sockets: list[WebSocketRoute] = []
         self.received: list[dict[str, Any]] = []
-        self.rows = ledger_rows(120)
+        self.rows = ledger_rows(120, datetime.fromtimestamp(clock(), UTC))
         self.reach: int | None = None  # so many requests are searched for one page; all
         self.theme = theme
         self.role = "admin"
+        self.past: dict[str, list[dict[str, Any]]] = {}
         self.done: list[str] = []  # what operators did
         self.bodies: list[Any] = []
         self.queries: list[dict[str, list[str]]] = []  # for requests
@@ -50,9 +59,12 @@ class Stage:
             {"kind": "key", "id": "k2iTIrq3", "label": "ci (qm-k2iTIrq3)", "tenant": "acme", "state": ""},
         ]
         self.history = 300
+        self.histories = True  # each pool's is sent without being asked for
         self.refuse_sockets = False
         self.live_status = 200
         self.deaf = False  # questions are not answered
+        self.answers: dict[str, Any] = {}  # by what follows /api/v1/, before all others
+        self.away: list[dict[str, Any]] = []  # sources that the server cannot see
         page.route(f"{ORIGIN}/**", self._http)
         page.route_web_socket("**/ws/live", self._socket)
 
@@ -82,24 +94,31 @@ class Stage:
             return
         self.sockets.append(socket)
         socket.on_message(self._heard)
-        self.send({"type": "hello", "role": "admin", "heartbeat_s": 5, "at": time.time(), "pools": list(self.pools)})
+        hello = {"type": "hello", "role": "admin", "heartbeat_s": 5, "at": self.clock(), "pools": list(self.pools)}
+        if not self.histories:
+            hello["histories"] = False
+        self.send(hello | ({"sources": {"away": self.away, "pools": list(self.pools)}} if self.away else {}))
         for pool in self.pools.values():
             past = []
             for _ in range(self.history):
                 past.append(pool.point())
                 pool.step()
-            pool.at = time.time()
+            pool.at = self.clock()
             for i, point in enumerate(past):
                 point["at"] = pool.at - len(past) + i
             pool.step()
             self.history = 0  # a second connection finds the pool where it is
             self.send_snapshot(pool)
-            self.send({"type": "history", "pool": pool.name, "frames": past})
+            self.past[pool.name] = past
+            if self.histories:
+                self.send({"type": "history", "pool": pool.name, "frames": past})
 
     def _heard(self, text: str | bytes) -> None:
         message = json.loads(text)
         self.received.append(message)
-        if message.get("type") == "resync" and not self.deaf:
+        if message.get("history"):
+            self.send({"type": "history", "pool": message["pool"], "frames": self.past[message["pool"]]})
+        elif message.get("type") == "resync" and not self.deaf:
             for pool in self.pools.values():
                 if message.get("pool", pool.name) == pool.name:
                     self.send_snapshot(pool)
@@ -109,6 +128,8 @@ class Stage:
         if url.path.startswith("/assets/"):
             file = DIST / url.path.lstrip("/")
             route.fulfill(path=file, content_type=mimetypes.guess_type(file.name)[0] or "application/octet-stream")
+        elif route.request.method == "GET" and url.path.removeprefix("/api/v1/") in self.answers:
+            route.fulfill(json=self.answers[url.path.removeprefix("/api/v1/")])
         elif url.path == "/api/v1/live":
             detail = {"detail": "Authentication credentials were not provided."}
             route.fulfill(status=self.live_status, json=detail if self.live_status != 200 else {})

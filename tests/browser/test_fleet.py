@@ -10,7 +10,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import axe
+from tests.browser.conftest import PATIENCE_MS, wait_for
 from tests.browser.pretend import PretendPool
+from tests.browser.pretend_books import books
 from tests.browser.stage import Stage
 
 pytestmark = pytest.mark.browser
@@ -81,7 +83,7 @@ def test_a_pool_that_sends_nothing_is_unknown_and_has_no_figure_and_nothing_gree
     seen(page, stage, age_s=60.0)
     expect(page.locator("main [data-level=unknown]")).to_have_count(3)
     row = page.get_by_role("region", name="Pools now").locator("tbody tr").first
-    expect(row).to_contain_text("unknown since")
+    expect(row).to_contain_text(re.compile(r"cannot be seen since .*\d\d:\d\d:\d\d"))
     expect(row).not_to_contain_text("%")
     assert page.locator("main .text-good, main .bg-good-bg").count() == 0
 
@@ -121,3 +123,55 @@ def test_an_objects_requests_are_drawn_over_time_and_a_zoom_stays_in_the_address
     page.set_viewport_size(PHONE)
     expect(attainment).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_all_is_not_clear_while_a_pool_fails_although_no_rule_has_opened_an_alert_yet(page: Page) -> None:
+    stage = Stage(page)
+    (pool,) = stage.pools.values()
+    stage.history = 0
+    stage.answers = books(time.time()) | {
+        "alerts": {"next": None, "previous": None, "results": []},
+        "alerts/open": {"open": 0, "critical": 0, "unwatched": []},
+    }
+    stage.open("/alerts")
+    expect(page.get_by_role("region", name="Alert rules")).to_be_visible()
+    pool.at = time.time() + 3600
+    pool.step()
+    pool.snapshot["backends"] = {"llama-2": pool.snapshot["backends"]["llama-2"]}
+    stage.send_snapshot(pool)
+    failing = page.get_by_test_id("failing")
+    expect(failing).to_contain_text("No alert is open, but not all is well")
+    expect(failing).to_contain_text("llama: no replica serves: 0 of 1 ready, 1 ejected")
+    expect(page.get_by_text("All clear")).to_have_count(0)
+
+
+def test_tiles_that_are_unknown_keep_their_names_and_say_nothing_of_slots(page: Page) -> None:
+    stage = Stage(page)
+    stage.open("/")
+    tiles = page.locator("main dl").first.locator("dt")
+    expect(page.get_by_text("usable")).to_have_count(0)  # some are missing: it says which
+    expect(tiles.last).to_have_text("GPU utilization")
+    names = tiles.all_inner_texts()
+    stage.send({"type": "sources", "away": [{"source": "redis", "since": time.time() - 47}], "pools": ["llama"]})
+    expect(page.locator("main dl[data-unknown] dd", has_text="unknown since")).to_have_count(8)
+    assert tiles.all_inner_texts() == names
+    expect(page.get_by_text("usable")).to_have_count(0)
+
+
+def test_of_many_pools_the_one_that_is_looked_at_has_its_past(page: Page, fleet: Callable[[int], Stage]) -> None:
+    stage = fleet(3)
+    stage.history, stage.histories = 120, False
+    stage.open("/?pool=pool-002")
+    chart = page.get_by_role("region", name="Queue depth by tenant")
+    expect(chart).to_be_visible()
+    expect(page.get_by_role("combobox", name="Pool")).to_have_value("pool-002")
+    wait_for(lambda: "pool-002" in asked(stage), PATIENCE_MS / 1000, lambda: str(stage.received))
+    assert "pool-001" not in asked(stage)
+    page.get_by_role("combobox", name="Pool").select_option("pool-001")
+    wait_for(lambda: "pool-001" in asked(stage), PATIENCE_MS / 1000, lambda: str(stage.received))
+
+
+def asked(stage: Stage) -> list[str]:
+    """Pools whose history the page asked for."""
+    stage.page.evaluate("0")  # what it sent meanwhile is heard
+    return [message["pool"] for message in stage.received if message.get("history")]

@@ -102,7 +102,7 @@ def test_a_cut_socket_is_said_greyed_and_healed(page: Page, stage: Stage) -> Non
     connection(page, "reconnecting")
     expect(page.get_by_test_id("figures")).to_have_attribute("data-stale", "true")
     expect(page.get_by_test_id("outages")).to_contain_text("connection to the server was lost")
-    expect(page.get_by_test_id("connection")).to_contain_text("stale since")
+    expect(page.get_by_test_id("connection")).to_contain_text("stale for")
     stage.refuse_sockets = False
     pool.at = time.time()
     pool.step()
@@ -116,7 +116,7 @@ def test_silence_of_a_pool_makes_its_figures_stale_and_news_make_them_live_again
     stage.open()
     connection(page, "live")
     connection(page, "stale")  # nothing came for five seconds
-    expect(page.get_by_test_id("connection")).to_have_text(re.compile(r"Stale since \d+ s"))
+    expect(page.get_by_test_id("connection")).to_have_text(re.compile(r"Stale for \d+ s"))
     (pool,) = stage.pools.values()
     pool.at = time.time()
     stage.second()

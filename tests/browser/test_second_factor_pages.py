@@ -39,7 +39,7 @@ def test_a_second_factor_is_set_up_asked_for_and_reset(browser: Browser, page: P
     expect(page.get_by_test_id("connection")).to_be_attached()
 
     page.goto(running.at("/people"))
-    page.get_by_role("button", name="Set up").click()
+    page.get_by_role("button", name="Set up an app").click()
     page.get_by_role("dialog").get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Continue").click()
     expect(page.get_by_alt_text("QR code for an authenticator app")).to_be_visible()

@@ -90,6 +90,43 @@ async def test_a_person_of_the_same_entitlement_takes_the_slot_of_a_line_at_once
         assert (ended.reason, ended.waits) == (Reason.EVICTED, True)  # and runs again later
 
 
+@pytest.mark.parametrize("variant", [None, "anywhere"])
+async def test_lines_leave_a_replica_to_people_while_these_are_there(
+    redis_url: str, pool_id: str, variant: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    """The broken variant places lines as it places people."""
+    if variant is not None:
+        monkeypatch.setattr(SurplusGateway, "_avoided", lambda self, pool: ())
+    async with gateway_world(redis_url, pool_id, engines=2) as world:
+        both = tuple(BackendSpec(f"{pool_id}-b{n}", pool_id, e.url, 4, 1_000_000) for n, e in enumerate(world.engines))
+        await world.configure(pool={"backends": both}, concurrency=8)
+        for one in both:
+            await world.store.set_ready(world.epoch, one.id, one)
+        kept = [both[0].id]
+        gateway = SurplusGateway(GatewayConfig(), CatalogCache(world.load, world.version), redis_url, lambda pool: kept)
+        await gateway.start()
+        try:
+            for engine in world.engines:
+                engine.script = replace(engine.script, pause_s=1.0)
+            lines = [run(world, gateway, n) for n in range(4)]
+            await runs(world, 4)
+            begun = [engine.open for engine in world.engines]
+            if variant is not None:
+                assert begun[0] > 0
+                await asyncio.gather(*lines)
+                return
+            await until(lambda: [engine.open for engine in world.engines] == [0, 4])
+            refused = await run(world, gateway, 4)
+            assert (refused.status, refused.waits) == (429, True), "however idle the other one is"
+            kept.clear()  # people have gone
+            lines.append(run(world, gateway, 5))
+            await until(lambda: world.engines[0].open == 1)
+            assert {a.status for a in await asyncio.gather(*lines)} == {200}
+        finally:
+            await gateway.drain(0)
+            await gateway.stop()
+
+
 async def test_a_line_without_room_is_refused_and_leaves_no_row(redis_url: str, pool_id: str):
     async with world_of(redis_url, pool_id, slots=1) as (world, gateway):
         engine = world.engines[0]

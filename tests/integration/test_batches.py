@@ -107,6 +107,29 @@ def test_a_batch_runs_and_each_line_has_its_answer_or_its_error(up: Up, client: 
     assert own == {o["response"]["request_id"] for o in [*output, *errors]}
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ["one two", "three"]}),
+        ("/v1/responses", {"input": "one two three", "max_output_tokens": 3}),
+    ],
+)
+def test_a_batch_of_vectors_or_responses_has_their_answers_and_tokens(
+    up: Up, client: openai.OpenAI, path: str, body: dict[str, Any]
+):
+    model = {"model": up.demo()["model"]}
+    rows = [{"custom_id": f"v-{n}", "method": "POST", "url": path, "body": body | model} for n in range(5)]
+    rows.append(rows[0] | {"custom_id": "bad", "body": model | {"input": []}})
+    done = ended(client, begin(client, rows, endpoint=path).id)
+    assert (done.status, done.endpoint) == ("completed", path)
+    assert (done.request_counts.completed, done.request_counts.failed) == (5, 1)
+    output, errors = rows_of(client, done.output_file_id), rows_of(client, done.error_file_id)
+    assert [(e["custom_id"], e["response"]["status_code"]) for e in errors] == [("bad", 400)]
+    usages = [o["response"]["body"]["usage"] for o in output]
+    assert done.usage.input_tokens == sum(u.get("prompt_tokens", u.get("input_tokens")) for u in usages) > 0
+    assert done.usage.output_tokens == sum(u.get("output_tokens", 0) for u in usages)
+
+
 def ledger(up: Up, batch_id: str, count: int = 32) -> list[dict[str, Any]]:
     """The rows of a batch's requests, once there are as many as lines."""
     end = time.monotonic() + LIMIT_S
@@ -228,6 +251,7 @@ def test_what_a_client_sends_is_bounded_and_refused_with_its_reason(up: Up):
                 http.post("/files", **form(b"{}", purpose="assistants")),
                 http.post("/files", data={"purpose": "batch"}, files={"other": b"{}"}),
                 http.post("/files", files=[("file", b"1"), ("file", b"2")], data={"purpose": "batch"}),
+                http.post("/files", **form(b"")),
                 http.post("/files", content=b"--x", headers={"content-type": "multipart/form-data; boundary=y"}),
                 http.post("/files", content=b"{}", headers={"content-type": "application/json"}),
                 http.post("/batches", content=b"[" * 10_000),
@@ -236,7 +260,7 @@ def test_what_a_client_sends_is_bounded_and_refused_with_its_reason(up: Up):
                 http.post("/batches", json=create(taken, metadata={"x": "y" * 513})),
                 http.post("/batches", json=create(taken, metadata={"x": "\x00"})),
                 http.post("/batches", content=json.dumps(create(taken, metadata={"\ud800": "x"}))),
-                http.post("/batches", json=create(taken, endpoint="/v1/embeddings")),
+                http.post("/batches", json=create(taken, endpoint="/v1/moderations")),
                 http.get("/batches", params={"after": "\x00"}),
                 http.post("/batches", json=create(taken, more=1)),
                 http.get("/batches", params={"limit": "101"}),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -88,30 +89,53 @@ class Database:
         return self.manage("shell", "--no-imports", "-c", code).stdout.strip()
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+@dataclass(frozen=True)
+class Backup:
+    """What was backed up, and what the command left."""
+
+    key: str
+    tables: str
+    anchor: str  # the end of the audit log's chain
+    printed: str
+    files: list[str]
+
+    @property
+    def name(self) -> str:
+        return Path(self.printed).name
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One server for the file. Each test begins with an empty database."""
+    folder = tmp_path_factory.mktemp("backup")
     with ExitStack() as stack:
-        url = stack.enter_context(postgresql(tmp_path))
-        made = Database(tmp_path, re.findall(r"host=([^&]+)", url)[0])
+        url = stack.enter_context(postgresql(folder))
+        made = Database(folder, re.findall(r"host=([^&]+)", url)[0])
         made.empty()
         yield made
 
 
-def test_what_was_backed_up_is_there_after_a_restore_into_an_empty_database(database: Database) -> None:
+@pytest.fixture(scope="module")
+def backup(database: Database) -> Backup:
+    """A database as an installation has it, backed up once."""
     database.manage("migrate", "--noinput")
     key = database.shell(FILL).splitlines()[-1]
-    before = database.shell(LOOK)
+    tables, anchor = database.shell(LOOK), database.manage("audit", "verify").stdout
+    printed = database.run("backup").stdout.strip()
+    return Backup(key, tables, anchor, printed, [path.name for path in database.backups.iterdir()])
+
+
+def test_what_was_backed_up_is_there_after_a_restore_into_an_empty_database(database: Database, backup: Backup) -> None:
+    before, key = backup.tables, backup.key
     assert re.search(r"^telemetry_ledgerentry \w+ 300$", before, re.M), before
-    anchor = database.manage("audit", "verify").stdout
-    made = database.run("backup").stdout.strip()
-    assert re.fullmatch(r"backups/quartermaster-\d{8}T\d{6}Z\.dump", made)
-    assert [path.name for path in database.backups.iterdir()] == [Path(made).name], "no half of one is left"
+    assert re.fullmatch(r"backups/quartermaster-\d{8}T\d{6}Z\.dump", backup.printed)
+    assert backup.files == [backup.name], "no half of one is left"
 
     database.empty()
     assert database.manage("audit", "verify", check=False).returncode != 0, "nothing is there"
-    database.run("restore", Path(made).name)
+    database.run("restore", backup.name)
     assert database.shell(LOOK) == before, "each table, row by row"
-    assert database.manage("audit", "verify").stdout == anchor
+    assert database.manage("audit", "verify").stdout == backup.anchor
     assert database.manage("migrate", "--check").returncode == 0
     found = database.shell(
         "from tenants import keys; from tenants.models import ApiKey; "
@@ -126,20 +150,17 @@ def test_what_was_backed_up_is_there_after_a_restore_into_an_empty_database(data
     )
     changed = database.shell(LOOK)
     broken = database.backups / "broken.dump"
-    whole = (database.backups / Path(made).name).read_bytes()
+    whole = (database.backups / backup.name).read_bytes()
     broken.write_bytes(whole[: len(whole) // 2])
     assert database.run("restore", broken.name, check=False).returncode != 0
     assert database.shell(LOOK) == changed
-    database.run("restore", Path(made).name)
+    database.run("restore", backup.name)
     assert database.shell(LOOK) == before
 
 
-def test_a_changed_entry_of_a_restored_audit_log_is_found(database: Database) -> None:
-    database.manage("migrate", "--noinput")
-    database.shell(FILL)
-    made = Path(database.run("backup").stdout.strip()).name
+def test_a_changed_entry_of_a_restored_audit_log_is_found(database: Database, backup: Backup) -> None:
     database.empty()
-    database.run("restore", made)
+    database.run("restore", backup.name)
     assert database.manage("audit", "verify").returncode == 0
     database.shell(
         "from tenants.models import AuditEntry; e = AuditEntry.objects.order_by('pk')[2]; "

@@ -137,7 +137,7 @@ async def test_messages_refuses_by_name_in_its_own_dialect(both: Both, more: dic
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://10.0.0.1/"}]}]},
          "Nothing is fetched"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "Files are not kept"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "Files are not read"),
         ({"max_output_tokens": 10**6}, "At most"),
     ],
 )  # fmt: skip

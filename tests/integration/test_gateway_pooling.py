@@ -88,7 +88,7 @@ async def test_the_sdk_gets_vectors_that_say_which_texts_are_alike(both: Both) -
         ("/v1/embeddings", {"input": "a", "spelled_wrong": 1}, "spelled_wrong"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "bytes"}, "encoding_format"),
         ("/v1/embeddings", {"input": "a", "chat_template": "x"}, "chat_template"),
-        ("/v1/rerank", {"query": "a"}, None),
+        ("/v1/rerank", {"query": "a"}, "documents"),
         ("/v1/rerank", {"query": "a", "documents": [{"image": "http://10.0.0.1/"}]}, "documents[0]"),
         ("/v1/score", {"text_1": "a"}, "text_1"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1"),

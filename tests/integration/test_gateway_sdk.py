@@ -25,6 +25,24 @@ async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
         yield made
 
 
+async def test_who_speaks_anthropics_api_is_answered_in_its_words_at_every_path(world: World) -> None:
+    version = {"anthropic-version": "2023-06-01"}
+    async with world.http() as client:
+        listed = (await client.get("/v1/models", params={"limit": "1"}, headers=version)).json()
+        assert ([m["id"] for m in listed["data"]], listed["has_more"]) == (["demo"], True)
+        assert "has_more" not in (await client.get("/v1/models", params={"limit": "1"})).json()
+        missing = [
+            await client.get("/v1/models/other", headers=version),
+            await client.get("/v1/messages/batches"),
+            await client.post("/v1/complete", headers=version, json={}),
+        ]
+        wrong = [await client.get("/v1/messages/count_tokens"), await client.post("/v1/models", headers=version)]
+        for status, answers in ((404, missing), (405, wrong)):
+            for answer in answers:
+                assert (answer.status_code, answer.json()["type"]) == (status, "error"), answer.text
+        assert (await client.get("/v1/moderations")).json()["error"]["code"] == "invalid_request"
+
+
 async def test_models_are_those_of_the_key(world: World) -> None:
     async with world.sdk() as client:
         models = [m async for m in client.models.list()]

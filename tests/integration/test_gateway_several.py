@@ -209,7 +209,7 @@ BAD: list[tuple[list[Any], str]] = [
     ([{"role": "user", "content": [{"type": "image_url"}]}], "what its type names"),
     ([{"role": "user", "content": [{"type": "text", "text": "a", "image_url": {"url": "http://x"}}]}], "what its type"),
     ([{"role": "user", "content": SOUND * 65}], "more than 64"),
-    ([{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}], "Invalid enum value"),
+    ([{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}], "Files are not read"),
 ]
 
 

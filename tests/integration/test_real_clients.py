@@ -29,7 +29,11 @@ with client.messages.stream(model="demo", max_tokens=9, messages=hello) as strea
     text = "".join(stream.text_stream)
     final = stream.get_final_message()
 counted = client.messages.count_tokens(model="demo", messages=hello)
+listed = [(one.id, one.type, one.display_name, one.max_input_tokens) for one in client.models.list(limit=1)]
+only = client.models.retrieve("demo")
 said = {
+    "listed": listed,
+    "only": [only.id, only.created_at.year > 2000],
     "whole": [whole.type, whole.model, whole.stop_reason, whole.usage.output_tokens],
     "stream": [len(text.split()), final.stop_reason, final.usage.output_tokens],
     "counted": counted.input_tokens,
@@ -40,6 +44,8 @@ for name, call in {
         {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:9/a.png"}}]}]),
     "key": lambda: anthropic.Anthropic(base_url=url, api_key="x", max_retries=0).messages.create(
         model="demo", max_tokens=9, messages=hello),
+    "model": lambda: client.models.retrieve("other"),
+    "batches": lambda: client.messages.batches.list(),
 }.items():
     try:
         call()
@@ -103,6 +109,10 @@ async def test_anthropics_sdk(world: World, tmp_path: Path) -> None:
         "wrong": ["NotFoundError", 404, "not_found_error"],
         "url": ["BadRequestError", 400, "invalid_request_error"],
         "key": ["AuthenticationError", 401, "authentication_error"],
+        "model": ["NotFoundError", 404, "not_found_error"],
+        "batches": ["NotFoundError", 404, "not_found_error"],
+        "listed": [[name, "model", name, 8192] for name in ("demo", "default")],
+        "only": ["demo", True],
     }
     records = await world.ledger_of(4)
     assert [record.output_tokens for record in records if record.outcome == "completed"] == [9, 9]

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,12 +31,22 @@ PATIENCE_S = 240.0
 SEATS, QUEUE = 4, 2  # of the engine; the catalog is told more
 
 
+OPTIONS = ("--max-num-seqs", str(SEATS), "--max-num-queued-reqs", str(QUEUE))
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
     """A server that runs few requests, refuses what its short queue does not hold, and can be put to sleep."""
-    folder = tmp_path_factory.mktemp("gateway")
-    options = ("--max-num-seqs", str(SEATS), "--max-num-queued-reqs", str(QUEUE))
-    with real_vllm_process(folder, *options, environ={"VLLM_SERVER_DEV_MODE": "1"}) as server:
+    with real_vllm_process(
+        tmp_path_factory.mktemp("gateway"), *OPTIONS, environ={"VLLM_SERVER_DEV_MODE": "1"}
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def doomed_engine(tmp_path: Path) -> Iterator[RealVllm]:
+    """A server of a test's own, to kill: tests run in any order."""
+    with real_vllm_process(tmp_path, *OPTIONS) as server:
         yield server
 
 
@@ -177,19 +188,18 @@ async def test_a_sleeping_engine_is_woken_by_the_request_that_waits_for_it(
 
 
 async def test_an_engine_that_hangs_is_taken_out_and_comes_back_and_a_dead_one_stays_out(
-    redis_url: str, pool_id: str, engine: RealVllm
+    redis_url: str, pool_id: str, doomed_engine: RealVllm
 ) -> None:
-    """The last test: the server does not live on."""
-    async with served(redis_url, pool_id, engine) as made, asking(made.world) as client:
+    async with served(redis_url, pool_id, doomed_engine) as made, asking(made.world) as client:
         body = {"model": "demo", "prompt": "x", "max_tokens": 4}
-        engine.signal(signal.SIGSTOP)
+        doomed_engine.signal(signal.SIGSTOP)
         try:
             await made.is_("ejected")
         finally:
-            engine.signal(signal.SIGCONT)
+            doomed_engine.signal(signal.SIGCONT)
         await made.is_("ready")
         assert (await client.post("/v1/completions", json=body)).status_code == 200
-        engine.signal(signal.SIGKILL)
+        doomed_engine.signal(signal.SIGKILL)
         await made.is_("ejected")
         refused = await client.post("/v1/completions", json=body)
         assert (refused.status_code, refused.headers["x-quartermaster-reason"]) == (503, "no_backend")

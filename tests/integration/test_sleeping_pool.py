@@ -12,7 +12,7 @@ import httpx
 from scheduling.core.types import BackendSpec, PoolSpec, ScalingMode, ScalingSpec
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
-from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
 from tests.support.gateway_world import World, gateway_world
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
@@ -88,7 +88,11 @@ async def test_who_would_not_wait_so_long_is_told_when_to_come_back_and_it_is_wo
         assert int(refused.headers["x-quartermaster-wakes-s"]) >= 2
         assert "asleep and is being woken" in refused.json()["error"]["message"]
         await until(lambda: made.state() == "ready")
-        assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+        async def served() -> bool:  # shared state hears of it a moment after the leader's own
+            return (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+        await until_await(served)
 
 
 async def test_an_idle_pool_goes_to_sleep_where_its_pool_says_so_and_wakes_for_the_next_request(

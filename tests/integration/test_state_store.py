@@ -61,6 +61,24 @@ async def test_a_free_slot_is_granted_and_the_same_call_again_answers_the_same(p
     assert (view.running, view.backends["b1"].running, view.entitlements["acme"].running) == (1, 1, 1)
 
 
+async def test_what_leaves_replicas_to_others_begins_on_none_of_them(pool_store: PoolStore):
+    epoch = await led(pool_store, slots=4)
+    for name in ("b2", "b3"):
+        await pool_store.set_ready(epoch, name, backend(name, slots=1))
+    line = replace(entitlement("line", tier=tier(service_class=ServiceClass.PREEMPTIBLE, queue_limit=0)))
+    est = estimate()
+
+    async def admitted(name: str, avoid: tuple[str, ...], **changes: str) -> tuple[AdmissionStatus, str]:
+        answer = await pool_store.admit(line, POOL, request(name, line, est, **changes), est, 300, FACTS, avoid=avoid)
+        return answer.status, answer.backend
+
+    assert await admitted("r1", ("b1", "b2")) == (AdmissionStatus.GRANTED, "b3")
+    assert await admitted("r2", ("b1", "b2")) == (AdmissionStatus.REFUSED, "")
+    assert await admitted("r3", ("b1",), exclude_backend="b9") == (AdmissionStatus.GRANTED, "b2")
+    assert await admitted("r4", ("b2",), exclude_backend="b1") == (AdmissionStatus.REFUSED, "")
+    assert await admitted("r5", ()) == (AdmissionStatus.GRANTED, "b1")
+
+
 async def test_the_second_request_waits_and_is_granted_by_the_leader_with_a_notification(
     pool_store: PoolStore, redis_url: str
 ):

@@ -105,7 +105,7 @@ MODEL = b'name="model"\r\n\r\ndemo'
         (raw(MODEL, FILE, end=b""), "cannot be read"),
         (raw(MODEL, FILE, end=b"--xy"), "cannot be read"),
         (raw(MODEL), "file is missing"),
-        (raw(MODEL, b'name="file"\r\n\r\n'), "file is missing"),
+        (raw(MODEL, b'name="file"\r\n\r\n'), "The file is empty"),
         (raw(MODEL, MODEL, FILE), "given twice"),
         (raw(MODEL, FILE, FILE), "given twice"),
         (raw(MODEL, FILE, b'name="prompt"\r\n\r\n\xff'), "no UTF-8"),

@@ -267,6 +267,11 @@ class ReferenceLeader(PoolMemory):
         self._keep_meta("stuck", count)
         self._keep_meta("kept", kept)
 
+    def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
+        self._fence(epoch)
+        self.prefill = dict(slots)
+        return {name: count for name, (count, _) in sorted(self._open_legs().items())}
+
     def set_waking(self, epoch: int, ms: int) -> None:
         self._fence(epoch)
         self._keep_meta("waking", ms)

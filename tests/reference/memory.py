@@ -111,6 +111,8 @@ class PoolMemory:
         self.paces: dict[str, PrefillPace] = {}  # of replicas
         self.steps: dict[str, int] = {}  # their step budgets, where they say them
         self.turnaround: int | None = None
+        self.prefill: dict[str, int] = {}  # prefill replicas that are ready: their slots
+        self.legs: dict[str, tuple[int, str, int]] = {}  # of leases: attempt, prefill replica, prompt tokens
         self.evicted: dict[str, Entry] = {}
         self.leaving: dict[str, int] = {}
         self.buckets: dict[str, Bucket] = {}
@@ -307,6 +309,15 @@ class PoolMemory:
         self._shift(f"b:{e.backend}:pre", -e.prefill)
         self._shift(f"b:{e.backend}:own", -_owned(e))
         return e.prefill
+
+    def _open_legs(self) -> dict[str, tuple[int, int]]:
+        """Legs and their prompt tokens, by prefill replica. A leg whose lease has ended ends here."""
+        self.legs = {name: leg for name, leg in self.legs.items() if name in self.leases}
+        found: dict[str, tuple[int, int]] = {}
+        for _, replica, tokens in self.legs.values():
+            count, before = found.get(replica, (0, 0))
+            found[replica] = (count + 1, before + tokens)
+        return found
 
     def _whole_answers(self, backend: str, by: int, most: int) -> list[str]:
         """Those that hold prefill credit there and were granted by then, the first first; of ``most`` of all."""

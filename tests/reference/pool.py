@@ -8,7 +8,7 @@ here waits. ``dump()`` shows the state the way Redis would.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import (
@@ -25,6 +25,7 @@ from scheduling.core.admission import (
     goes_at_once,
 )
 from scheduling.core.ledger import LedgerRecord
+from scheduling.core.legs import PrefillReplica, choose_leg
 from scheduling.core.limits import Scope, first_over, read_limits
 from scheduling.core.limits import Standing as LimitStanding
 from scheduling.core.outcomes import Reason
@@ -71,6 +72,7 @@ class ReferencePool(ReferenceLeader):
         facts: RequestFacts,
         *,
         sent_s: float = 0.0,
+        avoid: Collection[str] = (),
     ) -> Admission:
         now = self._now()
         rate, depth = spec.tokens_per_s, spec.burst_tokens
@@ -134,8 +136,9 @@ class ReferencePool(ReferenceLeader):
             loads=loads,
         )
         ask = Ask(
-            estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter
-        )
+            estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,
+            frozenset(avoid),
+        )  # fmt: skip
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
         if decision.verdict is AdmissionAnswer.REFUSE:
             if decision.told_ms is not None:
@@ -370,6 +373,25 @@ class ReferencePool(ReferenceLeader):
         if freed:
             self._offer_free(freed, now)
         return told
+
+    def take_leg(self, request_id: str, attempt: int, tokens: int, exclude: str = "") -> str | None:
+        e = self.held.get(request_id)
+        if e is None or e.attempt != attempt:
+            return None
+        if (leg := self.legs.get(request_id)) is not None:
+            if leg[0] == attempt:
+                return leg[1]
+            del self.legs[request_id]
+        opened = self._open_legs()
+        ready = [PrefillReplica(name, slots, *opened.get(name, (0, 0))) for name, slots in self.prefill.items()]
+        chosen = choose_leg(ready, exclude)
+        if chosen is not None:
+            self.legs[request_id] = (attempt, chosen, tokens)
+        return chosen or ""
+
+    def end_leg(self, request_id: str, attempt: int) -> None:
+        if (leg := self.legs.get(request_id)) is not None and leg[0] == attempt:
+            del self.legs[request_id]
 
     def record(self, records: Sequence[LedgerRecord]) -> None:
         for r in records:

@@ -2,7 +2,7 @@
 
     python -m tests.support.bounds > docs/reference/bounds.md
 
-Figures are read from the code. A row without a test says so.
+Figures are read from the code. Every row has its test.
 """
 
 # ruff: noqa: E501 a row of a table is a line
@@ -20,10 +20,9 @@ class Row:
     what: str
     bound: str  # module:NAME of a constant, or the setting's name, or words
     then: str
-    test: str = ""  # path::function
+    test: str  # path::function
 
 
-NO_TEST = "no test of its own"
 STRANGERS = (
     Row("body on `/v1`", "`MAX_BODY_BYTES`", "413", "integration/test_gateway_limits.py::test_a_declared_size_over_the_limit_is_refused_unread"),
     Row("body of a page or the REST API", "2 MiB", "413", "integration/test_shell_bodies.py::test_a_body_over_the_limit_never_reaches_the_site"),
@@ -31,24 +30,29 @@ STRANGERS = (
     Row("chunk sizes, extensions and trailers [bytes]", "controlplane.web.protocol:FRAMING_BYTES", "431", "integration/test_connection_limits.py::test_what_frames_a_body_is_bounded"),
     Row("a body that is not wanted [bytes]", "controlplane.web.protocol:UNWANTED_BYTES", "closed", "integration/test_connection_limits.py::test_garbage_behind_a_request_is_bounded"),
     Row("an answer that nobody reads [bytes in the process]", "controlplane.web.protocol:UNREAD_BYTES", "closed", "integration/test_gateway_slept.py::test_readers_that_do_not_read_are_held_in_little_memory"),
-    Row("message of a WebSocket [bytes]", "controlplane.web.websockets:MESSAGE_BYTES", "1009"),
+    Row("message of a WebSocket [bytes]", "controlplane.web.websockets:MESSAGE_BYTES", "1009", "integration/test_websocket_limits.py::test_an_open_socket_may_send_little"),
     Row("passwords of one name", "10 tries", "a pause", "integration/test_passwords.py::test_of_a_hundred_guesses_at_the_same_moment_ten_are_checked"),
     Row("wrong codes of one account in an hour, from all addresses", "controlplane.signin.second_factor:WRONG_CODES", "429", "unit/controlplane/test_second_factor.py::test_wrong_codes_are_counted_for_the_account_whatever_address_they_come_from"),
     Row("time for a code after the password [s]", "controlplane.signin.second_factor:WAITED_S", "the login begins anew", "unit/controlplane/test_second_factor.py::test_a_code_alone_or_after_a_step_that_is_over_opens_nothing"),
-    Row("a key [characters]", "scheduling.gateway.auth:MAX_KEY_CHARS", "401"),
+    Row("passkeys of one account", "tenants.passkeys:MOST", "400", "unit/controlplane/test_passkeys.py::test_a_passkey_of_ten_is_the_last"),
+    Row("what a passkey answers, as JSON [characters]", "tenants.passkeys:ANSWER_LETTERS", "refused like a wrong one", "unit/controlplane/test_passkeys.py::test_what_this_users_passkey_did_not_sign_for_this_site_opens_nothing"),
+    Row("time for a passkey's answer [s]", "controlplane.signin.challenges:WAITED_S", "refused like a wrong one", "unit/controlplane/test_passkeys.py::test_an_answer_that_comes_too_late_opens_nothing"),
+    Row("what a SAML provider answers [characters]", "controlplane.signin.saml:ANSWER_LETTERS", "400", "unit/controlplane/test_saml.py::test_an_answer_that_is_too_long_is_not_kept"),
+    Row("SAML answers of one address in five minutes", "controlplane.signin.saml:BEGUN", "429", "unit/controlplane/test_saml.py::test_answers_of_one_address_are_bounded"),
+    Row("a key [characters]", "scheduling.gateway.auth:MAX_KEY_CHARS", "401", "unit/gateway/test_gateway_prepare.py::test_what_cannot_be_a_key_is_not_looked_up"),
     Row("`Idempotency-Key` [characters]", "scheduling.gateway.idempotency:MAX_KEY_CHARS", "400", "integration/test_gateway_idempotency.py::test_a_key_that_is_none_is_said_to_be_so"),
 )  # fmt: skip
 TENANTS = (
     Row("strings, objects and arrays of a body", "scheduling.gateway.prepare:MAX_PARTS", "400", "integration/test_hostile_bodies.py::test_no_body_holds_up_the_event_loop"),
-    Row("messages of a request", "scheduling.gateway.openai_types:MAX_MESSAGES", "400"),
+    Row("messages of a request", "scheduling.gateway.openai_types:MAX_MESSAGES", "400", "unit/gateway/test_request_bounds.py::test_as_many_as_the_bound_are_taken_and_one_more_is_refused"),
     Row("answers and prompts of a request", "scheduling.gateway.openai_types:MAX_CHOICES", "400", "integration/test_gateway_several.py::test_what_is_too_many_or_mixed_is_refused"),
-    Row("tools of a request", "scheduling.gateway.openai_types:MAX_TOOLS", "400"),
-    Row("images, audio and video of a request", "scheduling.gateway.media:MAX_MEDIA", "400"),
+    Row("tools of a request", "scheduling.gateway.openai_types:MAX_TOOLS", "400", "unit/gateway/test_request_bounds.py::test_as_many_as_the_bound_are_taken_and_one_more_is_refused"),
+    Row("images, audio and video of a request", "scheduling.gateway.media:MAX_MEDIA", "400", "unit/gateway/test_request_bounds.py::test_one_picture_more_than_the_bound_is_refused"),
     Row("grammar or schema [bytes]", "scheduling.core.types:MAX_GRAMMAR_BYTES", "400", "integration/test_gateway_grammar.py::test_what_is_larger_than_the_tier_allows_is_refused_by_its_field_and_the_limit"),
     Row("requests in flight", "its entitlements' concurrency", "429 `concurrency`", "integration/test_key_and_user_limits.py::test_requests_in_flight_are_bounded_and_free_the_place_when_they_end"),
     Row("money of a month", "its hard budgets, and what is in flight", "429 `budget_exceeded`", "integration/test_budgets.py::test_a_hard_budget_is_overrun_by_at_most_what_is_in_flight"),
     Row("thresholds of a budget", "scheduling.core.money:MAX_ALERTS", "400", "unit/telemetry/test_statements.py::test_thresholds_that_are_none_are_refused"),
-    Row("lines of a statement in one JSON answer", "telemetry.api.statements:MAX_LINES", "400"),
+    Row("lines of a statement in one JSON answer", "telemetry.api.statements:MAX_LINES", "400", "unit/telemetry/test_statements.py::test_a_statement_with_more_lines_than_json_has_says_to_take_csv"),
     Row("files, batches and lines", "settings of [limits.md](limits.md#files-and-batches)", "413, 429", "integration/test_batches.py::test_what_a_client_sends_is_bounded_and_refused_with_its_reason"),
     Row("prompts remembered of a pool", "scheduling.state.history:KEPT", "who holds most gives", "unit/gateway/test_pool_forecasts.py::test_embeddings_of_known_prompts_are_bounded"),
     Row("tenants with predictors of a pool", "scheduling.core.estimate.chain:TENANTS_KEPT", "the longest unheard of goes", "unit/estimation/test_tenant_histories.py::test_tenants_are_bounded_and_the_longest_unheard_of_goes_with_all_it_held"),
@@ -60,11 +64,11 @@ ENGINES = (
     Row("cached tokens of a request", "its input", "none", "unit/telemetry/test_statements.py::test_cached_tokens_beyond_the_input_are_not_believed"),
     Row("usage of an answer", "what was asked and seen", "our own count", "integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count"),
     Row("frame of a stream [bytes]", "scheduling.gateway.sse:MAX_FRAME_BYTES", "the request fails", "unit/gateway/test_gateway_sse.py::test_a_frame_without_end_is_given_up"),
-    Row("head of an answer [bytes]", "scheduling.gateway.engine_connection:MAX_HEAD_BYTES", "the request fails"),
-    Row("answer to a control call [bytes]", "scheduling.engines.client:MAX_BODY_BYTES", "the replica is not believed"),
-    Row("requests that it says it runs or queues", "scheduling.engines.figures:MAX_REQUESTS", "unknown"),
-    Row("a pause that it asks for [s]", "scheduling.gateway.attempts:MAX_PAUSE_S", "shortened"),
-    Row("spent of an account, as the board says it [picos]", "scheduling.core.money:MAX_PICOS", "0"),
+    Row("head of an answer [bytes]", "scheduling.gateway.engine_connection:MAX_HEAD_BYTES", "the request fails", "integration/test_broken_engines.py::test_whatever_an_engine_sends_ends_explicitly_and_the_next_request_is_served"),
+    Row("answer to a control call [bytes]", "scheduling.engines.client:MAX_BODY_BYTES", "the replica is not believed", "unit/gateway/test_request_bounds.py::test_a_control_answer_longer_than_the_bound_is_not_read"),
+    Row("requests that it says it runs or queues", "scheduling.engines.figures:MAX_REQUESTS", "unknown", "unit/gateway/test_request_bounds.py::test_requests_that_no_engine_can_run_are_not_believed"),
+    Row("a pause that it asks for [s]", "scheduling.gateway.attempts:MAX_PAUSE_S", "shortened", "unit/gateway/test_request_bounds.py::test_a_pause_that_an_engine_asks_for_is_shortened_to_the_bound"),
+    Row("spent of an account, as the board says it [picos]", "scheduling.core.money:MAX_PICOS", "0", "unit/gateway/test_request_bounds.py::test_spending_that_no_requests_can_have_caused_counts_for_nothing"),
 )  # fmt: skip
 TABLES = (
     ("What a stranger can send", STRANGERS),
@@ -109,13 +113,9 @@ def page() -> str:
     ]
     for title, rows in TABLES:
         lines += [f"## {title}", "", "| what | bound | beyond it | test |", "|---|---|---|---|"]
-        lines += [
-            f"| {row.what} | {value(row.bound)} | {row.then} | {f'`tests/{row.test}`' if row.test else NO_TEST} |"
-            for row in rows
-        ]
+        lines += [f"| {row.what} | {value(row.bound)} | {row.then} | `tests/{row.test}` |" for row in rows]
         lines.append("")
-    tested = sum(bool(row.test) for _, rows in TABLES for row in rows)
-    lines += [f"{sum(len(rows) for _, rows in TABLES)} bounds, {tested} with a test that is named here.", ""]
+    lines += [f"{sum(len(rows) for _, rows in TABLES)} bounds, each with its test.", ""]
     return "\n".join(lines)
 
 

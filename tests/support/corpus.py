@@ -6,7 +6,10 @@ another one, where it is meant to be.
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import wave
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,6 +195,39 @@ READING = [
     Case("classify", "/classify", {"input": ["one", "two"]}, tasks="classify"),
 ]
 
+
+def _heard(name: str, differs: str = "", **fields: Any) -> Case:
+    """A recording with these fields of its form."""
+    given = {"language": "en", "temperature": "0", "max_completion_tokens": "12"} | fields
+    given = {key: value for key, value in given.items() if value}
+    return Case(f"transcription: {name}", "/v1/audio/transcriptions", given, "", differs, tasks="transcribe")
+
+
+HEARING = [
+    _heard("plain"),
+    _heard("with times", response_format="verbose_json", **{"timestamp_granularities[]": "segment"}),
+    _heard("led by words", prompt="Names: Oslo"),
+    _heard("seed and bounds of the choice", temperature="0.6", top_p="0.9", top_k="5", seed="7"),
+    _heard("no bound", "the pool's default holds, not the rest of the context", max_completion_tokens=""),
+    _heard("no number", ERRORS, temperature="hot"),
+    _heard("another format", OURS, response_format="text"),
+    _heard("a language that is none", ERRORS, language="xx"),
+    _heard("unknown field", UNKNOWN, spelled_wrong="1"),
+]
+
+
+def tone() -> bytes:
+    """Three seconds that rise, as a WAV file."""
+    file, rate = io.BytesIO(), 16_000
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(rate)
+        steps = (int(9000 * math.sin(2 * math.pi * (200 + n / 100) * n / rate)) for n in range(3 * rate))
+        sound.writeframes(b"".join(step.to_bytes(2, "little", signed=True) for step in steps))
+    return file.getvalue()
+
+
 _PASSING = frozenset({"id", "created", "created_at", "item_id", "model", "system_fingerprint", "signature"})
 _CACHES = frozenset({"cached_tokens", "cache_read_input_tokens", "cached_tokens_per_turn", "cache_write_tokens"})
 
@@ -205,6 +241,19 @@ def events(body: str) -> list[Any]:
                 data = line[6:]
                 frames.append(json.loads(data) if data.startswith("{") else data)
     return frames
+
+
+def _numbered(chunks: list[Any]) -> list[Any]:
+    """Whether numbered events count up by one, instead of their numbers: how many pieces a text has is the engine's."""
+    numbers = [chunk["sequence_number"] for chunk in chunks if isinstance(chunk, dict) and "sequence_number" in chunk]
+    if not numbers:
+        return chunks
+    counts_up = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return [
+        {**chunk, "sequence_number": f"from {numbers[0]}, {'one by one' if counts_up else numbers}"}
+        if isinstance(chunk, dict) and "sequence_number" in chunk else chunk
+        for chunk in chunks
+    ]  # fmt: skip
 
 
 def plain(value: Any, case: Case) -> Any:
@@ -224,7 +273,7 @@ def together(chunks: list[Any], case: Case) -> Any:
     """A stream as one value: what each answer said, whatever the pieces; the fields of its events; its end."""
     said: dict[str, str] = {}
     rest: list[Any] = []
-    for chunk in chunks:
+    for chunk in _numbered(chunks):
         if not isinstance(chunk, dict):
             rest.append(chunk)
             continue

@@ -8,7 +8,6 @@ what the machine gave to others meanwhile. On SIGUSR2 it prints how many tasks a
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import pickle
 import signal
@@ -24,9 +23,9 @@ from pathlib import Path
 
 import uvicorn
 
+from controlplane.collector import look_rarely
 from controlplane.web.connections import ConnectionLimits
 from controlplane.web.protocol import protocol
-from controlplane.web.serve import YOUNG_OBJECTS
 from scheduling.catalog import CatalogCache
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig, new_gateway_id
@@ -106,9 +105,7 @@ async def main(redis_url: str) -> None:
     serving = asyncio.create_task(server._serve())
     while not (server.started and app.ready):
         await asyncio.sleep(0.01)
-    gc.collect()  # as the web process does
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
+    look_rarely()  # as the web process does
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
     print(server.servers[0].sockets[0].getsockname()[1], flush=True)

@@ -49,6 +49,7 @@ class Screen:
         self.history: dict[str, list[dict[str, Any]]] = {}
         self.seen: list[str] = []
         self.gaps = 0
+        self.state = ""  # what it was last told of Redis
         self.raw = ""
 
     async def read(self) -> dict[str, Any]:
@@ -66,6 +67,8 @@ class Screen:
                 await self.socket.send_to(text_data=json.dumps({"type": "resync", "pool": message["pool"]}))
             case "history":
                 self.history[message["pool"]] = message["frames"]
+            case "error":
+                self.state = message["code"]
             case "removed":
                 del self.pools[message["pool"]]
         return message

@@ -11,6 +11,7 @@ from tests.support.instance import ROOT, Up
 
 # Where no tag is in the clone: the last commit whose entries in shared state say no format.
 COMMIT = "312898d9e05eea2dda0f34e6c47bafe8707398ee"
+BEFORE_SLEEP = "8c2dbd90d5e48fddec6a098a7a4c46773170b67f"  # before pools could sleep: a few migrations ago
 TWELVE_WORDS = "25a2bbb722323b7d8c850f5af6fc7637ce4ac39d"  # the last commit with entries of format 1
 
 

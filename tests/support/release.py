@@ -1,7 +1,8 @@
 """What a release consists of: ``python -m tests.support.release TAG FOLDER`` (make release-files TAG=v0.5.0).
 
 The tree as an archive, the plugin's wheel, the bill of materials, the changelog's section as notes, and SHA256SUMS of
-all. The same commit gives the same bytes. Refused where tag, pyproject.toml and changelog do not agree.
+all. The same commit gives the same bytes. Refused where the tag, the files that name the version and the changelog do
+not agree.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import yaml
 
 from tests.support import provenance
 
@@ -31,14 +34,25 @@ def notes(changelog: str, version: str) -> str:
     return found[1].strip() + "\n"
 
 
-def checked(tag: str, pyproject: str, changelog: str) -> tuple[str, str]:
-    """Version and notes of a tag."""
+def versions() -> dict[str, str]:
+    """What each file that names the version says. The plugin's wheel and the chart are released with the rest."""
+    found = {
+        name: tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]["version"]
+        for name in ("pyproject.toml", "deploy/vllm-plugin/pyproject.toml")
+    }
+    chart = "deploy/helm/quartermaster/Chart.yaml"
+    told = yaml.safe_load((ROOT / chart).read_text(encoding="utf-8"))
+    return found | {f"{chart} (appVersion)": told["appVersion"]}
+
+
+def checked(tag: str, named: dict[str, str], changelog: str) -> tuple[str, str]:
+    """Version and notes of a tag. ``named``: what :func:`versions` found."""
     version = tag.removeprefix("v")
     if not re.fullmatch(r"v\d+\.\d+\.\d+", tag):
         raise Refused(f"{tag!r}: a release's tag is v and three numbers, such as v0.5.0")
-    named = tomllib.loads(pyproject)["project"]["version"]
-    if named != version:
-        raise Refused(f"the tag says {version}, pyproject.toml {named}")
+    others = [f"{file} {text}" for file, text in named.items() if text != version]
+    if others:
+        raise Refused(f"the tag says {version}, {', '.join(others)}")
     return version, notes(changelog, version)
 
 
@@ -55,21 +69,22 @@ def archive(commit: str, version: str, target: Path) -> Path:
 
 def sums(folder: Path) -> str:
     """Digests of the files of a folder, in the form that ``sha256sum -c`` reads."""
-    files = sorted(file for file in folder.iterdir() if file.name not in ("SHA256SUMS", "notes.md"))
+    left_out = ("SHA256SUMS", "notes.md")
+    files = sorted(file for file in folder.iterdir() if file.name not in left_out and not file.name.startswith("."))
     return "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
 
 
 def main(tag: str, folder: str) -> int:
     target = Path(folder)
     try:
-        read = ((ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "CHANGELOG.md"))
-        version, told = checked(tag, *read)
+        version, told = checked(tag, versions(), (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     except Refused as error:
         print(error, file=sys.stderr)
         return 1
     target.mkdir(parents=True, exist_ok=True)
     archive(tag, version, target)
     provenance.wheel(target)
+    (target / ".gitignore").unlink(missing_ok=True)  # uv's: nothing of a release begins with a dot
     if provenance.sbom(target / f"quartermaster-{version}.cdx.json"):
         return 1
     (target / "notes.md").write_text(told, encoding="utf-8")

@@ -19,6 +19,30 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
+        "passkeys-of-any-page",
+        "what a passkey signed for another page is taken",
+        "tenants/passkeys.py",
+        "origin in self.origins and verify_rp_id(self.host, origin)",
+        "True",
+        ("tests/unit/controlplane/test_passkeys.py",),
+    ),
+    Mutation(
+        "unasked-saml",
+        "an answer of a SAML provider that nobody asked for is taken",
+        "controlplane/signin/saml.py",
+        '"reject_idp_initiated_sso": True',
+        '"reject_idp_initiated_sso": False',
+        ("tests/unit/controlplane/test_saml.py",),
+    ),
+    Mutation(
+        "copied-passkeys",
+        "a device whose counter went back is taken",
+        "tenants/passkeys.py",
+        "if (count or before) and count <= before:",
+        "if False:",
+        ("tests/unit/controlplane/test_passkeys.py",),
+    ),
+    Mutation(
         "asleep-over-reserved-shares",
         "a pool sleeps although a reserved share there cannot wait for a replica",
         "scheduling/core/planner.py",
@@ -29,7 +53,7 @@ MUTATIONS = (
     Mutation(
         "failed-replicas-called-asleep",
         "a pool that may sleep says that it wakes while its replica has failed",
-        "scheduling/dispatch/health.py",
+        "scheduling/dispatch/sleeping.py",
         'if any(b.state != "probing" for b in self._backends.values() if not b.spec.draining):',
         "if False:",
         ("tests/unit/dispatch/test_dispatch_sleep.py",),
@@ -113,6 +137,14 @@ MUTATIONS = (
         "        return self._tenants.get(facts.tenant, self._stranger).predict(facts)",
         "        return next(iter(self._tenants.values()), self._stranger).predict(facts)",
         ("tests/unit/estimation/test_tenant_histories.py",),
+    ),
+    Mutation(
+        "asked-again",
+        "who learns from an answer searches for what its estimate had found",
+        "scheduling/core/estimate/chain.py",
+        "        elif others is None:  # before",
+        "        else:  # before",
+        ("tests/unit/estimation/test_other_predictors.py",),
     ),
     Mutation(
         "unfair-window",
@@ -363,6 +395,26 @@ MUTATIONS = (
         ("tests/integration/test_many_dashboards.py",),
     ),
     Mutation(
+        "redis-away-for-good",
+        "a read of the feed that failed is not made again while changes follow on each other",
+        "telemetry/feed/hub.py",
+        "                if not self.available or time.monotonic()",
+        "                if time.monotonic()",
+        (
+            "tests/unit/telemetry/test_telemetry_live.py::test_screens_are_told_that_redis_is_back_although_changes_never_paused",
+        ),
+    ),
+    Mutation(
+        "told-between-two-looks",
+        "screens are told of sources as they are in that moment, which no later look takes back",
+        "telemetry/feed/hub.py",
+        "        outages, pools = self._seen_state",
+        "        outages, pools = self._seen.state()",
+        (
+            "tests/unit/telemetry/test_telemetry_live.py::test_what_screens_were_told_of_redis_is_taken_back_however_short_it_was",
+        ),
+    ),
+    Mutation(
         "open-event",
         "an error's frame is not ended, so that what follows becomes part of it (promise 37)",
         "scheduling/gateway/errors.py",
@@ -483,5 +535,29 @@ MUTATIONS = (
         "        return self.received_s + (self.loop.time() - self.started_loop)",
         "        return time.time()",
         ("tests/integration/test_clocks.py::test_a_step_of_the_wall_clock_leaves_the_times_of_a_request_as_they_are",),
+    ),
+    Mutation(
+        "lines-beside-nobody",
+        "lines of batches fill the engines while people are there",
+        "controlplane/batches/room.py",
+        "return self._seen_s is None or now - self._seen_s < PRESENT_S",
+        "return self._seen_s is None",
+        ("tests/unit/controlplane/test_batch_room.py",),
+    ),
+    Mutation(
+        "lines-everywhere",
+        "lines of batches run on every replica while people are there",
+        "controlplane/batches/room.py",
+        "return self._kept if self._beside(now) else ()",
+        "return ()",
+        ("tests/unit/controlplane/test_batch_room.py",),
+    ),
+    Mutation(
+        "lines-without-their-prompts",
+        "the prompts of lines are left out of how long they make a step",
+        "scheduling/core/batch_account.py",
+        "each = step.a * prompt / output + step.b",
+        "each = step.b",
+        ("tests/unit/controlplane/test_batch_room.py",),
     ),
 )
