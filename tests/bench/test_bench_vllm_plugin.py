@@ -77,8 +77,11 @@ def test_a_step_costs_half_a_millisecond_at_most(policy: str, full: bool) -> Non
     p50, p99 = nearest_rank(counted, 0.5), nearest_rank(counted, 0.99)
     assert p50 is not None
     assert p99 is not None
+    # The first step with a full cache finds nobody placed. The worst ones are those that a collection of garbage falls
+    # into, one of about 140.
     print(
         f"\n{date.today()} load {os.getloadavg()[0]:.1f}: {policy}, {'full' if full else 'free'} cache, "
-        f"{len(engine.running)} run, {len(engine.waiting)} wait: p50 {p50 * 1e6:.0f} us, p99 {p99 * 1e6:.0f} us"
+        f"{len(engine.running)} run, {len(engine.waiting)} wait: p50 {p50 * 1e6:.0f} us, p99 {p99 * 1e6:.0f} us, "
+        f"worst {max(counted) * 1e6:.0f} us, first {costs[0] * 1e6:.0f} us"
     )
     assert p99 <= LIMIT_S

@@ -51,6 +51,9 @@ else:
     _Base = object
 
 VICTIMS = 16  # of one step that are ranked; vLLM rarely needs a second
+LOOKED = 64  # running requests that one step looks at, whether their place is still true
+PLACED = 24  # ... and places anew, at 5 to 9 us each
+AHEAD = 4  # places are kept up to date from so many times the blocks on that a step may need
 
 logger = logging.getLogger("vllm.quartermaster")  # below vLLM's own, so that its handlers print it
 
@@ -95,6 +98,7 @@ class Deciding(_Base):
         self.qm_ended_s = -inf
         self.qm_busy = False  # the engine had work when the last step ended
         self.qm_ranked: list[EngineRequest] = []  # who has a priority as a victim
+        self.qm_place_from = 0  # index among the running
         self.qm_own_policy = self.policy
         self.qm_order: PolicyOrder | None = None
         if settings.order:
@@ -366,24 +370,43 @@ class Deciding(_Base):
         return shares.room, shares.waits
 
     def _qm_rank(self, decodes: int, begun: int, room: int) -> None:
-        """Says whom vLLM preempts, where it might have to: the last by the policy."""
+        """Says whom vLLM preempts, where it might have to: the last by the policy.
+
+        No step looks at more than :data:`LOOKED` or places more than :data:`PLACED`. So that few are left to place when
+        the cache is full, it begins before that. Who has no place yet is not preempted while others have one.
+        """
         for request in self.qm_ranked:
             request.priority = 0
         self.qm_ranked = []
+        need = self.qm_groups * (decodes + begun + room // self.block_size + 1)
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        if free >= self.qm_groups * (decodes + begun + room // self.block_size + 1):
+        if free >= need * AHEAD:
             return
-        bucket_tokens, rows = self.qm_settings.bucket_tokens, []
-        for request in self.running:
-            state = request.quartermaster
-            bucket = -2 if request.is_prefill_chunk else request.num_output_tokens // bucket_tokens
-            if bucket != state.bucket:
-                state.bucket, state.place = bucket, self.qm_place(self._qm_look(request))
-            rows.append((state.place, state.order, request.request_id))
+        self._qm_place_running()
+        if free >= need:
+            return
+        rows = [row for request in self.running if (row := request.quartermaster.standing) is not None]
         for at, name in enumerate(last_first(rows, VICTIMS)):
             request = self.requests[name]
             request.priority = VICTIMS - at  # vLLM preempts the largest
             self.qm_ranked.append(request)
+
+    def _qm_place_running(self) -> None:
+        """Places anew who has been admitted, has ended its prompt, or has come to another bucket."""
+        bucket_tokens, left, running = self.qm_settings.bucket_tokens, PLACED, self.running
+        at = self.qm_place_from
+        for _ in range(min(LOOKED, len(running))):
+            at = at + 1 if at + 1 < len(running) else 0
+            request = running[at]
+            state = request.quartermaster
+            bucket = -2 if request.is_prefill_chunk else request.num_output_tokens // bucket_tokens
+            if bucket != state.bucket:
+                state.bucket = bucket
+                state.standing = (self.qm_place(self._qm_look(request)), state.order, request.request_id)
+                left -= 1
+                if not left:
+                    break
+        self.qm_place_from = at
 
     def _qm_scheduled(self, plan: Plan, output: Any) -> None:
         """vLLM has scheduled the step."""
@@ -413,7 +436,7 @@ class Deciding(_Base):
                 waited = now_s - state.added_s
                 self.qm_log.admitted(Admitted(now_s, name, waited, request.num_prompt_tokens, context))
             self.qm_seq += 1
-            state.order, state.bucket = self.qm_seq, -1
+            state.order, state.bucket, state.standing = self.qm_seq, -1, None
             if request.is_prefill_chunk and not self.qm_current:
                 self.qm_current = name
         if plan.wants and not admitted:

@@ -12,7 +12,7 @@ from scheduling.engines.vllm_plugin.order import EngineRequest
 class RequestState:
     """What we know of one of the engine's requests beside what the engine knows."""
 
-    __slots__ = ("added_s", "bucket", "due_s", "order", "pace_s", "place", "priority", "queued")
+    __slots__ = ("added_s", "bucket", "due_s", "order", "pace_s", "priority", "queued", "standing")
 
     def __init__(self, queued: QueuedRequest, pace_s: float, due_s: float, priority: int) -> None:
         self.queued = queued
@@ -20,9 +20,9 @@ class RequestState:
         self.due_s = due_s  # of its prefill
         self.priority = priority  # that vLLM was given
         self.added_s = queued.arrival_s
-        self.bucket = -1  # of generated tokens, when it was placed
-        self.place: Key = ()  # among the running
         self.order = queued.seq  # of admission
+        self.bucket = -1  # of generated tokens, when it was placed among the running
+        self.standing: tuple[Key, int, str] | None = None  # among them: place, order of admission, id
 
 
 @dataclass(slots=True)
