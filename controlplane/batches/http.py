@@ -1,94 +1,68 @@
 """``/v1/files`` and ``/v1/batches``, as OpenAI defines them.
 
-The gateway has checked the key and asks here; everything that waits for the database, the storage or a disk does so in
-a few threads of this module's own. A file that comes is written to the temporary folder as it comes, whatever is wrong
-with it found before any of it is parsed, then taken apart by Django's own parser.
+A file that comes is written to the temporary folder as it comes, whatever is wrong with it found before any of it is
+parsed, then taken apart by Django's own parser.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any, TypeVar, cast
-from urllib.parse import parse_qsl
+from typing import IO, Any, cast
 
 from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadhandler import StopUpload, TemporaryFileUploadHandler
-from django.db import DatabaseError, InterfaceError
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 
 from controlplane.batches import services, wire
 from controlplane.batches.models import BATCH, BATCH_OUTPUT
-from controlplane.batches.services import Problem
 from controlplane.env import Env
+from controlplane.v1_routes import (
+    MAX_ID,
+    DatabaseRoutes,
+    Problem,
+    handle,
+    is_id,
+    limit_of,
+    order_of,
+    page_object,
+    query_of,
+)
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.auth import Access
-from scheduling.gateway.conclusion import send_answer
 from scheduling.gateway.endpoints import not_served
-from scheduling.gateway.errors import Answer, Refusal
-from scheduling.gateway.guard import ClientGone, Head, check_size, read_body
-from scheduling.gateway.headers import JSON
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.guard import ClientGone, Head, check_size
 from scheduling.gateway.stages import Call
 
-T = TypeVar("T")
-
-THREADS = 4
-MOST_OPEN, MOST_OF_TENANT = 64, 8  # requests here at once, in one process
 FORM_BYTES = 64 * 1024  # what a form may have beside its file
 BODY_BYTES = 64 * 1024  # of a new batch
 PIECE = 256 * 1024  # bytes read, written and sent at once
 MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512  # of metadata, in characters
 SHORTEST_KEEP_S, LONGEST_KEEP_S = 3600, 2_592_000  # of a file, as a client may ask
 MAX_LIST, MAX_FILES_LIST = 100, 10_000
-MAX_ID = 64  # characters of an id in a path or a query
 FILES, BATCHES = "/v1/files", "/v1/batches"
 
 
-class FileRoutes:
+class FileRoutes(DatabaseRoutes):
     """What the gateway of a web process hands on."""
 
     def __init__(self, env: Env) -> None:
-        self._env = env
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="files")
-        self._open: dict[str, int] = {}
+        super().__init__(env, "files")
 
     def serves(self, path: str) -> bool:
         return path.startswith((FILES, BATCHES)) and path[len(FILES if path.startswith(FILES) else BATCHES) :][:1] in (
             "", "/",
         )  # fmt: skip
 
-    async def serve(self, call: Call, access: Access, head: Head) -> None:
-        tenant = access.entitlement.tenant
-        busy = self._open.get(tenant, 0)
-        if busy >= MOST_OF_TENANT or sum(self._open.values()) >= MOST_OPEN:
-            raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=busy, limit=MOST_OF_TENANT)
-        self._open[tenant] = busy + 1
-        call.last_deadline = call.started_loop + self._env.request_timeout_s
-        try:
-            await self._route(call, access, head)
-        except Problem as problem:
-            raise Refusal(
-                Reason.INVALID_REQUEST, status=problem.status, param=problem.param, detail=problem.detail
-            ) from None
-        except (DatabaseError, InterfaceError):
-            raise Refusal(Reason.STATE_UNAVAILABLE) from None
-        finally:
-            if self._open[tenant] == 1:
-                del self._open[tenant]
-            else:
-                self._open[tenant] -= 1
-
-    async def _route(self, call: Call, access: Access, head: Head) -> None:
-        path, method = call.scope["path"].rstrip("/"), call.scope["method"]
-        method = "GET" if method == "HEAD" else method
+    async def route(self, call: Call, access: Access, head: Head) -> None:
+        path = call.scope["path"].rstrip("/")
         kind, _, rest = path.removeprefix("/v1/").partition("/")
         ident, _, action = rest.partition("/")
         handlers: dict[str, Callable[[], Any]]
-        if ident and not _is_id(ident):
+        if ident and not is_id(ident):
             raise Problem("This does not exist.", None, 404)
         if kind == "files" and not ident:
             handlers = {"POST": lambda: self._upload(call, access, head), "GET": lambda: self._files(call, access)}
@@ -107,23 +81,7 @@ class FileRoutes:
             handlers = {"POST": lambda: self._cancel(call, access, ident, head)}
         else:
             raise Problem(not_served(call.scope["path"]), None, 404)
-        handler = handlers.get(method)
-        if handler is None:
-            allow = ", ".join(handlers)
-            raise Refusal(
-                Reason.INVALID_REQUEST, status=405, allow=allow.encode(), detail=f"{path[:100]} takes {allow}."
-            )
-        await handler()
-
-    async def _ask(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: function(*args, **options))
-
-    async def _answer(self, call: Call, answer: Mapping[str, Any], status: int = 200) -> None:
-        body = wire.encode(answer)
-        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
-        call.closed = call.responding = True
-        await send_answer(call, Answer(status, headers, body))
+        await handle(call, handlers)
 
     # --- files
 
@@ -134,13 +92,13 @@ class FileRoutes:
         content_type = next((v for k, v in call.scope["headers"] if k == b"content-type"), b"").decode("latin-1")
         if not content_type.lower().startswith("multipart/form-data"):
             raise Problem("Send a form: multipart/form-data with purpose and file.")
-        await self._ask(services.room_for_file, whose.tenant, whose.id, head.content_length or 0)
+        await self.ask(services.room_for_file, whose.tenant, whose.id, head.content_length or 0)
         with tempfile.TemporaryFile() as body:
             size = await self._receive(call, body, limit)
             call.body_read = True
             call.limit(Reason.DEADLINE, call.last_deadline)
-            row = await self._ask(_keep, body, size, content_type, env, whose.tenant, whose.id, access.key.project)
-        await self._answer(call, wire.file_object(row))
+            row = await self.ask(_keep, body, size, content_type, env, whose.tenant, whose.id, access.key.project)
+        await self.answer(call, wire.file_object(row))
 
     async def _receive(self, call: Call, body: IO[bytes], limit: int) -> int:
         """Writes the body as it comes, piece by piece, and returns its size."""
@@ -158,36 +116,34 @@ class FileRoutes:
             pieces.append(piece)
             held_bytes += len(piece)
             if held_bytes >= PIECE or not more:
-                await self._ask(body.write, b"".join(pieces))
+                await self.ask(body.write, b"".join(pieces))
                 pieces, held_bytes = [], 0
         return size
 
     async def _files(self, call: Call, access: Access) -> None:
-        query = _query(call, {"after", "limit", "order", "purpose"})
-        order, purpose = query.get("order", "desc"), query.get("purpose", "")
-        if order not in ("asc", "desc"):
-            raise Problem("order is asc or desc.", "order")
+        query = query_of(call, {"after", "limit", "order", "purpose"})
+        order, purpose = order_of(query), query.get("purpose", "")
         if purpose not in ("", BATCH, BATCH_OUTPUT):
             raise Problem(f"purpose is {BATCH} or {BATCH_OUTPUT}.", "purpose")
-        rows, more = await self._ask(
+        rows, more = await self.ask(
             services.files, access.entitlement.tenant, after=query.get("after", ""),
-            limit=_limit(query, MAX_FILES_LIST, MAX_FILES_LIST), ascending=order == "asc", purpose=purpose,
+            limit=limit_of(query, MAX_FILES_LIST, MAX_FILES_LIST), ascending=order == "asc", purpose=purpose,
             project=access.key.project,
         )  # fmt: skip
-        await self._answer(call, wire.page_object([wire.file_object(row) for row in rows], more))
+        await self.answer(call, page_object([wire.file_object(row) for row in rows], more))
 
     async def _file(self, call: Call, access: Access, ident: str) -> None:
-        row = await self._ask(services.file, access.entitlement.tenant, ident, access.key.project)
-        await self._answer(call, wire.file_object(row))
+        row = await self.ask(services.file, access.entitlement.tenant, ident, access.key.project)
+        await self.answer(call, wire.file_object(row))
 
     async def _drop(self, call: Call, access: Access, ident: str) -> None:
-        await self._ask(services.delete_file, access.entitlement.tenant, ident, access.key.project)
-        await self._answer(call, {"id": ident, "object": "file", "deleted": True})
+        await self.ask(services.delete_file, access.entitlement.tenant, ident, access.key.project)
+        await self.answer(call, {"id": ident, "object": "file", "deleted": True})
 
     async def _content(self, call: Call, access: Access, ident: str) -> None:
-        row = await self._ask(services.file, access.entitlement.tenant, ident, access.key.project)
+        row = await self.ask(services.file, access.entitlement.tenant, ident, access.key.project)
         try:
-            content = await self._ask(services.storage().open, row.name, "rb")
+            content = await self.ask(services.storage().open, row.name, "rb")
         except OSError:
             raise Problem("The contents of this file are gone.", "file_id", 404) from None
         try:
@@ -200,7 +156,7 @@ class FileRoutes:
             await call.send({"type": "http.response.start", "status": 200, "headers": headers})
             left = row.bytes
             while left > 0 and call.scope["method"] != "HEAD":
-                piece = await self._ask(content.read, min(PIECE, left))
+                piece = await self.ask(content.read, min(PIECE, left))
                 if not piece:
                     await call.abort_client()  # a length was promised that cannot be kept
                     return
@@ -211,7 +167,7 @@ class FileRoutes:
                 await call.send({"type": "http.response.body", "body": b""})
             call.closed = True
         finally:
-            await self._ask(content.close)
+            await self.ask(content.close)
 
     # --- batches
 
@@ -224,45 +180,37 @@ class FileRoutes:
         for name in ("input_file_id", "endpoint", "completion_window"):
             if not isinstance(body.get(name), str) or len(body[name]) > MAX_ID:
                 raise Problem(f"{name} is a text.", name)
-        if not _is_id(body["input_file_id"]):
+        if not is_id(body["input_file_id"]):
             raise Problem("This file does not exist.", "input_file_id", 404)
-        row = await self._ask(
+        row = await self.ask(
             services.create, tenant=access.entitlement.tenant, entitlement=access.entitlement.id,
             key_id=access.key.id, model=access.pool.model, endpoint=body["endpoint"],
             input_file=body["input_file_id"], window=body["completion_window"], metadata=_metadata(body),
             project=access.key.project,
         )  # fmt: skip
-        await self._ask(services.notify, row.pk)
-        await self._answer(call, wire.batch_object(row))
+        await self.ask(services.notify, row.pk)
+        await self.answer(call, wire.batch_object(row))
 
     async def _batches(self, call: Call, access: Access) -> None:
-        query = _query(call, {"after", "limit"})
-        rows, more = await self._ask(
+        query = query_of(call, {"after", "limit"})
+        rows, more = await self.ask(
             services.batches, access.entitlement.tenant, after=query.get("after", ""),
-            limit=_limit(query, MAX_LIST, 20), project=access.key.project,
+            limit=limit_of(query, MAX_LIST, 20), project=access.key.project,
         )  # fmt: skip
-        await self._answer(call, wire.page_object([wire.batch_object(row) for row in rows], more))
+        await self.answer(call, page_object([wire.batch_object(row) for row in rows], more))
 
     async def _batch(self, call: Call, access: Access, ident: str) -> None:
-        row = await self._ask(services.batch, access.entitlement.tenant, ident, access.key.project)
-        await self._answer(call, wire.batch_object(row))
+        row = await self.ask(services.batch, access.entitlement.tenant, ident, access.key.project)
+        await self.answer(call, wire.batch_object(row))
 
     async def _cancel(self, call: Call, access: Access, ident: str, head: Head) -> None:
-        check_size(head, BODY_BYTES)
-        call.limit(Reason.SLOW_REQUEST, call.loop.time() + self._env.body_timeout_s)
-        await read_body(call.receive, BODY_BYTES)
-        call.body_read = True
-        call.limit(Reason.DEADLINE, call.last_deadline)
-        row = await self._ask(services.cancel, access.entitlement.tenant, ident, access.key.project)
-        await self._ask(services.notify, row.pk)
-        await self._answer(call, wire.batch_object(row))
+        await self.body(call, head, BODY_BYTES)
+        row = await self.ask(services.cancel, access.entitlement.tenant, ident, access.key.project)
+        await self.ask(services.notify, row.pk)
+        await self.answer(call, wire.batch_object(row))
 
     async def _json(self, call: Call, head: Head) -> dict[str, Any]:
-        check_size(head, BODY_BYTES)
-        call.limit(Reason.SLOW_REQUEST, call.loop.time() + self._env.body_timeout_s)
-        data = await read_body(call.receive, BODY_BYTES)
-        call.body_read = True
-        call.limit(Reason.DEADLINE, call.last_deadline)
+        data = await self.body(call, head, BODY_BYTES)
         try:
             document = json.loads(data)
         except (ValueError, RecursionError):
@@ -327,30 +275,6 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
             tenant=tenant, entitlement=entitlement, filename=upload.name or "", content=upload, size=upload.size or 0,
             keep_s=keep_s, project=project,
         )  # fmt: skip
-
-
-def _is_id(text: str) -> bool:
-    """Whether a database may be asked for it."""
-    return len(text) <= MAX_ID and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
-
-
-def _query(call: Call, names: set[str]) -> dict[str, str]:
-    try:
-        pairs = parse_qsl(call.scope.get("query_string", b"").decode("ascii"), max_num_fields=16)
-    except (ValueError, UnicodeDecodeError):
-        raise Problem("The query cannot be read.") from None
-    query = {name: value for name, value in pairs if name in names}
-    for name, value in query.items():
-        if not _is_id(value):
-            raise Problem(f"{name} has 1 to {MAX_ID} letters, digits, - and _.", name)
-    return query
-
-
-def _limit(query: Mapping[str, str], most: int, default: int) -> int:
-    text = query.get("limit", str(default))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-        raise Problem(f"limit is 1 to {most}.", "limit")
-    return int(text)
 
 
 def _is_text(text: str) -> bool:

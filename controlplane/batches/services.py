@@ -26,6 +26,7 @@ from django.utils import timezone
 from controlplane.batches import lines, wire
 from controlplane.batches.models import BATCH, BATCH_OUTPUT, OPEN, Batch, Result, Status, StoredFile
 from controlplane.env import Env
+from controlplane.v1_routes import Problem
 from scheduling.core.batch_account import REQUEST_ID
 from tenants.connections import own_connection
 
@@ -41,14 +42,6 @@ WINDOWS = {"m": 60, "h": 3600, "d": 86400}
 SHORTEST_S, LONGEST_S = 60, 14 * 86400  # completion_window
 EXPIRED = "batch_expired", "This request could not be executed before the completion window expired."
 CANCELLED = "batch_cancelled", "This request was not executed: the batch was cancelled before."
-
-
-class Problem(Exception):
-    """What was asked cannot be done: why, the parameter, and the HTTP status."""
-
-    def __init__(self, detail: str, param: str | None = None, status: int = 400) -> None:
-        super().__init__(detail)
-        self.detail, self.param, self.status = detail, param, status
 
 
 def storage() -> Storage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -61,16 +60,6 @@ def batch_object(row: Batch) -> dict[str, Any]:
             "total_tokens": row.input_tokens + row.output_tokens,
         },
         "metadata": row.metadata,
-    }
-
-
-def page_object(objects: Sequence[dict[str, Any]], more: bool) -> dict[str, Any]:
-    return {
-        "object": "list",
-        "data": objects,
-        "first_id": objects[0]["id"] if objects else None,
-        "last_id": objects[-1]["id"] if objects else None,
-        "has_more": more,
     }
 
 

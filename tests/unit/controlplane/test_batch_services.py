@@ -14,7 +14,8 @@ from django.utils import timezone
 
 from controlplane.batches import services
 from controlplane.batches.models import Batch, Result, Status, StoredFile
-from controlplane.batches.services import Outcome, Problem, Work
+from controlplane.batches.services import Outcome, Work
+from controlplane.v1_routes import Problem
 
 pytestmark = pytest.mark.django_db
 CHAT = "/v1/chat/completions"
