@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import os
 import time
 from collections import deque
 
@@ -20,6 +19,7 @@ from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.headers import Header
+from scheduling.gateway.sealing import OVERHEAD, seal, unseal
 from scheduling.state.idempotency import Claim, ClaimStatus, HoldStatus, IdempotencyStore, KeepLimits, Ticket
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import BATCH, StateError, StateUnavailable
@@ -31,7 +31,6 @@ MAX_KEY_CHARS = 255
 REPLAYED: Header = (b"idempotent-replayed", b"true")
 MIN_WAIT_S, MAX_WAIT_S = 1.0, 30.0  # after which a client may ask again for a request that still runs
 JITTER = 0.75  # the least that Retry-After is shortened to
-_NONCE = 12
 REMEMBERED = 10_000  # keys that were done here, told again should shared state lose its data
 
 
@@ -157,7 +156,7 @@ class Idempotency:
             # nothing is known of it but for how long it has run; of a dead gateway's, when its hold runs out
             wait_s = min(max(claim.age_s, MIN_WAIT_S), MAX_WAIT_S) if claim.heard else claim.ends_s / JITTER
             raise Refusal(Reason.DUPLICATE, param=HEADER, original=claim.request_id, retry_s=wait_s)
-        answer = _open(mine.secret, claim.answer) if claim.answer else None
+        answer = unseal(mine.secret, claim.answer) if claim.answer else None
         if answer is None:
             how = claim.reason.value if claim.reason is not None else ""
             raise Refusal(Reason.ALREADY_DONE, param=HEADER, original=claim.request_id, how=how)
@@ -166,8 +165,8 @@ class Idempotency:
     async def settle(self, mine: Pass, reason: Reason, answer: bytes) -> None:
         """Before the client can see that it is complete. Where Redis does not answer, the answer is not kept."""
         sealed = b""
-        if self._answers and answer and len(answer) + 2 * _NONCE + 4 <= self._largest:
-            sealed = _seal(mine.secret, answer)
+        if self._answers and answer and len(answer) + OVERHEAD <= self._largest:
+            sealed = seal(mine.secret, answer)
         try:
             done = await self._store.settle(mine.ticket, reason, sealed)
         except StateUnavailable:
@@ -252,21 +251,3 @@ class Idempotency:
                 continue
             except Exception:
                 log.exception("Idempotency-Keys could not be renewed")  # and the next round must still be tried
-
-
-def _seal(secret: bytes, answer: bytes) -> bytes:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only where answers are kept
-
-    nonce = os.urandom(_NONCE)
-    return nonce + AESGCM(secret).encrypt(nonce, answer, None)
-
-
-def _open(secret: bytes, sealed: bytes) -> bytes | None:
-    """None for what was not sealed for this key, body and deployment."""
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    try:
-        return AESGCM(secret).decrypt(sealed[:_NONCE], sealed[_NONCE:], None)
-    except InvalidTag:
-        return None
