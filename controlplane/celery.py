@@ -85,7 +85,9 @@ app.conf.update(
     task_store_errors_even_if_ignored=False,
     timezone="UTC",
 )
-app.autodiscover_tasks(["tenants", "telemetry", "controlplane.lab", "controlplane.tuning", "controlplane.batches"])
+app.autodiscover_tasks([
+    "tenants", "telemetry", "controlplane.lab", "controlplane.tuning", "controlplane.batches", "controlplane.responses",
+])  # fmt: skip
 
 
 def _dispatch() -> DispatchSetup:

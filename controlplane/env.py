@@ -156,6 +156,18 @@ class Env:
     idempotency_bytes: int = setting(
         16 * 1024 * 1024, "Kept answers of one tenant [bytes]; the oldest are forgotten first.", low=1024
     )
+    responses_kept: bool = setting(
+        False,
+        "Whether responses of `/v1/responses` are kept in the database, encrypted, unless a request says `store: false`"
+        " (`docs/reference/v1.md`). Off: none is kept, and `previous_response_id` is refused.",
+    )
+    responses_keep_days: int = setting(30, "A kept response is deleted after this time [days].", low=1)
+    responses_per_tenant: int = setting(10_000, "Kept responses of one tenant; the oldest are deleted first.", low=1)
+    responses_bytes: int = setting(
+        256 * 1024 * 1024,
+        "Kept responses of one tenant, as stored [bytes]; the oldest are deleted first, and a larger one is not kept.",
+        low=1024,
+    )
     traces: bool = setting(
         False,
         "Whether a trace of each request is sent by OTLP/HTTP (`docs/reference/traces.md`), to where the usual "

@@ -27,12 +27,12 @@ def gateway_config(env: Env) -> GatewayConfig:
         idempotency_keys=env.idempotency_keys,
         idempotency_answers=env.idempotency_answers,
         idempotency_bytes=env.idempotency_bytes,
-        idempotency_secret=_secret(b"Idempotency-Key"),
-        history_secret=_secret(b"length history"),
-        tenant_secret=_secret(b"tenant prefixes"),
+        idempotency_secret=secret_for(b"Idempotency-Key"),
+        history_secret=secret_for(b"length history"),
+        tenant_secret=secret_for(b"tenant prefixes"),
     )
 
 
-def _secret(purpose: bytes) -> bytes:
+def secret_for(purpose: bytes) -> bytes:
     """The deployment's secret for one purpose: the same in every process that shares ``SECRET_KEY``."""
     return hmac.digest(settings.SECRET_KEY.encode(), purpose, "sha256")

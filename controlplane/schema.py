@@ -8,7 +8,7 @@ from pathlib import Path
 from django.apps import apps
 from django.db import DatabaseError, connection
 
-OURS = ("tenants", "telemetry", "batches")
+OURS = ("tenants", "telemetry", "batches", "responses")
 
 Migration = tuple[str, str]  # app's label, name
 

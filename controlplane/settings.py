@@ -63,6 +63,7 @@ INSTALLED_APPS = [
     "telemetry",
     "controlplane",
     "controlplane.batches",
+    "controlplane.responses",
 ]
 
 MIDDLEWARE = [

@@ -10,7 +10,8 @@ from django.conf import settings
 from controlplane import alive
 from controlplane.batches.http import FileRoutes
 from controlplane.batches.starter import BatchStarter
-from controlplane.gateway_config import gateway_config
+from controlplane.gateway_config import gateway_config, secret_for
+from controlplane.responses.http import ResponseRoutes
 from controlplane.scaling.controller import Controller
 from controlplane.scaling.planner_loop import Scaler
 from controlplane.tuning.starter import Starter
@@ -38,7 +39,9 @@ def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics, places: Places 
     """The ``/v1`` application of this process. Its catalog is read by ``start``. ``places``: the server's connections,
     of which tenants have shares."""
     env = settings.ENV
-    return GatewayApp(gateway_config(env), catalog, env.redis_url, metrics, places, FileRoutes(env))
+    responses = ResponseRoutes(env, secret_for(b"kept responses")) if env.responses_kept else None
+    routes = [FileRoutes(env)] if responses is None else [FileRoutes(env), responses]
+    return GatewayApp(gateway_config(env), catalog, env.redis_url, metrics, places, routes, responses)
 
 
 def make_source_watch(catalog: CatalogCache) -> SourceWatch:

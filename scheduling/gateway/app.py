@@ -43,6 +43,7 @@ from scheduling.gateway.questions import QUESTIONS, Question, Questions
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble
 from scheduling.gateway.stages import Call, Identified
+from scheduling.gateway.stored import ResponseStore, Stored
 from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD, Storms
 from scheduling.gateway.timeouts import Timeouts
 from scheduling.gateway.upstream import Upstream
@@ -77,7 +78,8 @@ class GatewayApp:
         redis_url: str,
         metrics: GatewayMetrics,
         places: Places | None = None,
-        routes: Routes | None = None,
+        routes: Collection[Routes] = (),
+        responses: ResponseStore | None = None,
     ) -> None:
         self.config = config
         self._catalog = catalog
@@ -109,6 +111,7 @@ class GatewayApp:
         self._quotas = Quotas(self._resp)
         self._idempotency = Idempotency(config, self._resp)
         self._outbox.unstored.on_lost = self._idempotency.lost
+        self._stored = Stored(responses, config.max_body_bytes)
         self._storms = Storms()
         self._conclusion = Conclusion(config, self._in_flight, self._outbox, metrics, self._quotas)
         self._lifecycle = Lifecycle(
@@ -418,6 +421,8 @@ class GatewayApp:
             if refusal is not None:
                 await self._turn_away(identified, head, refusal)
                 return
+        if identified.endpoint.keeps:
+            identified.keeping = await self._stored.begin(body, access)
         prepared = identified.endpoint.fit(body, access.pool)
         check_choices(prepared, access.entitlement.concurrency)
         identified.streamed = prepared.stream
@@ -474,12 +479,13 @@ class GatewayApp:
 
     async def _small(self, call: Call, path: str, method: str) -> None:
         """``/v1/models``, what others serve, and everything that does not exist."""
-        if self._routes is not None and self._routes.serves(path):
+        routes = next((one for one in self._routes if one.serves(path)), None)
+        if routes is not None:
             head = Head(call.scope["headers"], self.config.max_header_bytes)
             access = await self._access(head.authorization, call.received_s)
             if self._draining:
                 raise Refusal(Reason.SHUTTING_DOWN, close=True)
-            await self._routes.serve(call, access, head)
+            await routes.serve(call, access, head)
             return
         if path in QUESTIONS:
             call.dialect = QUESTIONS[path].dialect

@@ -46,6 +46,7 @@ class Endpoint:
     frames: Callable[[bool, Asked], Frames] = Frames  # a stream
     dialect: Dialect = OPENAI
     content_type: str = "application/json"  # of what the engine gets
+    keeps: bool = False  # whether its answers may be kept (``stored.py``)
     optional: bool = True  # an engine that answers 404 may be healthy: its model, kind or version has no such path
 
 
@@ -58,7 +59,7 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/v1/completions": Endpoint("/v1/completions", COMPLETION, COMPLETION_FORM, fit, optional=False),
     "/v1/messages": Endpoint("/v1/messages", CHAT, MESSAGES_FORM, fit_messages, read_message, MessageFrames, MESSAGES),
     "/v1/responses": Endpoint(
-        "/v1/responses", CHAT, RESPONSES_FORM, fit_response, read_response, ResponseFrames, RESPONSES
+        "/v1/responses", CHAT, RESPONSES_FORM, fit_response, read_response, ResponseFrames, RESPONSES, keeps=True
     ),
     "/v1/audio/transcriptions": Endpoint(
         "/v1/audio/transcriptions",

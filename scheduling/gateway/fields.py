@@ -64,6 +64,8 @@ SECTIONS: list[tuple[str, type]] = [
 TRANSLATED = {
     "model": "sent as the engine's own name of the model",
     "max_completion_tokens": "sent as max_tokens; it wins over that",
+    "store": "whether the answer is kept here, where the deployment keeps any; the engine is told false",
+    "previous_response_id": "sent as the conversation that was kept here",
     "priority": "orders within the entitlement; the engine gets the policy's order",
     "cache_salt": "sent as a keyed digest of tenant and salt",
     "reasoning_content": "sent as reasoning",

@@ -241,6 +241,7 @@ class Lifecycle:
             request,
             facts,
             identified.idempotency,
+            identified.keeping,
         )
         return estimated
 

@@ -5,6 +5,7 @@ that leaves was understood, its figures are bounded by what was asked, and the l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -105,14 +106,15 @@ class NamedFrames(Frames):
                 self._fail(exc.why)
                 self.suspect = not exc.by_engine
                 break
-            piece = b"event: %b\ndata: %b\n\n" % (name.encode(), sent)
+            piece = _frame(name, sent)
             if self._early(name):
                 self._early_events.append(piece)
                 continue
             if self._early_events:
                 out += self._early_events
                 self._early_events.clear()
-            out.append(piece)
+            if sent:
+                out.append(piece)
             if self.done:
                 self.surplus = bool(self._rest) or any(frames[number + 1 :])
                 break
@@ -124,12 +126,16 @@ class NamedFrames(Frames):
         return False
 
     def _event(self, name: str, payload: bytes) -> bytes:
-        """What is sent for an event. Raises :class:`Broken`."""
+        """What is sent for an event; empty: it is held back. Raises :class:`Broken`."""
         raise NotImplementedError
 
     def _piece(self, characters: int) -> None:
         self.count += 1
         self._characters += characters
+
+
+def _frame(name: str, payload: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), payload)
 
 
 def _named(frame: bytes) -> tuple[str, bytes | None]:
@@ -321,9 +327,22 @@ _ENDS = frozenset({"response.completed", "response.incomplete"})
 
 
 class ResponseFrames(NamedFrames):
-    """A stream of ``/v1/responses``."""
+    """A stream of ``/v1/responses``. Where its answer may be kept (``dress``) its last event is held back until it is:
+    ``complete`` is the response then, and :meth:`last` the event."""
 
-    __slots__ = ()
+    __slots__ = ("_last_event", "_last_name", "complete", "dress")
+
+    def __init__(self, strip_usage: bool, asked: Asked) -> None:
+        super().__init__(strip_usage, asked)
+        self.dress: Callable[[bytes], bytes] | None = None  # what a response that is not complete is sent as
+        self.complete = b""
+        self._last_event: dict[str, Raw] = {}
+        self._last_name = ""
+
+    def last(self, response: bytes) -> bytes:
+        """The event that ends the stream, with this response."""
+        self._last_event["response"] = Raw(response)
+        return _frame(self._last_name, encode(self._last_event))
 
     def _early(self, name: str) -> bool:
         return name in ("response.created", "response.in_progress")
@@ -342,7 +361,16 @@ class ResponseFrames(NamedFrames):
         if name in ("response.created", "response.in_progress") or name in _ENDS:
             response = self._read(event.response)
             if name in _ENDS:
-                return self._last(payload, event, response)
+                payload = self._last(payload, event, response)
+                if self.dress is None:
+                    return payload
+                self._last_event, self._last_name = decode_top(payload), name
+                self.complete = bytes(self._last_event["response"])
+                return b""
+            if self.dress is not None:
+                top = decode_top(payload)
+                top["response"] = Raw(self.dress(bytes(event.response)))
+                return encode(top)
         elif not self._id:
             raise Broken("a response has no beginning")
         elif name.endswith(".delta"):

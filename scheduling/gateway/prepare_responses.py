@@ -1,4 +1,4 @@
-"""``/v1/responses`` without stored state: from a body to what an engine gets."""
+"""``/v1/responses``: from a body to what an engine gets. What was kept is part of the input by then (``stored.py``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class Sent(ResponsesRequest, omit_defaults=True, kw_only=True):
     """The body as an engine gets it: it names its answer by ``request_id``, and stores nothing."""
 
     request_id: str = ""  # type: ignore[assignment]
-    store: bool | None = None  # type: ignore[assignment]
 
 
 def fit_response(sent: ResponsesRequest, pool: PoolSpec) -> Prepared:
@@ -56,8 +55,8 @@ def fit_response(sent: ResponsesRequest, pool: PoolSpec) -> Prepared:
     plain, media = _plain(sent)
     stream = bool(sent.stream)
     given = bound is not None
-    values = {name: getattr(sent, name) for name in sent.__struct_fields__ if name not in ("request_id", "store")}
-    body = Sent(**values, store=False)
+    values = {name: getattr(sent, name) for name in sent.__struct_fields__ if name != "request_id"}
+    body = Sent(**values | {"store": False})
     body.stream = True if stream else None
     body.stream_options = None
     body.max_output_tokens = bound or pool.default_output_tokens

@@ -26,6 +26,7 @@ from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.flow import flow_lines
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
+from scheduling.gateway.named_events import ResponseFrames
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.prefill_leg import MAX_PREFILL_BYTES, prefill_body, read_prefilled, with_transfer
 from scheduling.gateway.prepare import renamed
@@ -219,6 +220,8 @@ class Relay:
         submitted.connection = None
         self._count(submitted, answer.usage, answer.believed)
         reason, body = ending_of(answer.finish), answer.body
+        if submitted.estimated.keeping is not None:
+            body = await submitted.estimated.keeping.settle(body)
         if idempotency is not None:
             await idempotency.settle(reason, body)
         headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *answer_headers(call)]
@@ -231,6 +234,9 @@ class Relay:
     async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
         call, access, estimated = submitted.call, submitted.access, submitted.estimated
         frames = submitted.frames = estimated.endpoint.frames(not estimated.prepared.wants_usage, _asked(estimated))
+        keeping = estimated.keeping
+        if keeping is not None and isinstance(frames, ResponseFrames):
+            frames.dress = keeping.dress
         out = b""
         while not out and not frames.done:
             data = await connection.read()
@@ -277,6 +283,8 @@ class Relay:
         else:
             connection.release(tail=True)
         submitted.connection = None
+        if keeping is not None and isinstance(frames, ResponseFrames):
+            out += frames.last(await keeping.settle(pour.named(frames.complete)))
         call.limit(Reason.SLOW_READER, now() + send_s)
         await send({"type": "http.response.body", "body": out})
         return ending_of(frames.finish)

@@ -1,4 +1,5 @@
-"""What a client of ``/v1/responses`` may say. vLLM serves the path itself; nothing is stored, here or there.
+"""What a client of ``/v1/responses`` may say. vLLM serves the path itself and stores nothing; what is kept is kept here
+(:mod:`scheduling.gateway.stored`).
 
 Declared as in :mod:`scheduling.gateway.openai_types`.
 """
@@ -31,7 +32,6 @@ from scheduling.gateway.openai_types import (
     NoAllowedTools,
     NoProviderTools,
     NotCounted,
-    NotStored,
     NotText,
     OwnId,
     Refused,
@@ -194,6 +194,9 @@ class ResponsesRequest(FromClient, omit_defaults=True, kw_only=True):
         Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
         | None
     ) = None  # the answer repeats it
+    # of what is kept here (stored.py)
+    store: bool | None = None
+    previous_response_id: Id | None = None
     # vLLM's own
     logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=300)] | None = None
     include_reasoning: bool | None = None
@@ -217,7 +220,6 @@ class ResponsesRequest(FromClient, omit_defaults=True, kw_only=True):
         None
     )
     # consumed
-    store: NotStored = NotStored.absent
     background: AtOnce = AtOnce.absent
     service_tier: TierOfKey = TierOfKey.absent
     user: NamesUser = NamesUser.absent
@@ -229,7 +231,6 @@ class ResponsesRequest(FromClient, omit_defaults=True, kw_only=True):
     client_metadata: Ignored = IGNORED
     stream_options: StreamPadding | None = None
     # refused
-    previous_response_id: NoStore = NoStore.absent
     conversation: NoStore = NoStore.absent
     prompt: NoStore = NoStore.absent
     context_management: Refused = REFUSED

@@ -28,6 +28,7 @@ from scheduling.gateway.headers import Header
 from scheduling.gateway.idempotency import Pass
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.sse import Frames
+from scheduling.gateway.stored import Keeping
 from scheduling.state.notices import GrantNotice
 from scheduling.state.types import Admission, RequestFacts
 
@@ -160,6 +161,7 @@ class Identified:
     user: str = ""  # who it is attributed to, as the ledger keeps it
     streamed: bool = False  # its body was read, and asks for a stream
     idempotency: Pass | None = None  # where the client sent a key
+    keeping: Keeping | None = None  # where its answer may be kept
     instead_of: Access | None = None  # what refused it, where a fallback took it over
     instead_why: Reason | None = None  # and with which reason
 
@@ -182,6 +184,7 @@ class Estimated:
     request: QueuedRequest  # at its first attempt
     facts: RequestFacts
     idempotency: Pass | None
+    keeping: Keeping | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,8 @@ from scheduling.core.types import (
 )
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.ports import Routes
+from scheduling.gateway.stored import ResponseStore
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Fenced, GrantItem, StateUnavailable
@@ -239,6 +241,8 @@ async def gateway_world(
     lead: bool = True,
     config: GatewayConfig | None = None,
     connections: ConnectionLimits | None = None,
+    routes: Collection[Routes] = (),
+    responses: ResponseStore | None = None,
 ) -> AsyncIterator[World]:
     connections = connections or ConnectionLimits(10_000, 0)
     fakes = [FakeEngine() for _ in range(engines)]
@@ -249,7 +253,9 @@ async def gateway_world(
     if lead:
         await world.lead()
     granting = asyncio.create_task(world._grant_loop())
-    world.app = GatewayApp(world.config, CatalogCache(world.load, world.version), redis_url, world.metrics, connections)
+    world.app = GatewayApp(
+        world.config, CatalogCache(world.load, world.version), redis_url, world.metrics, connections, routes, responses
+    )
     server = uvicorn.Server(
         uvicorn.Config(
             world.app,

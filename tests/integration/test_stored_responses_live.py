@@ -1,0 +1,84 @@
+"""Kept responses of a whole instance, through the OpenAI SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.instance import Up
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    home = tmp_path_factory.mktemp("responses") / "home"
+    instance = Up(home, QUARTERMASTER_SIM_REPLICAS="1", QUARTERMASTER_RESPONSES_KEPT="on").start()
+    try:
+        yield instance.wait_ready()
+    finally:
+        instance.stop()
+
+
+@pytest.fixture(scope="module")
+def client(up: Up) -> openai.OpenAI:
+    return up.client("standard", timeout=60)
+
+
+@pytest.fixture(scope="module")
+def ask(up: Up) -> dict[str, Any]:
+    return {"model": up.demo()["model"], "input": "hello there", "max_output_tokens": 5}
+
+
+def test_a_response_is_found_listed_continued_and_deleted(client: openai.OpenAI, ask: dict[str, Any]) -> None:
+    first = client.responses.create(**ask)
+    assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
+    with client.responses.stream(**ask | {"input": "and now?"}, previous_response_id=first.id) as stream:
+        second = stream.until_done().get_final_response()
+    again = client.responses.retrieve(second.id)
+    assert (again.output_text, again.previous_response_id) == (second.output_text, first.id)
+    newest_first = client.responses.input_items.list(second.id).data
+    oldest_first = client.responses.input_items.list(second.id, order="asc", limit=2)
+    assert [item.role for item in newest_first] == ["user", "assistant", "user"]  # type: ignore[union-attr]
+    assert [item.id for item in oldest_first] == [item.id for item in reversed(newest_first)]  # pages are followed
+    with pytest.raises(openai.BadRequestError, match="cannot be cancelled"):
+        client.responses.cancel(first.id)
+    client.responses.delete(first.id)
+    for call in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+        with pytest.raises(openai.NotFoundError):
+            call(first.id)  # type: ignore[operator]
+    assert client.responses.create(**ask, previous_response_id=second.id).previous_response_id == second.id
+
+
+def test_another_tenants_key_finds_nothing(up: Up, client: openai.OpenAI, ask: dict[str, Any]) -> None:
+    mine, other = client.responses.create(**ask), up.client("premium", timeout=60)
+    for call in (other.responses.retrieve, other.responses.delete, other.responses.cancel):
+        with pytest.raises(openai.NotFoundError):
+            call(mine.id)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        other.responses.create(**ask, previous_response_id=mine.id)
+    assert client.responses.retrieve(mine.id).id == mine.id
+
+
+def test_what_is_not_to_be_stored_is_not(client: openai.OpenAI, ask: dict[str, Any]) -> None:
+    answer = client.responses.create(**ask, store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(answer.id)
+
+
+def test_paths_and_queries_that_are_wrong_are_refused(up: Up, client: openai.OpenAI, ask: dict[str, Any]) -> None:
+    kept = client.responses.create(**ask).id
+    head = {"authorization": f"Bearer {client.api_key}"}
+    with httpx.Client(base_url=str(client.base_url), headers=head) as http:
+        for method, path, status in [
+            ("GET", f"responses/{kept}?stream=true", 400), ("GET", f"responses/{kept}?include[]=x", 400),
+            ("GET", f"responses/{kept}/input_items?limit=0", 400),
+            ("GET", f"responses/{kept}/input_items?after=x", 400), ("PUT", f"responses/{kept}", 405),
+            ("GET", f"responses/{kept}/else", 404), ("GET", "responses/%00", 404), ("GET", "responses/", 404),
+            ("HEAD", f"responses/{kept}", 200),
+        ]:  # fmt: skip
+            assert http.request(method, path).status_code == status, (method, path)
