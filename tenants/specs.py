@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from django.db import DatabaseError
-from django.db.models import QuerySet, TextField
+from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast
 from django.utils import timezone
 
@@ -22,7 +22,7 @@ from scheduling.core.capacity import automatic_headroom, most_headroom, slots_fo
 from tenants import prices, services
 from tenants.connections import own_connection
 from tenants.keys import KEY_PREFIX
-from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Project, Quota, Tier
+from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Project, Quota, Tenant, Tier
 from tenants.models.limits import OF_KEY, OF_USER, rate_limits
 from tenants.rows import entitlement_spec, pool_spec, tier_spec
 
@@ -50,7 +50,7 @@ MOST_KEYS = 1000  # read one by one; where more were written, all are read
 
 
 class CatalogReader:
-    """Reads the catalog again and again, and where only keys were written since, only those.
+    """Reads the catalog again and again; of the keys, which are most of it, only those that were written since.
 
     What was written is in the audit log: every write to the catalog has an entry in the same transaction, and the
     version's lock orders them. Made for one caller at a time.
@@ -62,7 +62,7 @@ class CatalogReader:
 
     def __call__(self) -> core.Catalog:
         last = self._last
-        self._last = (None if last is None else self._only_keys(last)) or self._all()
+        self._last = (None if last is None else self._changed(last)) or self._all()
         return self._last
 
     @own_connection
@@ -73,27 +73,43 @@ class CatalogReader:
         return catalog
 
     @own_connection
-    def _only_keys(self, last: core.Catalog) -> core.Catalog | None:
-        """The next catalog, if nothing but keys was written since ``last``; else None."""
+    def _changed(self, last: core.Catalog) -> core.Catalog | None:
+        """The next catalog, if what was written since ``last`` says all that became of the keys; else None."""
         version = _version()
-        entries = list(_entries().filter(pk__gte=self._seen).order_by("pk").values_list("pk", "kind", "object_id")[
-            : MOST_KEYS + 2
-        ])  # fmt: skip
+        entries = list(
+            _entries().filter(pk__gte=self._seen).order_by("pk").values_list("pk", "kind", "object_id", "action")[
+                : MOST_KEYS + 2
+            ]
+        )  # fmt: skip
         # The first is the one that was seen: another database, or one that was restored, does not have it.
         if version < last.version or not entries or entries[0][0] != self._seen or len(entries) > MOST_KEYS + 1:
             return None
         written = entries[1:]
-        if not written or any(kind != _KEY for _, kind, _ in written):
+        others = {action for _, kind, _, action in written if kind != _KEY}
+        if not written or _TAKES_KEYS_ALONG in others:
             return None
-        names = {name.removeprefix(KEY_PREFIX) for _, _, name in written}
-        rows = _key_rows(timezone.now()).filter(public_id__in=names)
-        keys = {name: key for name, key in last.keys.items() if name not in names}
-        keys |= _keys(rows, last.entitlements, last.projects)
+        now, names = timezone.now(), {name.removeprefix(KEY_PREFIX) for _, kind, name, _ in written if kind == _KEY}
+        fresh = load_all_but_keys() if others else replace(last, version=version)
+        if last.entitlements.keys() - fresh.entitlements.keys() or last.projects.keys() - fresh.projects.keys():
+            return None  # deleted a moment ago: the entry is read next time, and the keys are now
+        came = fresh.entitlements.keys() - last.entitlements.keys(), fresh.projects.keys() - last.projects.keys()
+        if len(came[0]) + len(came[1]) > MOST_KEYS:
+            return None
+        now_s = now.timestamp()
+        keys = {
+            name: key
+            for name, key in last.keys.items()
+            if name not in names and (key.expires_s is None or key.expires_s > now_s)
+        }
+        if names or any(came):  # what came may have keys that led nowhere when they were read
+            asked = Q(public_id__in=names) | Q(entitlement__slug__in=came[0]) | Q(project__slug__in=came[1])
+            keys |= _keys(_key_rows(now).filter(asked), fresh.entitlements, fresh.projects)
         self._seen = written[-1][0]
-        return replace(last, version=version, keys=keys)
+        return replace(fresh, keys=keys)
 
 
 _KEY = "apikey"
+_TAKES_KEYS_ALONG = "delete"  # of an entitlement, a project, a tenant: their keys have no entries of their own
 
 
 def _entries() -> QuerySet:
@@ -110,6 +126,12 @@ def load_catalog() -> core.Catalog:
 
     The version is read first: a write in between makes it stale, and the next poll loads again.
     """
+    catalog = load_all_but_keys()
+    return replace(catalog, keys=_keys(_key_rows(timezone.now()), catalog.entitlements, catalog.projects))
+
+
+def load_all_but_keys() -> core.Catalog:
+    """What :func:`load_catalog` reads, without the keys."""
     now = timezone.now()
     version = _version()
     rows = {pool.slug: pool for pool in Pool.objects.prefetch_related("backends", "adapters")}
@@ -117,8 +139,15 @@ def load_catalog() -> core.Catalog:
     tiers = {tier.pk: tier_spec(tier) for tier in Tier.objects.select_related("slo")}
     entitlements = {}
     owners: dict[str, int | None] = {}  # the projects of entitlements
-    for row in Entitlement.objects.select_related("tenant", "pool", "adapter"):
-        if row.tier_id in tiers and row.pool.slug in pools:
+    by_key, tenants = {pool.pk: pool for pool in rows.values()}, Tenant.objects.in_bulk()
+    adapters = {adapter.pk: adapter for pool in rows.values() for adapter in pool.adapters.all()}
+    for row in Entitlement.objects.iterator():
+        # one object of each for all of theirs: joined, each row would make its own
+        pool_of, tenant_of = by_key.get(row.pool_id), tenants.get(row.tenant_id)
+        if row.tier_id in tiers and pool_of is not None and tenant_of is not None:
+            row.pool, row.tenant = pool_of, tenant_of
+            if row.adapter_id in adapters:
+                row.adapter = adapters[row.adapter_id]
             entitlements[row.slug] = entitlement_spec(row, tiers[row.tier_id], now)
             owners[row.slug] = row.project_id
     by_pool: dict[str, list[core.EntitlementSpec]] = defaultdict(list)
@@ -130,7 +159,6 @@ def load_catalog() -> core.Catalog:
             kept, most = automatic_headroom(slots, by_pool[slug]), most_headroom(slots, by_pool[slug])
             pools[slug] = replace(one, headroom_slots=kept, headroom_most=most)
     projects = _projects(entitlements, owners)
-    keys = _keys(_key_rows(now), entitlements, projects)
     quotas: dict[str, tuple[core.QuotaSpec, ...]] = {}
     for tenant, period, soft, hard in Quota.objects.values_list("tenant__slug", "period", "soft_tokens", "hard_tokens"):
         quotas[tenant] = (*quotas.get(tenant, ()), core.QuotaSpec(period, soft, hard))
@@ -139,7 +167,7 @@ def load_catalog() -> core.Catalog:
         version=version,
         pools=pools,
         entitlements=entitlements,
-        keys=keys,
+        keys={},
         quotas=quotas,
         projects=projects,
         budgets=budgets,

@@ -87,6 +87,41 @@ def test_a_written_key_costs_three_queries_and_the_rest_stays_as_it_is(
     assert before.keys.keys() - reader().keys.keys() == {world.keys["acme"].row.public_id}
 
 
+def test_what_is_written_beside_keys_reads_no_key_again(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tenants import specs
+
+    reader = CatalogReader()
+    before = reader()
+
+    def read(*_: object) -> None:
+        raise AssertionError("keys are read")
+
+    monkeypatch.setattr(specs, "_key_rows", read)
+    row = world.entitlements["acme"]
+    row.concurrency += 1
+    services.save(actor=SYSTEM, instance=row)
+    services.save(actor=SYSTEM, instance=Tenant(slug="new"))
+    after = reader()
+    assert after.entitlements[row.slug].concurrency == before.entitlements[row.slug].concurrency + 1
+    assert after.keys == before.keys
+
+
+def test_an_entitlement_that_was_unreadable_for_a_moment_has_its_keys_again(world: worlds.World) -> None:
+    """Read between its tier and itself, it leads nowhere, and neither do its keys; their entries are older."""
+    reader = CatalogReader()
+    whole, row = reader(), world.entitlements["acme"]
+    lost = [key for key in whole.keys.values() if key.entitlement == row.slug]
+    assert lost
+    reader._last = replace(
+        whole,
+        entitlements={name: spec for name, spec in whole.entitlements.items() if name != row.slug},
+        keys={name: key for name, key in whole.keys.items() if key not in lost},
+    )
+    services.save(actor=SYSTEM, instance=row)
+    assert reader() == load_catalog()
+    assert all(key.id in reader().keys for key in lost)
+
+
 def test_a_version_without_an_entry_and_another_database_are_read_whole(world: worlds.World) -> None:
     reader = CatalogReader()
     reader()
