@@ -85,7 +85,7 @@ test-vllm: setup-test ## against a real vLLM on the CPU, which it installs (2 GB
 test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
 	$(PYTEST) -m litellm --timeout 900 $(ARGS)
 
-test-clients: setup-test ## Anthropic's SDK and LangChain against a gateway
+test-clients: setup-test ## Anthropic's SDK, LangChain and LiteLLM's SDK against a gateway
 	$(PYTEST) -m clients --timeout 600 $(ARGS)
 
 test-kubernetes: setup-test ## on the API server that KUBE_APISERVER, KUBE_SCHEDULER and ETCD name

@@ -1,10 +1,12 @@
-"""Clients that teams already use, unchanged, against a gateway: Anthropic's SDK and LangChain, in an environment of
-their own. OpenAI's SDK is a dependency of the tests and speaks in most of them; LiteLLM has tests of its own."""
+"""Clients that teams already use, unchanged, against a gateway: Anthropic's SDK, LangChain and LiteLLM's SDK, in an
+environment of their own. OpenAI's SDK is a dependency of the tests and speaks in most of them; LiteLLM's proxy has its
+own tests."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,54 @@ print(json.dumps({
 }))
 """
 
+LITELLM = """
+import json, sys
+import litellm
+
+url, key = sys.argv[1:]
+common = {"api_key": key, "max_retries": 0, "num_retries": 0}
+openai = {**common, "model": "openai/demo", "api_base": url + "/v1"}
+hello = [{"role": "user", "content": "hello there"}]
+whole = litellm.completion(**openai, messages=hello, max_tokens=9, n=2)
+pieces = list(litellm.completion(
+    **openai, messages=hello, max_tokens=9, stream=True, stream_options={"include_usage": True}))
+text = litellm.text_completion(**{**openai, "model": "text-completion-openai/demo"}, prompt="hello there", max_tokens=5)
+vectors = litellm.embedding(**openai, input=["one two", "three"])
+ranked = litellm.rerank(
+    model="hosted_vllm/demo", api_base=url, api_key=key, query="one", documents=["one two", "three"])
+response = litellm.responses(**openai, input="hello there", max_output_tokens=9, store=False)
+events = [event.type for event in litellm.responses(
+    **openai, input="hello there", max_output_tokens=9, store=False, stream=True)]
+anthropic = {**common, "model": "anthropic/demo", "api_base": url}
+message = litellm.completion(**anthropic, messages=hello, max_tokens=9)
+told = list(litellm.completion(**anthropic, messages=hello, max_tokens=9, stream=True))
+words = lambda chunks: sum(len((c.choices[0].delta.content or "").split()) for c in chunks if c.choices)
+said = {
+    "whole": [len(whole.choices), whole.choices[0].finish_reason, whole.usage.completion_tokens],
+    "stream": [words(pieces), next(p.usage.completion_tokens for p in reversed(pieces) if getattr(p, "usage", None))],
+    "text": [len(text.choices[0].text.split()), text.usage.completion_tokens],
+    "vectors": [len(one["embedding"]) for one in vectors.data],
+    "ranked": len(ranked.results),
+    "response": [response.status, response.usage.output_tokens],
+    "events": [str(getattr(events[n], "value", events[n])) for n in (0, -1)],
+    "message": [message.choices[0].finish_reason, message.usage.completion_tokens],
+    "told": [words(told), told[-1].choices[0].finish_reason],
+}
+for name, call in {
+    "model": lambda: litellm.completion(**{**openai, "model": "openai/other"}, messages=hello),
+    "key": lambda: litellm.completion(**{**openai, "api_key": "x"}, messages=hello),
+    "field": lambda: litellm.completion(**openai, messages=hello, max_tokens=10**6),
+    "long": lambda: litellm.completion(**openai, messages=[{"role": "user", "content": "a " * 50_000}]),
+    "anthropic model": lambda: litellm.completion(**{**anthropic, "model": "anthropic/other"}, messages=hello),
+    "anthropic key": lambda: litellm.completion(**{**anthropic, "api_key": "x"}, messages=hello),
+}.items():
+    try:
+        call()
+    except Exception as error:
+        said[name] = [type(error).__name__, getattr(error, "status_code", None)]
+print(json.dumps(said))
+"""
+
 
 @pytest.fixture
 async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
@@ -92,12 +142,15 @@ async def run(script: str, world: World, folder: Path) -> dict[str, Any]:
     file.write_text(script)
     process = await asyncio.create_subprocess_exec(
         str(python), str(file), world.base, world.key, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "LANGSMITH_TRACING": "false"},
+        env={
+            "PATH": "/usr/bin:/bin", "HOME": str(folder), "LANGSMITH_TRACING": "false",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        },
     )  # fmt: skip
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()[-3000:]
     print(out.decode())
-    return dict(json.loads(out))
+    return dict(json.loads(out.splitlines()[-1]))  # LiteLLM prints advice above it
 
 
 async def test_anthropics_sdk(world: World, tmp_path: Path) -> None:
@@ -128,4 +181,28 @@ async def test_langchain(world: World, tmp_path: Path) -> None:
     }  # fmt: skip
     records = await world.ledger_of(5)
     assert {record.outcome for record in records} == {"completed"}
+    await world.settled()
+
+
+async def test_litellms_sdk(world: World, tmp_path: Path) -> None:
+    said = await run(LITELLM, world, tmp_path)
+    assert said == {
+        "whole": [2, "length", 18],
+        "stream": [9, 9],
+        "text": [5, 5],
+        "vectors": [64, 64],
+        "ranked": 2,
+        "response": ["incomplete", 16],  # OpenAI takes no less than 16, so LiteLLM sends no less
+        "events": ["response.created", "response.completed"],
+        "message": ["length", 9],
+        "told": [9, "length"],
+        "model": ["NotFoundError", 404],
+        "key": ["AuthenticationError", 401],
+        "field": ["BadRequestError", 400],
+        "long": ["BadRequestError", 400],
+        "anthropic model": ["NotFoundError", 404],
+        "anthropic key": ["AuthenticationError", 401],
+    }
+    records = await world.ledger_of(13)
+    assert Counter(record.outcome for record in records) == {"completed": 9, "refused": 4}
     await world.settled()
