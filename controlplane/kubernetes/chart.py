@@ -50,8 +50,8 @@ MORE: dict[str, dict[str, Any]] = {
     "worker.replicas": COUNT,
     "worker.concurrency": COUNT,
     "standby.replicas": {"type": "integer", "minimum": 0},
-    # A stop takes LEAVE_S + DRAIN_S, 35 s by default; killed earlier, running requests are cut off.
-    "web.terminationGracePeriodSeconds": {"type": "integer", "minimum": 40},
+    # How long it has to be depends on DRAIN_S: the template says so (`quartermaster.grace`).
+    "web.terminationGracePeriodSeconds": {"type": ["integer", "string"], "pattern": "^$", "minimum": 5},
     "web.autoscaling.minReplicas": COUNT,
     "web.autoscaling.maxReplicas": COUNT,
     "web.autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
@@ -76,12 +76,19 @@ MORE: dict[str, dict[str, Any]] = {
 def settings() -> dict[str, dict[str, Any]]:
     """Settings that ``values.settings`` may name, without their prefix, with the type of each."""
     types = get_type_hints(Env)
+    number: dict[str, Any] = {"pattern": r"^([0-9]+(\.[0-9]+)?)?$"}  # of one that is written as a text
+    forms: dict[type, dict[str, Any]] = {
+        bool: {"type": ["string", "boolean"]},
+        int: {"type": ["string", "integer"]} | number,
+        float: {"type": ["string", "number"]} | number,
+    }
     result = {}
     for one in fields(Env):
         name = (one.metadata.get("name") or one.name).upper()
         if name not in NOT_SETTINGS:
-            kind = {bool: ["string", "boolean"], int: ["string", "integer"], float: ["string", "number"]}
-            result[name] = {"type": kind.get(types[one.name], "string"), "description": one.metadata["doc"]}
+            form = forms.get(types[one.name], {"type": "string"})
+            least = {} if one.metadata["low"] is None or "pattern" not in form else {"minimum": one.metadata["low"]}
+            result[name] = form | least | {"description": one.metadata["doc"]}
     return dict(sorted(result.items()))
 
 

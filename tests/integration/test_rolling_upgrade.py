@@ -113,7 +113,7 @@ class Load:
         for thread in self._threads:
             thread.start()
 
-    def _body(self, tokens: int, **more: Any) -> dict[str, Any]:
+    def body(self, tokens: int, **more: Any) -> dict[str, Any]:
         messages = [{"role": "user", "content": "hello"}]
         return {"model": "llama-3.1-8b", "max_tokens": tokens, "messages": messages, "ignore_eos": True} | more
 
@@ -126,7 +126,7 @@ class Load:
                 time.sleep(0.05)
 
     def _whole(self, http: httpx.Client) -> str:
-        answer = http.post("/v1/chat/completions", json=self._body(3))
+        answer = http.post("/v1/chat/completions", json=self.body(3))
         return "" if answer.is_success else f"{answer.status_code} {answer.headers.get('x-quartermaster-reason')}"
 
     def _stream(self) -> None:
@@ -135,7 +135,7 @@ class Load:
                 self._count("stream", lambda: self._streamed(http))
 
     def _streamed(self, http: httpx.Client) -> str:
-        with http.stream("POST", "/v1/chat/completions", json=self._body(300, stream=True)) as answer:
+        with http.stream("POST", "/v1/chat/completions", json=self.body(300, stream=True)) as answer:
             text = answer.read().decode()
         return "" if text.rstrip().endswith("data: [DONE]") else f"cut: {text[-200:]}"
 

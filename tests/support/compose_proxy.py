@@ -102,9 +102,12 @@ class Webs:
         """What a container engine's name server says: whoever runs, ready or not."""
         return [address for name, address in self.addresses.items() if self.parts.running[name].poll() is None]
 
-    def stop(self, name: str, patience_s: float = 45.0) -> float:
-        """As a container is stopped: SIGTERM, and killed after its grace period. How long it took."""
+    def stop(self, name: str, patience_s: float | None = None) -> float:
+        """As a container is stopped: SIGTERM, and killed after its grace period, compose's unless one is given. How
+        long it took."""
         process = self.parts.running[name]
+        if patience_s is None:
+            patience_s = float(self.parts.service("web")["stop_grace_period"].removesuffix("s"))
         began = time.monotonic()
         process.terminate()
         process.wait(patience_s)

@@ -25,6 +25,15 @@ def test_every_named_volume_is_declared_and_used() -> None:
     assert used == set(COMPOSE["volumes"])
 
 
+def test_a_web_container_is_not_killed_before_its_drain_is_over() -> None:
+    lines = (DEPLOY / "quartermaster.env.example").read_text(encoding="utf-8").splitlines()
+    [drain_s] = [line.split("=")[1] for line in lines if line.startswith("QUARTERMASTER_DRAIN_S=")]
+    assert (
+        int(drain_s) == yaml.safe_load((DEPLOY / "helm/quartermaster/values.yaml").read_text())["settings"]["DRAIN_S"]
+    )
+    assert COMPOSE["services"]["web"]["stop_grace_period"] == f"{int(drain_s) + 10}s"
+
+
 def _networks(service: str) -> set[str]:
     return set(COMPOSE["services"][service]["networks"])
 

@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from controlplane.env import Env
 from controlplane.kubernetes import chart, leases, resources
 from scheduling.core.types import ServiceClass
 from tests.support.chart import EVERYTHING, SECRET, one, render
@@ -48,7 +49,18 @@ def test_what_it_makes_fits_the_schemas_of_kubernetes(version: str, values: dict
         ({}, "secrets.existingSecret is empty"),
         (SECRET | {"webb": {}}, "webb"),
         (SECRET | {"web": {"replicas": 0}}, "/web/replicas"),
-        (SECRET | {"web": {"terminationGracePeriodSeconds": 30}}, "terminationGracePeriodSeconds"),
+        (SECRET | {"web": {"terminationGracePeriodSeconds": "5m"}}, "/web/terminationGracePeriodSeconds"),
+        (SECRET | {"web": {"terminationGracePeriodSeconds": 304}}, "Make it at least 305 (settings.DRAIN_S and 5 s"),
+        (
+            SECRET | {"web": {"terminationGracePeriodSeconds": 64}, "settings": {"DRAIN_S": "59.5"}},
+            "Make it at least 65 (settings.DRAIN_S and 5 s",
+        ),
+        (SECRET | {"settings": {"DRAIN_S": "5m"}}, "/settings/DRAIN_S"),
+        (SECRET | {"settings": {"DRAIN_S": -1}}, "/settings/DRAIN_S"),
+        (
+            SECRET | {"extraEnv": [{"name": "QUARTERMASTER_DRAIN_S", "value": "600"}]},
+            "set settings.DRAIN_S instead of QUARTERMASTER_DRAIN_S",
+        ),
         (SECRET | {"settings": {"LOG_LEVL": "DEBUG"}}, "LOG_LEVL"),
         (SECRET | {"settings": {"SECRET_KEY": "in the open"}}, "SECRET_KEY"),
         (SECRET | {"image": {"digest": "latest"}}, "digest"),
@@ -104,11 +116,32 @@ def test_every_pod_is_closed_down_as_far_as_it_can_be() -> None:
 def test_a_web_pod_that_stops_is_out_of_the_service_before_it_ends() -> None:
     web = one(render(SECRET), "Deployment", "-web")
     pod = web["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] >= 40
+    assert env_of(pod["containers"][0])["QUARTERMASTER_DRAIN_S"] == "300"
+    assert pod["terminationGracePeriodSeconds"] == 310
     probe = pod["containers"][0]["readinessProbe"]
     assert probe["httpGet"]["path"] == "/readyz"
     assert probe["periodSeconds"] * probe["failureThreshold"] < 5  # LEAVE_S: so long it serves, and says that it goes
     assert web["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "grace_s"),
+    [
+        ({"settings": {"LOG_LEVEL": "INFO"}}, 310),  # what is named is kept beside the default
+        ({"settings": {"DRAIN_S": 600}}, 610),
+        ({"settings": {"DRAIN_S": "59.5"}}, 70),
+        ({"settings": {"DRAIN_S": 0}}, 10),
+        ({"settings": {"DRAIN_S": ""}}, 40),  # the product's own default: 30 s
+        ({"settings": {"DRAIN_S": None}}, 40),  # as of a release whose values did not have it (--reuse-values)
+        ({"web": {"terminationGracePeriodSeconds": 305}}, 305),
+        ({"web": {"terminationGracePeriodSeconds": 45}, "settings": {"DRAIN_S": 40}}, 45),
+    ],
+)
+def test_a_web_pod_is_not_killed_before_its_drain_is_over(values: dict[str, Any], grace_s: int) -> None:
+    web = one(render(SECRET | values), "Deployment", "-web")["spec"]["template"]["spec"]
+    assert web["terminationGracePeriodSeconds"] == grace_s
+    drain_s = env_of(web["containers"][0]).get("QUARTERMASTER_DRAIN_S")
+    assert grace_s >= float(drain_s or Env.drain_s) + 5
 
 
 def test_processes_are_started_as_compose_starts_them() -> None:

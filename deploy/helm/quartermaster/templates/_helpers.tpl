@@ -97,6 +97,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* How long a web pod may take to stop. Killed before its drain is over, it would cut off what still runs: after DRAIN_S a
+web process has up to 5 s for last words (controlplane/web/serve.py). */}}
+{{- define "quartermaster.grace" -}}
+{{- range .Values.extraEnv }}
+{{- if eq .name "QUARTERMASTER_DRAIN_S" }}{{ fail "extraEnv: set settings.DRAIN_S instead of QUARTERMASTER_DRAIN_S: the grace period of web pods depends on it." }}{{ end }}
+{{- end }}
+{{- $drain := (has (toString .Values.settings.DRAIN_S) (list "" "<nil>") | ternary 30 .Values.settings.DRAIN_S) | float64 | ceil | int }}{{/* 30: the product's own */}}
+{{- $grace := .Values.web.terminationGracePeriodSeconds | default (add $drain 10) | int }}
+{{- if lt $grace (add $drain 5 | int) }}
+{{- fail (printf "web.terminationGracePeriodSeconds is %d: pods would be killed while requests run. Make it at least %d (settings.DRAIN_S and 5 s for the end), or leave it empty." $grace (add $drain 5)) }}
+{{- end }}
+{{- $grace }}
+{{- end }}
+
 {{- define "quartermaster.mounts" -}}
 - {name: tmp, mountPath: /tmp}
 - {name: state, mountPath: /var/lib/quartermaster}
