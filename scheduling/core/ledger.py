@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from scheduling.core.frozen import quickly_made
+
 MAX_TOKENS = 100_000_000  # of one request, in or out: ten times the longest context there is
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
     """Times are epoch seconds, sizes are tokens. Empty strings and None mean "did not come to that"."""

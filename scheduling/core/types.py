@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduling.core.frozen import quickly_made
 from scheduling.core.money import BudgetSpec, RateSpec
 
 MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
@@ -307,6 +308,7 @@ class Catalog:
     rates: dict[str, tuple[RateSpec, ...]] = field(default_factory=dict)  # by pool; empty where there is no budget
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """What is believed about a request before it runs."""
@@ -323,6 +325,7 @@ class Estimate:
     output_probabilities: tuple[float, ...] = ()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
     """What ordering and routing may know of a waiting request: its true output length is not among it."""

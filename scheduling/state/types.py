@@ -15,6 +15,7 @@ from typing import Final
 
 from scheduling.core.admission import NO_BACKEND_RETRY_MS as NO_BACKEND_RETRY_MS
 from scheduling.core.admission import SERVICE_MS as SERVICE_MS
+from scheduling.core.frozen import quickly_made
 from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.outcomes import unmet as is_unmet
@@ -90,6 +91,7 @@ class StateUnavailable(Exception):
     """
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
     """What the ledger needs of a request beyond what ordering may know, kept in case its gateway dies."""
@@ -104,6 +106,7 @@ class RequestFacts:
     project: str = ""  # as in the ledger
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
     """The record kept for a lease or a waiting entry. Lengths, times and names only, no prompt.
@@ -135,6 +138,7 @@ class AdmissionStatus(StrEnum):
     STALE = "stale"  # only from ``requeue``: that attempt no longer holds a lease
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Answer of ``admit`` and ``requeue``."""

@@ -13,7 +13,10 @@ from itertools import accumulate
 from operator import lt
 from typing import Any, Protocol
 
+from scheduling.core.frozen import quickly_made
 
+
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
     """What is known of a request before it runs. Never its text."""
@@ -28,6 +31,7 @@ class PromptFacts:
     features: bytes = b""  # ``features.py``; empty: what the prompt asks for is not looked at
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Output lengths [tokens] with their probabilities, in increasing order, and who says so."""
