@@ -176,7 +176,7 @@ BROKEN = {
     ),
     "predictions that nobody makes": ("look", "ahead, falls = ahead_of(ready[i], ahead, now)", ""),
     "predictions without bound": ("look", "math.max(0, used - p.sure)", "0"),
-    "predictions that arrivals do not follow": ("admit", "ahead_of(name, v[j + 3], now_ms())", "v[j + 3]"),
+    "predictions that arrivals do not follow": ("admit", "ahead_of(name, held, now_ms())", "held"),
     "predictions that decisions do not follow": (
         "grant",
         "local ahead = ahead_of(backend, used, now)\n    if owner",

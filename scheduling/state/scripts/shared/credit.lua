@@ -20,8 +20,7 @@ local paces = {}
 local function pace_of(backend)
   local p = paces[backend]
   if p then return p end
-  local pace, step, k = backend .. ' pace', backend .. ' step', known_credits
-  local v = k and {k[pace], k[step], k[' turnaround']} or call('HMGET', CREDITS, pace, step, ' turnaround')
+  local v = call('HMGET', CREDITS, backend .. ' pace', backend .. ' step', ' turnaround')
   local left, at, sure, ms, tokens, last = string.match(v[1] or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
   p = {
     left = tonumber(left) or 0, at = tonumber(at) or 0, sure = tonumber(sure) or 0, ms = tonumber(ms) or 0,

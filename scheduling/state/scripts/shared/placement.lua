@@ -49,7 +49,8 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
     if fits then
-      local ahead = credit > 0 and ahead_of(name, v[j + 3], now_ms()) or 0
+      local held = v[j + 3]
+      local ahead = prefill_fits(credit, held, pre) and 0 or ahead_of(name, held, now_ms())  -- never more counts
       credits[i] = credit
       if prefill_fits(credit, ahead, pre) then
         fit[#fit + 1] = i
