@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from scheduling.core.chunking import DecodeSlack, next_token_due_s, prefill_budget
+from scheduling.core.chunking import DecodeSlack, next_token_due_s, prefill_budget, tokens_to_catch_up
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.engine_step import last_first, place_among_running, progressed
 from scheduling.core.relegation import smoothed_rate
@@ -95,7 +95,7 @@ class ContinuousEngine(Intake):
             self.decodes,
             self.kv_dec,
             sequence.prefilled,
-            lambda from_s: slack.slack_s(self.step_no, now_s, from_s),
+            lambda step_s, alone_s: slack.time_left_s(self.step_no, now_s, step_s, alone_s),
             margin=self.config.margin,
             most=self.config.max_chunk,
             least=self.config.min_chunk,
@@ -225,7 +225,8 @@ class ContinuousEngine(Intake):
             slo = sequence.sim.slo
             pace = slo.tbt_s if slo.tbt_s is not None else self.config.ttlt_pace_s
             due = next_token_due_s(self._due(sequence), pace, sequence.generated)
-            self._slack.join(sequence.order, due, pace, self.step_no)
+            tokens = tokens_to_catch_up(sequence.queued, to_s(sequence.first_fs), sequence.generated)
+            self._slack.join(sequence.order, due, pace, self.step_no, tokens)
 
     def _leave_decodes(self, sequence: Sequence) -> None:
         self.decodes -= 1

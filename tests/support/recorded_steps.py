@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scheduling.core.chunking import DecodeSlack, next_token_due_s
+from scheduling.core.chunking import DecodeSlack
 from scheduling.core.registry import make_ordering
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import BackendView, QueuedRequest, ServiceClass, Slo
@@ -122,8 +122,8 @@ class Replayed:
         engine._view.backends["engine"] = BackendView("engine", row["seats"], 0, prefill_per_s=row["measured"])
         engine.decodes, engine.kv_dec = row["decodes"], row["kv_dec"]
         engine._slack = DecodeSlack()
-        for at, (base, pace, made) in enumerate(row["dues"]):
-            engine._slack.join(at, next_token_due_s(base, pace, made), pace, engine.step_no)
+        for at, (due, pace, tokens) in enumerate(row["dues"]):
+            engine._slack.join(at, due, pace, engine.step_no, tokens)
 
 
 def victim_of(row: Row, policy: str, params: dict[str, Any]) -> str:

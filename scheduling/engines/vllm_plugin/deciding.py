@@ -19,7 +19,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from scheduling.core.calibration import LoggedStep
-from scheduling.core.chunking import prefill_budget
+from scheduling.core.chunking import prefill_budget, time_left_s, tokens_to_catch_up
 from scheduling.core.deadline import prefill_due_s
 from scheduling.core.engine_digest import ARGUMENT, decode, plain
 from scheduling.core.engine_step import Begun, hand_out, last_first, place_among_running, progressed
@@ -244,7 +244,7 @@ class Deciding(_Base):
         decodes, kv_dec = 0, 0
         begun: list[EngineRequest] = []
         decoding: list[EngineRequest] = []
-        due_at: list[float] = []
+        due_at: list[tuple[float, float, int]] = []  # next token, pace, tokens to catch up within
         for request in self.running:
             if request.is_prefill_chunk:
                 begun.append(request)
@@ -254,15 +254,15 @@ class Deciding(_Base):
             kv_dec += request.num_computed_tokens
             state: RequestState = request.quartermaster
             pace_s = state.pace_s
-            if pace_s != inf:  # chunking.next_token_due_s, without a call for each of hundreds
-                due_at.append(state.due_s + pace_s * (request.num_output_tokens + request.num_output_placeholders))
-        slack = min(due_at, default=inf) - free_s
-        dues = None
-        if self.qm_recording is not None:
-            dues = [
-                (r.quartermaster.due_s, r.quartermaster.pace_s, r.num_output_tokens + r.num_output_placeholders)
-                for r in decoding if r.quartermaster.pace_s != inf
-            ]  # fmt: skip
+            if pace_s != inf:
+                if state.in_time_by < 0 and request.num_output_tokens:
+                    state.in_time_by = tokens_to_catch_up(state.queued, self.qm_ended_s, 0)
+                made, by = request.num_output_tokens + request.num_output_placeholders, state.in_time_by
+                if by < 0:  # its first token is on its way
+                    by = tokens_to_catch_up(state.queued, free_s, 0)
+                # chunking.next_token_due_s, without a call for each of hundreds
+                due_at.append((state.due_s + pace_s * made, pace_s, max(1, by - made) if by else 0))
+        slack = min(due_at)[0] - free_s if due_at else inf
         order = self.qm_order
         waiting = len(self.waiting)
         full = self.max_num_scheduled_tokens
@@ -271,18 +271,25 @@ class Deciding(_Base):
         most = max(0, min(self.qm_most, full - taken))
         shortened, late = False, 0
 
-        def slack_from(seconds: float) -> float:
+        def time_left(step_s: float, alone_s: float) -> float:
             nonlocal late
-            left = [due for due in due_at if due >= seconds + free_s]
-            late = len(due_at) - len(left)
-            return min(left, default=inf) - free_s
+            least_s, late, in_time_s = inf, 0, step_s + free_s
+            for due_s, pace_s, tokens in due_at:
+                if due_s < in_time_s:
+                    left_s = time_left_s(due_s - free_s, pace_s, tokens, step_s, alone_s)
+                    late += left_s == inf
+                else:
+                    left_s = due_s - free_s
+                if left_s < least_s:
+                    least_s = left_s
+            return least_s
 
         def room_at(context: int) -> int:
             nonlocal shortened
             if planner is None or not settings.chunks or not self.scheduler_config.enable_chunked_prefill or not most:
                 return most
             tokens = prefill_budget(
-                planner, decodes, kv_dec, context, slack_from,
+                planner, decodes, kv_dec, context, time_left,
                 margin=settings.margin, most=most, least=min(self.qm_least, most),
             )  # fmt: skip
             shortened = tokens < most
@@ -304,7 +311,8 @@ class Deciding(_Base):
             self._qm_rank(decodes, len(begun), room if begun or waiting else 0)
         return Plan(
             now_s, room, max(1, budget), decodes, kv_dec, slack, shortened, waiting,
-            [(request, request.num_computed_tokens) for request in begun], wants, late, dues=dues,
+            [(request, request.num_computed_tokens) for request in begun], wants, late,
+            dues=None if self.qm_recording is None else due_at,
         )  # fmt: skip
 
     def _qm_free_s(self, now_s: float) -> float:

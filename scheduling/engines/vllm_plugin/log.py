@@ -31,7 +31,7 @@ class Step(NamedTuple):
     predicted_s: float | None  # None: step times were not known yet
     waiting: int
     kv_used: float  # 0..1
-    late: int  # answers whose next token was late whatever the step took: they did not limit it
+    late: int  # answers that were behind and could not catch up: they did not limit it
 
 
 class Admitted(NamedTuple):

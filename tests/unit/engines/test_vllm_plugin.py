@@ -29,7 +29,7 @@ from scheduling.engines.vllm_plugin.export import serve
 from scheduling.engines.vllm_plugin.fit import main as fit
 from scheduling.engines.vllm_plugin.settings import Settings, settings_of
 from scheduling.engines.vllm_plugin.versions import METHODS, supported, unlike
-from tests.support.slack import due_in
+from tests.support.slack import answers, due_in
 from tests.support.vllm_stand_in import Clock, Plugged, Request, StandIn
 
 STEP = StepTime(t0=0.005, a=1e-4, b=1e-4, c=0.0, e=0.0, knee=0.0, a2=0.0)
@@ -82,21 +82,34 @@ def test_the_prompt_tokens_of_a_step_are_what_the_core_says_for_the_least_slack(
     assert engine.qm_log.counters.shortened > 0
 
 
-def test_answers_that_are_late_in_any_case_do_not_shorten_steps_until_they_have_caught_up() -> None:
+def test_answers_that_cannot_be_in_time_any_more_do_not_shorten_steps_until_they_have_caught_up() -> None:
     clock = Clock()
     engine = plugged(clock)
-    chat = ask(engine, clock, "chat", 40, 60, CHAT)
+    chat = ask(engine, clock, "chat", 40, 120, CHAT)
     engine.step(clock, 0.01)
-    clock.at += 2.0  # its second token was due in half a second
+    clock.at += 4.5  # its second token was due in half a second, its last one in 6.5
     ask(engine, clock, "long", 10_000, 4, LATER)
     assert [engine.step(clock, 0.2)["long"] for _ in range(4)] == [2047] * 4
     assert [step.late for step in engine.qm_log.steps()[1:]] == [1] * 4
-    while chat.num_output_tokens < 54:  # nothing else to do: it writes faster than it has to
+    while chat.num_output_tokens < 108:  # nothing else to do: it writes faster than it has to
         engine.step(clock, 0.005)
     ask(engine, clock, "next", 10_000, 4, LATER)
-    slack = 1000.5 + 0.05 * 54 - clock.at
+    slack = 1000.5 + 0.05 * 108 - clock.at
     assert 0.03 < slack < 0.2
-    assert engine.step(clock, 0.01)["next"] == prefill_budget(STEP, 1, 93, 0, due_in(slack), most=2047) < 2047
+    assert engine.step(clock, 0.01)["next"] == prefill_budget(STEP, 1, 147, 0, due_in(slack), most=2047) < 2047
+    assert engine.qm_log.steps()[-1].late == 0
+
+
+def test_an_answer_that_is_behind_and_can_catch_up_shortens_steps_until_it_has() -> None:
+    clock = Clock()
+    engine = plugged(clock)
+    ask(engine, clock, "chat", 40, 60, CHAT)
+    engine.step(clock, 0.01)
+    clock.at = 1001.0  # the second token was due 0.45 s ago, the last one is due in 2.45
+    ask(engine, clock, "long", 60_000, 4, LATER)
+    behind = answers((1000.55 - clock.at, 0.05, 59))
+    given = engine.step(clock, 0.04)
+    assert given["long"] == prefill_budget(STEP, 1, 40, 0, behind, most=2047) < 500
     assert engine.qm_log.steps()[-1].late == 0
 
 

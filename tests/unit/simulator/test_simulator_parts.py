@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.chunking import DecodeSlack, prefill_budget
+from scheduling.core.chunking import DecodeSlack, prefill_budget, time_left_s, tokens_to_catch_up
 from scheduling.core.percentiles import interpolated
 from scheduling.core.relegation import Relegation, judge, may_interrupt, smoothed_rate, will_miss
 from scheduling.core.step_time import StepTime
@@ -31,7 +31,7 @@ from scheduling.simulator.workload import (
     square_wave,
     uniform_gaps,
 )
-from tests.support.slack import due_in
+from tests.support.slack import answers, due_in
 
 A100 = StepTime(14.936e-3, 81.3e-6, 95.17e-6, 0.1111e-6, 2801e-12, 512, 8.86e-6)
 
@@ -155,7 +155,7 @@ def test_a_chunk_grows_with_the_slack_between_its_bounds():
     assert prefill_budget(A100, 10, 25_000, 0, due_in()) == 2500
 
 
-def test_what_is_late_whatever_the_step_takes_does_not_limit_it():
+def test_what_has_lost_its_promise_does_not_limit_the_step():
     soonest = A100.step(128, 10, 25_000, 128 * 64)
     assert prefill_budget(A100, 10, 25_000, 0, due_in(-1.0, 0.0, soonest - 1e-6)) == 2500
     limited = prefill_budget(A100, 10, 25_000, 0, due_in(0.08))
@@ -183,35 +183,93 @@ def test_fewer_tokens_than_most_always_save_one_from_being_late(
         assert budget == 2500
 
 
+def test_what_is_behind_limits_steps_while_it_can_catch_up_and_not_afterwards():
+    """Its next token is late; with 60 more at 50 ms each it can still end in time, with 5 it cannot."""
+    full, least = 2500, 128
+    assert prefill_budget(A100, 10, 25_000, 0, answers((-1.0, 0.05, 60))) == least
+    assert prefill_budget(A100, 10, 25_000, 0, answers((-1.0, 0.05, 5))) == full
+    assert prefill_budget(A100, 10, 25_000, 0, answers((-1.0, 0.05, 0))) == full, "its first token came late"
+    assert prefill_budget(A100, 10, 25_000, 0, answers((-1.0, 0.02, 1000))) == full, "no step is as short as its pace"
+    easy = prefill_budget(A100, 10, 25_000, 0, answers((-1.0, 0.05, 1000)))
+    assert least < easy < full, "it need not catch up at once"
+
+
+def test_many_answers_make_steps_too_long_for_their_pace_and_small_chunks_let_them_end():
+    """256 answers decode; even beside the least chunk a step takes longer than 50 ms, until some have ended."""
+    assert A100.step(128, 256, 256 * 400, 128 * 64) > 0.05
+    assert prefill_budget(A100, 256, 256 * 400, 0, answers(*[(0.01, 0.05, 300)] * 256)) == 128
+
+
+@given(
+    slack=st.floats(-5.0, 1.0), pace=st.sampled_from((0.01, 0.05, 0.4)), tokens=st.integers(1, 500),
+    step=st.floats(0.01, 0.3), alone=st.floats(0.005, 0.3),
+)  # fmt: skip
+def test_an_answer_that_is_behind_ends_in_time_with_steps_of_what_it_leaves(
+    slack: float, pace: float, tokens: int, step: float, alone: float
+):
+    left = time_left_s(slack, pace, tokens, step, alone)
+    last_s = slack + pace * (tokens - 1)
+    if slack >= step:
+        assert left == slack
+    elif left == inf:
+        assert tokens * alone > last_s - 1e-9, "what could be in time counts"
+    else:
+        assert left >= alone
+        assert tokens * left == pytest.approx(last_s, abs=1e-9)
+    assert time_left_s(slack, pace, 0, step, alone) == (slack if slack >= step else inf)
+
+
+@pytest.mark.parametrize(
+    ("slo", "first_s", "tokens"),
+    [
+        (Slo(ttft_s=1.0, tbt_s=0.05), 1.0, 1020),
+        (Slo(ttft_s=1.0, tbt_s=0.05), 1.01, 0),
+        (Slo(ttlt_s=60.0), 59.0, 96),
+    ],
+    ids=["up to its bound", "its first token came late", "a whole answer's deadline counts with its expected length"],
+)
+def test_within_how_many_tokens_an_answer_has_to_catch_up(slo: Slo, first_s: float, tokens: int):
+    request = make_request(1, 0.0, 10, 200, Tier("a", slo), Belief(100.0, 1024)).queued
+    assert tokens_to_catch_up(request, first_s, 4) == tokens
+    assert tokens_to_catch_up(request, first_s, 5000) == min(1, tokens)
+
+
 @given(
     st.lists(
-        st.tuples(st.integers(0, 5), st.booleans(), st.floats(0, 10), st.sampled_from((0.05, 0.4, inf))), max_size=30
+        st.tuples(
+            st.integers(0, 5), st.booleans(), st.floats(0, 10), st.sampled_from((0.05, 0.4, inf)), st.integers(0, 60)
+        ),
+        max_size=30,
     ),
-    st.integers(0, 50), st.floats(-2, 2),
+    st.integers(0, 50), st.floats(0.01, 2), st.floats(0.01, 0.3),
 )  # fmt: skip
-def test_slack_from_a_bound_is_the_least_of_those_that_are_not_below_it(
-    moves: list[tuple[int, bool, float, float]], step: int, bound: float
+def test_time_left_is_the_least_that_any_sequence_leaves(
+    moves: list[tuple[int, bool, float, float, int]], step: int, step_s: float, alone_s: float
 ):
-    slack, there = DecodeSlack(), dict[int, tuple[float, float]]()
-    for sequence, joins, due, pace in moves:
+    slack, there = DecodeSlack(), dict[int, tuple[float, float, int]]()
+    for sequence, joins, due, pace, tokens in moves:
         if joins:
-            slack.join(sequence, due, pace, 0)
-            there[sequence] = (due, pace)
+            slack.join(sequence, due, pace, 0, tokens)
+            there[sequence] = (due, pace, tokens)
         else:
             slack.leave(sequence)
             there.pop(sequence, None)
-    left = [due + pace * step - 5.0 for due, pace in there.values() if pace != inf]
-    assert slack.slack_s(step, 5.0) == pytest.approx(min(left, default=inf))
-    if all(abs(each - bound) > 1e-9 for each in left):
-        expected = min((each for each in left if each >= bound), default=inf)
-        assert slack.slack_s(step, 5.0, bound) == pytest.approx(expected)
+    now = [
+        (due + pace * step - 5.0, pace, max(1, tokens - step) if tokens else 0)
+        for due, pace, tokens in there.values() if pace != inf
+    ]  # fmt: skip
+    assert slack.slack_s(step, 5.0) == pytest.approx(min((left for left, _, _ in now), default=inf))
+    near = [left - step_s for left, _, _ in now] + [pace + (left - pace) / n - alone_s for left, pace, n in now if n]
+    if all(abs(each) > 1e-9 for each in near):
+        expected = answers(*now)(step_s, alone_s)
+        assert slack.time_left_s(step, 5.0, step_s, alone_s) == pytest.approx(expected)
 
 
 def test_slack_is_that_of_the_sequence_whose_next_token_is_due_first():
     slack = DecodeSlack()
     assert slack.slack_s(0, 0.0) == inf
-    slack.join(1, next_due_s=10.0, pace_s=0.05, step=0)
-    slack.join(2, next_due_s=3.0, pace_s=0.4, step=0)
+    slack.join(1, next_due_s=10.0, pace_s=0.05, step=0, tokens=50)
+    slack.join(2, next_due_s=3.0, pace_s=0.4, step=0, tokens=50)
     assert slack.slack_s(0, 2.0) == pytest.approx(1.0)
     # After 20 steps the second is due at 3 + 20 * 0.4 = 11, the first at 10 + 20 * 0.05 = 11; then paces part.
     assert slack.slack_s(21, 2.0) == pytest.approx(9.05)
@@ -221,15 +279,15 @@ def test_slack_is_that_of_the_sequence_whose_next_token_is_due_first():
 
 def test_slack_counts_the_steps_since_a_sequence_joined_not_all_steps():
     slack = DecodeSlack()
-    slack.join(1, next_due_s=10.0, pace_s=0.05, step=100)
+    slack.join(1, next_due_s=10.0, pace_s=0.05, step=100, tokens=50)
     assert slack.slack_s(100, 9.0) == pytest.approx(1.0)
     assert slack.slack_s(104, 9.0) == pytest.approx(1.2)
 
 
 def test_a_sequence_that_joins_again_is_counted_once_with_its_new_deadline():
     slack = DecodeSlack()
-    slack.join(1, next_due_s=10.0, pace_s=0.05, step=0)
-    slack.join(1, next_due_s=20.0, pace_s=0.05, step=0)
+    slack.join(1, next_due_s=10.0, pace_s=0.05, step=0, tokens=50)
+    slack.join(1, next_due_s=20.0, pace_s=0.05, step=0, tokens=50)
     assert slack.slack_s(0, 0.0) == pytest.approx(20.0)
 
 
