@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,6 +116,11 @@ def run(home: Path, server: Server, setup: Setup, path: Path, minutes: float, no
     kept = RunFile(path, setup)
     left = [part for part in setup.parts() if key_of(part[0].name, *part[1:]) not in kept.parts]
     each = setup.seconds + DRAIN_S + PART_S
+    if left and starts + each > 60.0 * minutes:
+        raise ExperimentError(
+            f"a part takes up to {starts + each:.0f} s with the start of its engine, and a call has {60 * minutes:.0f}"
+            f" s: set --call-minutes to {math.ceil((starts + each) / 6) / 10:g} or more"
+        )
 
     def fits(seconds: float) -> bool:
         return time.monotonic() - began + seconds <= 60.0 * minutes

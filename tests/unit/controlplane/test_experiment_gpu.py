@@ -151,6 +151,18 @@ def test_a_call_ends_in_time_and_the_next_goes_on_where_it_ended(tmp_path: Path,
     assert gpu.run(tmp_path, SERVER, SETUP, path, 3.0, lambda _: None) == 0
 
 
+def test_a_call_that_is_too_short_for_any_part_says_so_and_how_long_it_has_to_be(
+    tmp_path: Path, starts: list[str]
+) -> None:
+    """It would end at once each time, and ask to be called again."""
+    path = tmp_path / "run.json"
+    with pytest.raises(ExperimentError, match=r"a call has 36 s: set --call-minutes to \d\.\d or more") as said:
+        gpu.run(tmp_path, SERVER, SETUP, path, 0.6, lambda _: None)
+    assert starts == []
+    enough = float(str(said.value).split("--call-minutes to ")[1].split()[0])
+    assert gpu.run(tmp_path, SERVER, SETUP, path, enough, lambda _: None) < 12
+
+
 def test_the_pools_of_the_modes_differ_in_their_engine_and_their_credit_only() -> None:
     pools = [gpu.catalog("p", SETUP, mode)[0]["spec"] for mode in gpu.MODES if mode.kind]
     assert [(pool.pop("engine"), pool.pop("prefillCredit")) for pool in pools] == [
