@@ -49,7 +49,8 @@ class Application(Celery):
 
     def connection_for_write(self, url: str | None = None, **options: Any) -> Connection:
         options["transport_options"] = {**SENDING, **(options.get("transport_options") or {})}
-        return super().connection_for_write(url, **options)
+        connection: Connection = super().connection_for_write(url, **options)
+        return connection
 
 
 PROVE_S = 15.0  # a new process of tasks has asked the database by then

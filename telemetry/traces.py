@@ -129,7 +129,7 @@ class Traces:
     def close(self) -> None:
         """Sends what waits, if a collector is there."""
         self._tally.closing = True
-        self._sender.shutdown()
+        self._sender.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry's is not annotated
 
 
 def make_traces(engine_of: EngineOf, environ: Mapping[str, str] = os.environ) -> Traces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -39,7 +39,7 @@ def belongings(instance: models.Model) -> Iterator[models.Model]:
 
 def refuse_fixed(stored: models.Model, instance: models.Model) -> None:
     for name in getattr(instance, "fixed", ()):
-        attname = cast("models.Field", instance._meta.get_field(name)).attname
+        attname = cast("models.Field[Any, Any]", instance._meta.get_field(name)).attname
         if getattr(stored, attname) != getattr(instance, attname):
             raise ValidationError({name: "This cannot change after creation. Create a new object and delete this one."})
 

@@ -70,7 +70,7 @@ def required(user: User) -> bool:
 
 
 def enabled(user: User) -> bool:
-    return Authenticator.objects.filter(user=user, type__in=FACTORS).exists()
+    return bool(Authenticator.objects.filter(user=user, type__in=FACTORS).exists())
 
 
 def password_is_enough(user: User) -> bool:
@@ -140,7 +140,7 @@ def enable(*, actor: Actor, user: User, secret: str, code: str, now_s: float | N
             type=Authenticator.Type.TOTP,
             data={"secret": get_adapter().encrypt(secret), LAST: step},
         )
-        codes = RecoveryCodes.activate(user).generate_codes()
+        codes: list[str] = RecoveryCodes.activate(user).generate_codes()
         record(actor=actor, action="enable second factor", instance=user)
     return codes
 
@@ -174,7 +174,7 @@ def new_codes(*, actor: Actor, user: User) -> list[str]:
         if not enabled(user):
             raise ValidationError("There is no second factor to have recovery codes for. Set one up first.")
         Authenticator.objects.filter(user=user, type=Authenticator.Type.RECOVERY_CODES).delete()
-        codes = RecoveryCodes.activate(user).generate_codes()
+        codes: list[str] = RecoveryCodes.activate(user).generate_codes()
         record(actor=actor, action="renew recovery codes", instance=user)
     return codes
 

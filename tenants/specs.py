@@ -112,7 +112,7 @@ _KEY = "apikey"
 _TAKES_KEYS_ALONG = "delete"  # of an entitlement, a project, a tenant: their keys have no entries of their own
 
 
-def _entries() -> QuerySet:
+def _entries() -> QuerySet[AuditEntry]:
     return AuditEntry.objects.filter(kind__in=services.CATALOGUED)
 
 
@@ -184,7 +184,7 @@ _KeyRow = tuple[
 def _key_rows(now: datetime) -> QuerySet[ApiKey, _KeyRow]:
     """Of all active keys, in no order. The subset as it is stored: most are empty, and need no parser."""
     rows = ApiKey.active_at(now).order_by().annotate(subset=Cast("entitlements", TextField()))
-    return rows.values_list(
+    read: QuerySet[ApiKey, _KeyRow] = rows.values_list(
         "public_id",
         "digest",
         "entitlement__slug",
@@ -196,6 +196,7 @@ def _key_rows(now: datetime) -> QuerySet[ApiKey, _KeyRow]:
         *OF_KEY,
         *OF_USER,
     )
+    return read
 
 
 def _keys(

@@ -222,7 +222,8 @@ def node(*arguments: str, quiet: bool = True, folder: str = FRONTEND, given: byt
         if quiet:
             sys.stdout.write(ended.stdout.decode(errors="replace"))
         stop(f"npm {' '.join(arguments)} failed in {folder} (see above).")
-    return ended.stdout
+    written: bytes = ended.stdout
+    return written
 
 
 def console_sources() -> list[str]:
@@ -247,7 +248,8 @@ def content(paths: Iterable[str]) -> str:
 def recorded() -> dict[str, Any]:
     try:
         with open(RECORD) as file:
-            return json.load(file)
+            done: dict[str, Any] = json.load(file)
+            return done
     except (OSError, ValueError):
         return {}
 

@@ -364,7 +364,8 @@ class _Run:
         self._keep(f"batch {earlier[0]} of {self._kept.lines} lines")
 
     async def _batch(self) -> dict[str, Any]:
-        return (await self._asked("GET", f"/v1/batches/{self._kept.batch_id}")).json()
+        batch: dict[str, Any] = (await self._asked("GET", f"/v1/batches/{self._kept.batch_id}")).json()
+        return batch
 
     async def _done(self) -> int:
         """How many lines have their result."""

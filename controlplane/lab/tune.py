@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -129,7 +129,7 @@ def grid_of(policy: str, lines: Sequence[Line]) -> Grid:
     return grid
 
 
-_COLUMNS = (
+_COLUMNS: tuple[Callable[[Line], float], ...] = (
     lambda line: line.default_reward,
     lambda line: line.so_far[-1],
     lambda line: line.random_best,

@@ -28,7 +28,7 @@ OFFERED = "qm.second_factor"  # of a session: the secret that was offered, seale
 NO_STORE = {"Cache-Control": "no-store"}
 
 
-class PasskeySerializer(serializers.Serializer):
+class PasskeySerializer(serializers.Serializer[passkeys.Passkey]):
     """A device that can sign in one's place."""
 
     id = serializers.IntegerField(read_only=True)
@@ -37,7 +37,7 @@ class PasskeySerializer(serializers.Serializer):
     used_at = serializers.DateTimeField(read_only=True, allow_null=True)
 
 
-class SecondFactorSerializer(serializers.Serializer):
+class SecondFactorSerializer(serializers.Serializer[second_factors.State]):
     """What one's own account has."""
 
     enabled = serializers.BooleanField(
@@ -86,7 +86,7 @@ class CodeSerializer(Strict):
     code = serializers.CharField(max_length=second_factors.LONGEST_CODE, help_text="A code that the app shows.")
 
 
-class SecondFactorOfferSerializer(serializers.Serializer):
+class SecondFactorOfferSerializer(serializers.Serializer[second_factors.Offer]):
     """A secret for an authenticator app."""
 
     secret = serializers.CharField(read_only=True, help_text="To type in where no code can be scanned.")
@@ -94,14 +94,14 @@ class SecondFactorOfferSerializer(serializers.Serializer):
     svg = serializers.CharField(read_only=True, help_text="A QR code.")
 
 
-class RecoveryCodesSerializer(serializers.Serializer):
+class RecoveryCodesSerializer(serializers.Serializer[dict[str, Any]]):
     recovery_codes = serializers.ListField(
         child=serializers.CharField(), read_only=True,
         help_text="Each opens the account once, in place of a code of the app. Shown only in this answer.",
     )  # fmt: skip
 
 
-class PasskeyOptionsSerializer(serializers.Serializer):
+class PasskeyOptionsSerializer(serializers.Serializer[dict[str, Any]]):
     options = serializers.DictField(
         child=serializers.JSONField(), read_only=True,
         help_text="As `PublicKeyCredential.parseCreationOptionsFromJSON` and `parseRequestOptionsFromJSON` read them.",

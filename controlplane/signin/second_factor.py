@@ -186,14 +186,12 @@ class Enforced(Middleware):
     def now(self, request: HttpRequest) -> HttpResponse:
         if settings.QUARTERMASTER_SECOND_FACTOR != "optional":
             _end_if_not_enough(request)
-        answer: HttpResponse = self.get_response(request)
-        return answer
+        return self.passed(request)
 
     async def later(self, request: HttpRequest) -> HttpResponse:
         if settings.QUARTERMASTER_SECOND_FACTOR != "optional":
             await sync_to_async(_end_if_not_enough)(request)
-        answer: HttpResponse = await self.get_response(request)
-        return answer
+        return await self.passed_later(request)
 
 
 def _end_if_not_enough(request: HttpRequest) -> None:

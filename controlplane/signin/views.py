@@ -53,11 +53,11 @@ def back_office_login(request: HttpRequest) -> HttpResponse:
     return redirect_to_login(following if len(following) <= LONGEST else "/admin/")
 
 
-class JoinForm(BaseUserCreationForm):
+class JoinForm(BaseUserCreationForm):  # type: ignore[type-arg]  # generic for checkers only
     """User name and password of a new account, by the rules for all passwords."""
 
 
-class Join(FormView):
+class Join(FormView):  # type: ignore[type-arg]  # likewise
     """The page behind an invitation: it makes one account, once."""
 
     form_class = JoinForm

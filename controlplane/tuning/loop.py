@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
@@ -241,7 +242,13 @@ def _cut(version: PolicyVersion) -> PolicyVersion:
 
 
 def _advise(
-    pool: Pool, base: PolicyVersion, params: dict, values: dict, why: str, now: datetime, settings: LoopSettings
+    pool: Pool,
+    base: PolicyVersion,
+    params: dict[str, Any],
+    values: dict[str, Any],
+    why: str,
+    now: datetime,
+    settings: LoopSettings,
 ) -> str:
     if Trial.objects.filter(
         pool=pool, base=base, number=0, state=TrialState.PROPOSED, reason__startswith="rep"

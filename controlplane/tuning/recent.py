@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from random import Random
-from typing import TextIO
+from typing import Any, TextIO
 
 from django.db import transaction
 from django.utils import timezone
@@ -87,7 +87,7 @@ def tiers_of(names: set[str]) -> tuple[LabTier, ...]:
     return tuple(tiers.get(name) or LabTier(name) for name in sorted(names))
 
 
-def _recorded(row: tuple, start: datetime) -> Recorded:
+def _recorded(row: tuple[Any, ...], start: datetime) -> Recorded:
     (at, given, out, tenant, tier, entitlement, category, expected, bound, _, granted, first, done, *ended, guess) = row
     return Recorded(
         _after(start, at) or 0.0, given or guess, out, tenant, tier, entitlement, category, expected, bound,
@@ -141,7 +141,7 @@ def _sample(pool: str) -> int:
     return len(rows)
 
 
-def _chosen(pool: str, mark: SampleMark, rows: list[tuple]) -> Iterator[tuple[int, Sampled]]:
+def _chosen(pool: str, mark: SampleMark, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, Sampled]]:
     """Where in the sample which request goes; a later one may take the same place."""
     for _, granted, *columns in rows:
         if granted is None:

@@ -23,6 +23,16 @@ class Middleware:
     def __call__(self, request: HttpRequest) -> Any:
         return self.later(request) if iscoroutinefunction(self) else self.now(request)
 
+    def passed(self, request: HttpRequest) -> HttpResponse:
+        """What the rest of a synchronous chain answers."""
+        answer: HttpResponse = self.get_response(request)
+        return answer
+
+    async def passed_later(self, request: HttpRequest) -> HttpResponse:
+        """What the rest of an asynchronous chain answers."""
+        answer: HttpResponse = await self.get_response(request)
+        return answer
+
     def now(self, request: HttpRequest) -> HttpResponse:
         """The answer, in a synchronous chain."""
         raise NotImplementedError
@@ -36,12 +46,10 @@ class Refusing(Middleware):
     """Middleware that answers some requests itself and lets the others pass: :meth:`refusal` says which."""
 
     def now(self, request: HttpRequest) -> HttpResponse:
-        answer: HttpResponse = self.refusal(request) or self.get_response(request)
-        return answer
+        return self.refusal(request) or self.passed(request)
 
     async def later(self, request: HttpRequest) -> HttpResponse:
-        answer: HttpResponse = self.refusal(request) or await self.get_response(request)
-        return answer
+        return self.refusal(request) or await self.passed_later(request)
 
     def refusal(self, request: HttpRequest) -> HttpResponse | None:
         """The answer to a request that may not pass. Must not block: it runs in the event loop."""

@@ -43,10 +43,10 @@ class ContentSecurityPolicy(Middleware):
     """Adds the policy to every answer that has none."""
 
     def now(self, request: HttpRequest) -> HttpResponse:
-        return self._mark(request, self.get_response(request))
+        return self._mark(request, self.passed(request))
 
     async def later(self, request: HttpRequest) -> HttpResponse:
-        return self._mark(request, await self.get_response(request))
+        return self._mark(request, await self.passed_later(request))
 
     def _mark(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         relaxed = request.path.startswith(RELAXED_PATHS)
@@ -61,7 +61,7 @@ class LoginThrottle(Middleware):
 
     def now(self, request: HttpRequest) -> HttpResponse:
         if not _has_password(request):
-            return self.get_response(request)
+            return self.passed(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
         if not places.enter(address):
             return _busy(request)
@@ -69,13 +69,13 @@ class LoginThrottle(Middleware):
             attempt = self._begin(request, address)
             if isinstance(attempt, HttpResponse):
                 return attempt
-            return self._end(request, attempt, self.get_response(request))
+            return self._end(request, attempt, self.passed(request))
         finally:
             places.leave(address)
 
     async def later(self, request: HttpRequest) -> HttpResponse:
         if not _has_password(request):
-            return await self.get_response(request)
+            return await self.passed_later(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
         if not places.enter(address):
             return _busy(request)
@@ -83,7 +83,7 @@ class LoginThrottle(Middleware):
             attempt = await sync_to_async(self._begin)(request, address)
             if isinstance(attempt, HttpResponse):
                 return attempt
-            return await sync_to_async(self._end)(request, attempt, await self.get_response(request))
+            return await sync_to_async(self._end)(request, attempt, await self.passed_later(request))
         finally:
             places.leave(address)
 

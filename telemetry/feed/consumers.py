@@ -189,7 +189,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         user = await get_user({"session": session})
         if not user.is_authenticated or not user.is_active:
             return None
-        return await database_sync_to_async(_viewer)(user, session)
+        viewer: Viewer | None = await database_sync_to_async(_viewer)(user, session)
+        return viewer
 
     async def _push(self, message: str | dict[str, Any]) -> None:
         text = message if isinstance(message, str) else await self.encode_json(message)

@@ -47,7 +47,7 @@ def usage(rows: QuerySet[LedgerEntry], group_by: Sequence[str]) -> QuerySet[Ledg
         KeyError: a group that is not in :data:`GROUPS`.
     """
     groups = {f"by_{name}": _GROUPS[name] for name in group_by}
-    return (
+    grouped: QuerySet[LedgerEntry, dict[str, Any]] = (
         rows.order_by()
         .annotate(**groups)
         .values(*groups)
@@ -64,6 +64,7 @@ def usage(rows: QuerySet[LedgerEntry], group_by: Sequence[str]) -> QuerySet[Ledg
         )
         .order_by(*groups)
     )
+    return grouped
 
 
 def usage_rows(rows: QuerySet[LedgerEntry], group_by: Sequence[str]) -> Iterator[dict[str, Any]]:

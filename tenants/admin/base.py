@@ -66,7 +66,7 @@ class CatalogAdmin(RoleRights, ModelAdmin):
     list_filter_submit = False
     warn_unsaved_form = True
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         ordering = self.get_ordering(request)
         rows = scope_of(request).visible(self.model)
         return rows.order_by(*ordering) if ordering else rows
@@ -89,20 +89,24 @@ class CatalogAdmin(RoleRights, ModelAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         if request.method != "POST":
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            return self._changeform(request, object_id, form_url, extra_context)
         try:
             # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
             with services.change(actor=actor_of(request)):
-                return super().changeform_view(request, object_id, form_url, extra_context)
+                return self._changeform(request, object_id, form_url, extra_context)
         except ValidationError as error:  # a rule that the form did not know
             for message in error.messages:
                 messages.error(request, message)
             return HttpResponseRedirect(request.get_full_path())
 
-    def save_model(self, request: HttpRequest, obj: Model, form: ModelForm, change: bool) -> None:
+    def _changeform(self, *given: Any) -> HttpResponse:
+        page: HttpResponse = super().changeform_view(*given)
+        return page
+
+    def save_model(self, request: HttpRequest, obj: Model, form: ModelForm[Any], change: bool) -> None:
         services.save(actor=actor_of(request), instance=obj)
 
-    def save_formset(self, request: HttpRequest, form: ModelForm, formset: Any, change: bool) -> None:
+    def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: Any, change: bool) -> None:
         changed = formset.save(commit=False)
         for row in formset.deleted_objects:
             services.delete(actor=actor_of(request), instance=row)
@@ -112,7 +116,7 @@ class CatalogAdmin(RoleRights, ModelAdmin):
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         services.delete(actor=actor_of(request), instance=obj)
 
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         actor = actor_of(request)
         try:
             with services.change(actor=actor):
@@ -125,7 +129,8 @@ class CatalogAdmin(RoleRights, ModelAdmin):
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         try:
-            return super().delete_view(request, object_id, extra_context)
+            page: HttpResponse = super().delete_view(request, object_id, extra_context)
+            return page
         except ValidationError as error:
             messages.error(request, f"Nothing was deleted: {' '.join(error.messages)}")
             return HttpResponseRedirect(request.get_full_path())

@@ -27,7 +27,7 @@ from tenants.models.limits import ALL_OF_KEY
 STATUS_COLOURS = {"active": "success", "expired": "info", "revoked": "danger"}
 
 
-class CredentialForm(forms.ModelForm):
+class CredentialForm(forms.ModelForm):  # type: ignore[type-arg]  # generic for checkers only
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]
         if expires_at is not None and expires_at != self.instance.expires_at and expires_at <= timezone.now():
@@ -53,7 +53,7 @@ class CredentialAdmin(CatalogAdmin):
 
     @display(description="Status", label=STATUS_COLOURS)
     def show_status(self, row: Any) -> str:
-        return row.status_at(timezone.now())
+        return str(row.status_at(timezone.now()))
 
     @display(description="Id", ordering="public_id")
     def show_id(self, row: Any) -> str:
@@ -62,7 +62,7 @@ class CredentialAdmin(CatalogAdmin):
     def issue(self, request: HttpRequest, obj: Any) -> services.Issued:
         raise NotImplementedError
 
-    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: bool) -> None:
         issued = self.issue(request, obj)
         obj.pk, obj.public_id = issued.row.pk, issued.row.public_id
         request.issued_once = [issued]  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ class ApiKeyAdmin(CredentialAdmin):
             return ()
         return ("show_id", "show_status", "created_at", "created_by", "entitlement", "project", "revoked_at")
 
-    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: bool) -> None:
         if change:
             services.save(actor=actor_of(request), instance=obj)
         else:
@@ -125,13 +125,13 @@ class ApiKeyAdmin(CredentialAdmin):
         return services.issue_key(actor=actor_of(request), **given)
 
     @action(description="Revoke now", permissions=["end"])
-    def revoke(self, request: HttpRequest, queryset: QuerySet) -> None:
+    def revoke(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         for key in queryset:
             services.revoke_key(actor=actor_of(request), key=key)
         messages.success(request, f"Revoked: {', '.join(str(key) for key in queryset)}.")
 
     @action(description="Rotate: new key now, the old one works on for a day", permissions=["end"])
-    def rotate(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
+    def rotate(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         actor = actor_of(request)
         try:
             with services.change(actor=actor):
@@ -169,7 +169,7 @@ class AccessTokenAdmin(CredentialAdmin):
         )
 
     @action(description="Revoke now", permissions=["end"])
-    def revoke(self, request: HttpRequest, queryset: QuerySet) -> None:
+    def revoke(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         for token in queryset:
             services.revoke_token(actor=actor_of(request), token=token)
         messages.success(request, f"Revoked: {', '.join(str(token) for token in queryset)}.")

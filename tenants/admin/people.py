@@ -73,7 +73,7 @@ for _model in (EmailAddress, SocialAccount, SocialApp, SocialToken, UserSession,
 
 
 @admin.register(User)
-class UserAdmin(CatalogAdmin, DjangoUserAdmin):  # type: ignore[misc]  # both say how fields look; ours is meant
+class UserAdmin(CatalogAdmin, DjangoUserAdmin):  # type: ignore[misc,type-arg]  # of both looks ours is meant
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -92,7 +92,7 @@ class UserAdmin(CatalogAdmin, DjangoUserAdmin):  # type: ignore[misc]  # both sa
         (None, {"classes": ("wide",), "fields": ("username", "usable_password", "password1", "password2")}),
     )
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return User._default_manager.order_by(*self.ordering)
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:

@@ -62,7 +62,7 @@ class AccessTokenAuthentication(BaseAuthentication):
         return 'Bearer realm="quartermaster"'
 
 
-class AccessTokenScheme(OpenApiAuthenticationExtension):
+class AccessTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """Tells the OpenAPI page about it."""
 
     target_class = AccessTokenAuthentication
@@ -91,7 +91,7 @@ class PasswordAuthentication(BasicAuthentication):
         return 'Bearer realm="quartermaster"'
 
 
-class PasswordScheme(OpenApiAuthenticationExtension):
+class PasswordScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """Tells the OpenAPI page about it."""
 
     target_class = PasswordAuthentication

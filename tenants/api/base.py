@@ -68,7 +68,8 @@ class Allowed(BasePermission):
     message = "Your role does not allow this. An admin can do it, or give you a role that may."
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        return view.right().given_to(scope_of(request))
+        right: Right = view.right()
+        return right.given_to(scope_of(request))
 
 
 class Conflict(APIException):
@@ -110,7 +111,7 @@ class ScopedView(APIView):
         return lambda error, context: handler(as_answer(error), context)
 
 
-class CatalogViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin, viewsets.GenericViewSet):
+class CatalogViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin, viewsets.GenericViewSet[Any]):
     """Reading one model, within the scope of whoever asks."""
 
     model: ClassVar[type[Model]]
@@ -122,7 +123,7 @@ class CatalogViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixi
     lookup_field = "slug"
     lookup_value_regex = "[a-z0-9-]{1,63}"
 
-    def get_queryset(self) -> QuerySet:
+    def get_queryset(self) -> QuerySet[Any]:
         if getattr(self, "swagger_fake_view", False):  # the schema is drawn without a user
             return self.model._default_manager.none()
         rows = self.scope.visible(self.model)
@@ -163,7 +164,7 @@ class ChangeableViewSet(CatalogViewSet):
         def change() -> Model:
             # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
             with services.change(actor=self.actor):
-                instance = self.get_object()
+                instance: Model = self.get_object()
                 self.check_owner_of(instance)
                 serializer = self.get_serializer(instance, data=data, partial=True)
                 serializer.is_valid(raise_exception=True)

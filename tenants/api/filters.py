@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, TypeVar
 
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from rest_framework.exceptions import ValidationError
 from rest_framework.filters import BaseFilterBackend
 from rest_framework.request import Request
@@ -39,10 +39,14 @@ class Filter:
         return raw
 
 
+M = TypeVar("M", bound=Model)
+R = TypeVar("R")
+
+
 class ListedFilters(BaseFilterBackend):
     """Applies the view's ``filters``."""
 
-    def filter_queryset(self, request: Request, queryset: QuerySet, view: Any) -> QuerySet:
+    def filter_queryset(self, request: Request, queryset: QuerySet[M, R], view: Any) -> QuerySet[M, R]:
         for name, rule in getattr(view, "filters", {}).items():
             raw = request.query_params.get(name)
             if raw is not None:

@@ -121,7 +121,7 @@ class Moment(serializers.DateTimeField):
         return aware
 
 
-class Timed(serializers.ModelSerializer):
+class Timed(serializers.ModelSerializer[Any]):
     """A model's row, whose times are :class:`Moment`."""
 
     serializer_field_mapping: ClassVar = {

@@ -28,7 +28,7 @@ KINDS = ("local", "provider", "service")
 SESSION_ID = "[0-9]{1,18}"
 
 
-class RoleOfPersonSerializer(serializers.ModelSerializer):
+class RoleOfPersonSerializer(serializers.ModelSerializer[Membership]):
     tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None, allow_null=True)
 
     class Meta:
@@ -43,7 +43,7 @@ class TextOfOther(serializers.CharField):
         return super().get_attribute(instance) or ""
 
 
-class PersonSerializer(serializers.ModelSerializer):
+class PersonSerializer(serializers.ModelSerializer[User]):
     """An account, with what it may do and how it gets in."""
 
     kind = serializers.SerializerMethodField(
@@ -121,14 +121,14 @@ class PersonViewSet(CatalogViewSet):
         "tenant": Filter("memberships__tenant__slug", "Only those of this tenant."),
     }
 
-    def get_queryset(self) -> QuerySet:
+    def get_queryset(self) -> QuerySet[Any]:
         roles = Membership.objects.select_related("tenant")
         now = timezone.now()
         works = Q(access_tokens__revoked_at__isnull=True) & (
             Q(access_tokens__expires_at__isnull=True) | Q(access_tokens__expires_at__gt=now)
         )
         apps = Authenticator.objects.filter(user=OuterRef("pk"), type__in=second_factors.FACTORS)
-        return (
+        rows: QuerySet[Any] = (
             super()
             .get_queryset()
             .select_related("identity", "service_account")
@@ -140,6 +140,7 @@ class PersonViewSet(CatalogViewSet):
             )
             .order_by("username")
         )
+        return rows
 
     @extend_schema(
         summary="Make a service account", request=ServiceAccountSerializer, responses={201: PersonSerializer}
@@ -263,7 +264,7 @@ class InvitationViewSet(CatalogViewSet):
         return self.answer(people.revoke_invitation(actor=self.actor, invitation=self.get_object()))
 
 
-class SessionSerializer(serializers.ModelSerializer):
+class SessionSerializer(serializers.ModelSerializer[UserSession]):
     user = serializers.CharField(source="user.username", read_only=True)
     address = serializers.CharField(source="ip", read_only=True, help_text="Where it was begun.")
     agent = serializers.CharField(source="user_agent", read_only=True, help_text="What the browser calls itself.")
@@ -292,7 +293,7 @@ class SessionViewSet(CatalogViewSet):
     filters: ClassVar = {"user": Filter("user__username", "Only this user's.")}
     rights: ClassVar = {"revoke": Right.OWN}
 
-    def get_queryset(self) -> QuerySet:
+    def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().order_by("-created_at", "-pk")
 
     @extend_schema(summary="End a session", operation_id="sessions_revoke", request=None, responses={204: None})

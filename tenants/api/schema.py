@@ -8,7 +8,7 @@ from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from rest_framework import serializers
 
 
-class JsonByDefault(OpenApiSerializerFieldExtension):
+class JsonByDefault(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
     """A model's JSON holds what its default says: names, or parameters by name."""
 
     target_class = serializers.JSONField

@@ -42,7 +42,7 @@ UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that
 UNKNOWN_LETTERS = 100  # of an unknown name that are compared
 
 
-class Strict(serializers.Serializer):
+class Strict(serializers.Serializer[Any]):
     """Refuses fields it does not know: a misspelt one would otherwise change nothing, silently."""
 
     def to_internal_value(self, data: Any) -> Any:
@@ -66,7 +66,7 @@ class CatalogSerializer(Strict, Timed):
     """A row of the catalog."""
 
 
-class Named(serializers.SlugRelatedField):
+class Named(serializers.SlugRelatedField[Model]):
     """A relation by name, among what the user can see."""
 
     def __init__(self, model: type[Model] | None = None, **kwargs: Any) -> None:
@@ -78,7 +78,7 @@ class Named(serializers.SlugRelatedField):
             unknown = f"There is no {model._meta.verbose_name} {{value!r}}. Use the name of one that exists."
             self.error_messages = self.error_messages | {"does_not_exist": unknown}
 
-    def get_queryset(self) -> QuerySet | None:
+    def get_queryset(self) -> QuerySet[Model] | None:
         request = self.context.get("request")
         if request is None or self.model is None:
             return super().get_queryset()
@@ -92,15 +92,15 @@ class TenantSerializer(CatalogSerializer):
         read_only_fields = ["paused_since", "paused_reason"]
 
 
-class PauseSerializer(serializers.Serializer):
+class PauseSerializer(serializers.Serializer[dict[str, Any]]):
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, help_text="For the audit log.")
 
 
-class RevokeUserSerializer(serializers.Serializer):
+class RevokeUserSerializer(serializers.Serializer[dict[str, Any]]):
     user = serializers.CharField(max_length=64, help_text="As it stands in the keys.")
 
 
-class RevokedSerializer(serializers.Serializer):
+class RevokedSerializer(serializers.Serializer[dict[str, Any]]):
     """The keys that ended."""
 
     revoked = serializers.ListField(child=serializers.CharField(), help_text="Their ids.")
@@ -203,13 +203,13 @@ class PolicySerializer(Strict):
     routing_params = serializers.DictField(required=False, help_text="Its parameters. Left out: as they are.")
 
 
-class PolicyParameterSerializer(serializers.Serializer):
+class PolicyParameterSerializer(serializers.Serializer[dict[str, Any]]):
     name = serializers.CharField()
     type = serializers.CharField()
     default = serializers.JSONField()
 
 
-class PolicyInfoSerializer(serializers.Serializer):
+class PolicyInfoSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     kind = serializers.ChoiceField(choices=["ordering", "modifier", "routing"])
     question = serializers.CharField(help_text="What it decides, in one line.")
@@ -429,7 +429,7 @@ class GroupRuleSerializer(CatalogSerializer):
         validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
 
 
-class AuditSerializer(serializers.ModelSerializer):
+class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
     object = serializers.CharField(source="object_id", read_only=True)
     tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None, allow_null=True)
 
@@ -441,7 +441,7 @@ class AuditSerializer(serializers.ModelSerializer):
         ]  # fmt: skip
 
 
-class OwnerSerializer(serializers.ModelSerializer):
+class OwnerSerializer(serializers.ModelSerializer[Owner]):
     resource = serializers.SerializerMethodField(help_text="The resource in the cluster: kind, namespace and name.")
     fields_set = serializers.ListField(
         source="attributes",
@@ -458,12 +458,12 @@ class OwnerSerializer(serializers.ModelSerializer):
         return str(resource_of(row))
 
 
-class MeTenantSerializer(serializers.Serializer):
+class MeTenantSerializer(serializers.Serializer[dict[str, Any]]):
     slug = serializers.CharField()
     description = serializers.CharField()
 
 
-class MeSerializer(serializers.Serializer):
+class MeSerializer(serializers.Serializer[dict[str, Any]]):
     """Who is signed in, and what that allows."""
 
     username = serializers.CharField()

@@ -38,12 +38,12 @@ class EngineCheckSerializer(rows.Strict):
     )
 
 
-class EngineModelSerializer(serializers.Serializer):
+class EngineModelSerializer(serializers.Serializer[dict[str, Any]]):
     id = serializers.CharField()
     max_model_len = serializers.IntegerField(allow_null=True, help_text="Prompt and answer together [tokens].")
 
 
-class EngineFoundSerializer(serializers.Serializer):
+class EngineFoundSerializer(serializers.Serializer[dict[str, Any]]):
     """What was found there."""
 
     reachable = serializers.BooleanField(help_text="It answered with the models that it serves.")

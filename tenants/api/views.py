@@ -130,7 +130,7 @@ class PoolViewSet(WritableViewSet):
     }
     rights: ClassVar = {"policy": Right.OPERATE}
 
-    def get_queryset(self) -> QuerySet:
+    def get_queryset(self) -> QuerySet[Pool]:
         return super().get_queryset().prefetch_related("backends", "entitlements__tier")
 
     @extend_schema(
@@ -367,7 +367,7 @@ class AuditViewSet(CatalogViewSet):
 
 
 @extend_schema_view(list=extend_schema(summary="List rows that Kubernetes keeps"))
-class OwnerViewSet(ScopedView, mixins.ListModelMixin, viewsets.GenericViewSet):
+class OwnerViewSet(ScopedView, mixins.ListModelMixin, viewsets.GenericViewSet[Owner]):
     """Which rows are kept by custom resources in Kubernetes, and which of their fields these set."""
 
     serializer_class = serializers.OwnerSerializer
@@ -378,7 +378,7 @@ class OwnerViewSet(ScopedView, mixins.ListModelMixin, viewsets.GenericViewSet):
         "name": Filter("name", "Only this row."),
     }
 
-    def get_queryset(self) -> QuerySet:
+    def get_queryset(self) -> QuerySet[Owner]:
         return self.scope.visible(Owner)
 
 

@@ -50,7 +50,7 @@ class Node:
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # nor is its stub annotated
             raise yaml.MarkedYAMLError(
                 problem="aliases (*name) are not supported: write the value out", problem_mark=event.start_mark
             )

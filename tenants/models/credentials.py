@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -41,7 +41,7 @@ class Credential(models.Model):
         return "active"
 
     @classmethod
-    def active_at(cls, now: datetime) -> QuerySet:
+    def active_at(cls, now: datetime) -> QuerySet[Self]:
         """Those that open the door at a time."""
         return cls._default_manager.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now), revoked_at__isnull=True)
 

@@ -77,7 +77,7 @@ class Quota(models.Model):
         return f"{self.tenant.slug}/{self.period}"
 
 
-def _money(label: str, text: str, **changes: Any) -> models.DecimalField:
+def _money(label: str, text: str, **changes: Any) -> models.DecimalField[Decimal, Decimal]:
     kept = {"default": Decimal(0)} | changes
     return models.DecimalField(label, max_digits=14, decimal_places=6, validators=_NOT_NEGATIVE, help_text=text, **kept)
 
@@ -247,7 +247,7 @@ class Budget(models.Model):
         if self.pk is None and self.scope in ("project", "key") and not self._named().exists():
             raise ValidationError({"name": f"The tenant has no {self.scope} {self.name!r}."})
 
-    def _named(self) -> models.QuerySet:
+    def _named(self) -> models.QuerySet[Project] | models.QuerySet[ApiKey]:
         if self.scope == BudgetScope.PROJECT:
             return Project.objects.filter(tenant_id=self.tenant_id, slug=self.name)
         of_tenant = Q(entitlement__tenant_id=self.tenant_id) | Q(project__tenant_id=self.tenant_id)
