@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def uses_database(item: pytest.Item) -> bool:
     return bool(item.get_closest_marker("django_db") or FIXTURES & set(getattr(item, "fixturenames", ())))
 
 
+@cache
 def in_a_folder_without(path: Path) -> bool:
     """Whether no test of ``path`` uses the database: the run on PostgreSQL does not even collect it."""
     return any(path.is_relative_to(TESTS / folder) for folder in FOLDERS_WITHOUT)
