@@ -24,7 +24,7 @@ from schemathesis.core import NotSet
 from schemathesis.core.transport import Response
 
 from tenants.api.views import TenantViewSet
-from tests.unit.tenants.test_api_inputs import Tried, places, tried, world
+from tests.support.api_inputs import Tried, places, tried, world
 
 __all__ = ["places", "tried", "world"]  # fixtures
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(1800)]

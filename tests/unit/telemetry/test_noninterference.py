@@ -35,10 +35,10 @@ from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Pool, Project
 from tests.support import worlds
+from tests.support.api_inputs import OPERATIONS, filled
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import ENTITLEMENTS, MemoryStore, globex_record, record, sample
 from tests.unit.telemetry.test_queue_api import entry
-from tests.unit.tenants.test_api_inputs import OPERATIONS, _filled
 
 pytestmark = pytest.mark.django_db
 
@@ -132,7 +132,7 @@ def _read(world: worlds.World) -> dict[str, Any]:
         "tiers": "standard", "tokens": world.tokens["carol"].row.public_id, "trials": "1",
     }  # fmt: skip
     found: dict[str, Any] = {}
-    paths = [next(_filled(path, places)) for verb, path, _, _ in OPERATIONS if verb == "get"]
+    paths = [next(filled(path, places)) for verb, path, _, _ in OPERATIONS if verb == "get"]
     for path in [*paths, "/api/v1/requests/req_g", "/api/v1/requests/req_h", "/api/v1/requests/req_a0"]:
         if path.startswith(LEARNED):
             continue
