@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 NOT_ADMITTED = (429, 503)  # busy, not broken: the request waits again
-
-
+INPUT_REFUSED = (400, 413, 422)  # the request itself is wrong
 NOT_SERVED = (404, 405, 501)  # of a path that not every engine has: this one lacks it
 
 

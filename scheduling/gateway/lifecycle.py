@@ -422,9 +422,7 @@ class Lifecycle:
     def _may_move(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
         """Whether there is another attempt. Where the replica is at fault (it admitted nothing, or others do what it
         does not) it costs no budget: one sick replica must not fail requests that others would serve."""
-        if trouble.lacks:
-            return submitted.attempt < MAX_REFUSED
-        if trouble.refused:
+        if trouble.lacks or trouble.refused:
             return submitted.attempt < MAX_REFUSED
         if submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(submitted.access.pool.id, submitted.at):
             return True

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from scheduling.core.engine_status import NOT_SERVED
+from scheduling.core.engine_status import INPUT_REFUSED, NOT_SERVED
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.answers import input_error
@@ -29,7 +29,6 @@ from scheduling.gateway.upstream import Upstream
 AT_ONCE = 4  # of one key in this process
 OF_TENANT = 16  # of all keys of a tenant: keys are its own to make
 MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
-INPUT_REFUSED = (400, 413, 422)
 
 _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

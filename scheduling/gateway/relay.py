@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable
 
-from scheduling.core.engine_status import NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
+from scheduling.core.engine_status import INPUT_REFUSED, NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
 from scheduling.core.limits import read_limits
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import engine_traceparent
@@ -36,7 +36,6 @@ from scheduling.gateway.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
-INPUT_REFUSED = (400, 413, 422)  # statuses by which an engine says that the request itself is wrong
 BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
 
 
