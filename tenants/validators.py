@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -218,3 +220,40 @@ def validate_shares(value: object) -> None:
         raise ValidationError(f"Give at most {MAX_ALERTS} shares, each once.")
     if not all(type(share) is int and 1 <= share <= 1000 for share in shares):
         raise ValidationError("Give a list of whole numbers from 1 to 1000 [%], such as [50, 80].")
+
+
+def json_pattern(validator: RegexValidator, *, blank: bool = False) -> str:
+    """What a validator of texts allows, as a pattern of JSON Schema: Python's ends of a text are those of ECMA 262."""
+    pattern = re.compile(validator.regex).pattern.replace(r"\A", "^").replace(r"\Z", "$")
+    return f"^$|{pattern}" if blank else pattern
+
+
+_MODEL: dict[str, Any] = {"type": "string", "pattern": json_pattern(model_name_validator)}
+_BY_NAME: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+# What each rule above allows, as JSON Schema in the part that Kubernetes knows: its API server cannot ask Python. It
+# refuses nothing that the rule takes; what it cannot say, such as the number of a port, the rule alone refuses
+# (tests/unit/kubernetes/test_schema_rules.py compares them).
+SCHEMAS: dict[Callable[[Any], None], dict[str, Any]] = {
+    validate_base_url: {"pattern": r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+$"},
+    validate_http_url: {"pattern": r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+(/[^?#\s]*)?$"},
+    validate_aliases: {"type": "array", "items": _MODEL, "x-kubernetes-list-type": "set"},
+    validate_names: {
+        "type": "array", "maxItems": MAX_ALIASES, "x-kubernetes-list-type": "set",
+        "items": {"type": "string", "minLength": 1, "maxLength": 63},
+    },
+    validate_model_aliases: {"type": "object", "maxProperties": MAX_ALIASES, "additionalProperties": _MODEL},
+    validate_fallbacks: {
+        "type": "object",
+        "maxProperties": MAX_ALIASES,
+        "additionalProperties": {
+            "type": "object",
+            "required": ["to", "when"],
+            "properties": {
+                "to": _MODEL,
+                "when": {"type": "array", "minItems": 1, "items": {"type": "string", "enum": list(FALLBACK_CASES)}},
+            },
+        },
+    },
+    validate_modifiers: {"type": "object", "additionalProperties": _BY_NAME},
+}  # fmt: skip

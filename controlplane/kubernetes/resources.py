@@ -7,21 +7,25 @@ text of its column. ``TokenPool`` and ``TokenEntitlement`` have the shape of the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import yaml
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 
 from controlplane.kubernetes import replicas
 from tenants import manifest
 from tenants.manifest.kinds import BACKEND, BY_NAME, Field, Kind
+from tenants.validators import SCHEMAS, json_pattern, slug_validator
 
 GROUP = "quartermaster.dev"
 VERSION = "v1alpha1"
 SECRET = "secret"  # noqa: S105  the field of an ApiKey's spec
 API_VERSION = f"{GROUP}/{VERSION}"
+NAME: dict[str, Any] = {"maxLength": 63, "pattern": json_pattern(slug_validator)}  # of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +134,21 @@ def definition(resource: Resource) -> dict[str, Any]:
                         "openAPIV3Schema": {
                             "type": "object",
                             "required": ["spec"],
-                            "properties": {"spec": _spec(resource.fields), "status": _status(resource.kind)},
+                            "properties": _metadata(resource.kind)
+                            | {"spec": _spec(resource.fields), "status": _status(resource.kind)},
                         }
                     },
                 }
             ],
         },
     }
+
+
+def _metadata(kind: str) -> dict[str, Any]:
+    """A resource is called like its row; keys have ids of their own."""
+    if kind == "ApiKey":
+        return {}
+    return {"metadata": {"type": "object", "properties": {"name": {"type": "string"} | NAME}}}
 
 
 def _spec(kind: Kind) -> dict[str, Any]:
@@ -154,8 +166,7 @@ def _spec(kind: Kind) -> dict[str, Any]:
         inner = _spec(BACKEND)
         inner["properties"].pop("pool")
         inner["required"] = ["name", *(r for r in inner.get("required", []) if r != "pool")]
-        named = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"}
-        inner["properties"] = {"name": named} | inner["properties"]
+        inner["properties"] = {"name": {"type": "string"} | NAME} | inner["properties"]
         tree["properties"][replicas.SPEC] = replicas.SCHEMA
         tree["properties"]["backends"] = {
             "type": "array", "maxItems": 500, "items": inner,
@@ -172,11 +183,12 @@ def _spec(kind: Kind) -> dict[str, Any]:
 
 
 def _field(kind: Kind, field: Field, *, fixed: bool) -> dict[str, Any]:
+    """The column's type, and those of its rules that a schema can say."""
     column = kind.model._meta.get_field(field.attribute)
     assert isinstance(column, models.Field)
     types: dict[str, dict[str, Any]] = {
         "text": {"type": "string"},
-        "ref": {"type": "string", "maxLength": 63},
+        "ref": {"type": "string"} | NAME,
         "whole": {"type": "integer", "format": "int64"},
         "number": {"type": "number"},
         "money": {"type": "number"},
@@ -191,23 +203,31 @@ def _field(kind: Kind, field: Field, *, fixed: bool) -> dict[str, Any]:
         schema = {"description": str(column.help_text)} | schema
     if field.type == "text" and column.choices:
         schema["enum"] = [str(value) for value, _ in column.flatchoices if value is not None]
-    elif field.type == "text" and column.max_length:
-        schema["maxLength"] = column.max_length
-    if field.type in ("whole", "number", "money"):
-        for validator in column.validators:
-            if not isinstance(validator, MinValueValidator | MaxValueValidator):
-                continue
-            bound: float = validator.limit_value
-            if isinstance(validator, MinValueValidator):
-                schema["minimum"] = max(schema.get("minimum", bound), bound)
-            elif bound < 2**53:  # the type's own limit says nothing
-                schema["maximum"] = min(schema.get("maximum", bound), bound)
+    elif field.type == "text":
+        schema |= {"maxLength": column.max_length} if column.max_length else {}
+        schema |= {} if column.blank else {"minLength": 1}
+    for validator in column.validators:
+        schema |= _rule(validator, schema, blank=column.blank)
     if field.nullable:
         schema["nullable"] = True
     if fixed:
         message = "cannot change after creation: make a new object and delete this one"
         schema["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": message}]
     return schema
+
+
+def _rule(validator: Any, schema: dict[str, Any], *, blank: bool) -> dict[str, Any]:
+    """What one rule adds to a schema; nothing where it cannot be said in one."""
+    if isinstance(validator, RegexValidator):
+        return {"pattern": json_pattern(validator, blank=blank)}
+    if isinstance(validator, MinValueValidator):
+        return {"minimum": max(schema.get("minimum", validator.limit_value), validator.limit_value)}
+    if isinstance(validator, MaxValueValidator) and validator.limit_value < 2**53:  # beyond, it is the type's own
+        return {"maximum": min(schema.get("maximum", validator.limit_value), validator.limit_value)}
+    said = deepcopy(SCHEMAS.get(validator, {})) if isinstance(validator, FunctionType) else {}
+    if "additionalProperties" in said:
+        schema.pop("x-kubernetes-preserve-unknown-fields")
+    return said | {"pattern": f"^$|{said['pattern']}"} if blank and "pattern" in said else said
 
 
 def _status(kind: str) -> dict[str, Any]:
