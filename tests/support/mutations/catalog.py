@@ -295,8 +295,8 @@ MUTATIONS = (
         "no-second-replica",
         "what its replica failed before a byte is not tried elsewhere (promise 27)",
         "scheduling/gateway/lifecycle.py",
-        "        if trouble.refused:\n            return submitted.attempt < MAX_REFUSED",
-        "        return False\n        if trouble.refused:\n            return submitted.attempt < MAX_REFUSED",
+        "        if trouble.lacks or trouble.refused:\n",
+        "        return False\n        if trouble.lacks or trouble.refused:\n",
         ("tests/integration/test_gateway_failures.py::test_a_replica_that_is_gone_is_left_for_another_and_reported",),
     ),
     Mutation(
