@@ -4,15 +4,13 @@ PY := .venv/bin/python
 SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 JOBS ?= 4
-BESIDE ?= $(shell expr \( $(JOBS) + 1 \) / 2)
 SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
-ON_POSTGRESQL := $(PY) -m tests.support.on_postgresql --dist loadgroup --no-loadscope-reorder
 
 # Tests start hundreds of processes; where this is set, each compiles the tree anew (12 of 18 s of CPU in collecting).
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test extras up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser pictures test-vllm test-litellm test-clients test-kubernetes generated lint types lock sbom audit release-files pin-images secrets clean
+.PHONY: help setup setup-test extras up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser pictures test-vllm test-litellm test-clients test-kubernetes test-kubernetes-slow generated lint types lock sbom audit release-files pin-images secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,16 +34,12 @@ check: setup-test ## lint, types, unit and contract tests side by side: before e
 test-quick: setup-test ## unit and contract tests
 	$(SHARED) tests/unit tests/contract $(ARGS)
 
-# Most of a test's time is waiting, so the two runs go side by side; what PostgreSQL's says comes after the other's.
-test: setup-test ## unit, property, contract and integration tests on SQLite, beside them those of the database on PostgreSQL
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	$(ON_POSTGRESQL) -n $(BESIDE) $(ARGS) > "$$log" 2>&1 & beside=$$!; \
-	$(SHARED) $(ARGS); ended=$$?; \
-	wait $$beside || ended=$$?; \
-	cat "$$log"; exit $$ended
+test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
+	$(SHARED) $(ARGS)
+	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them
-	$(ON_POSTGRESQL) -n $(JOBS) $(ARGS)
+	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-slow: setup-test ## tests that take minutes
 	$(PYTEST) -m slow --timeout 1200 $(ARGS)
@@ -97,6 +91,9 @@ test-clients: setup-test ## Anthropic's SDK, LangChain and LiteLLM's SDK against
 test-kubernetes: setup-test ## on the API server that KUBE_APISERVER, KUBE_SCHEDULER and ETCD name
 	$(PYTEST) -m "kubernetes and not slow" --timeout 600 tests/kubernetes $(ARGS)
 
+test-kubernetes-slow: setup-test ## what takes minutes there: an API server away for a minute, 500 entitlements, to zero and back
+	$(PYTEST) -m "kubernetes and slow" --timeout 900 tests/kubernetes $(ARGS)
+
 generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md and fields.md
 	@$(SETUP) frontend-types
 	$(PY) -m scheduling.gateway.errors > docs/reference/errors.md
@@ -110,7 +107,7 @@ lint: setup-test ## ruff, import rules, Biome over the console
 	$(PYTEST) -q tests/unit/checkout/test_import_rules.py
 	@$(SETUP) frontend-lint
 
-types: setup-test ## mypy, strict
+types: setup-test ## mypy, strict on the core
 	$(PY) -m mypy
 
 UV_LOCK := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS .venv/bin/uv pip compile -q --universal --generate-hashes \
