@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,6 +27,19 @@ LONGEST = timedelta(days=31)
 KINDS = ("leader", "backend", "policy", "state", "trial", "alert", "resolved", "scaling", "change")
 _QUIET = frozenset({"alert"})  # kinds of audit entries that stand in the stream by themselves
 _SHOWN = 3  # changed fields named in a line
+_LONGEST_VALUE = 60
+# What people did, as a line says it; other actions are named as the audit log has them.
+_DID = {
+    "accept": "accepted", "add passkey": "added a passkey to", "calibrate": "calibrated", "canary": "put live",
+    "cancel": "cancelled", "cancel request": "cancelled", "change": "changed", "create": "created", "delete": "deleted",
+    "drain": "drained", "enable": "enabled", "end": "ended", "export": "exported", "invite": "invited",
+    "issue": "issued", "password": "changed the password of", "pause": "paused", "policy": "changed the policy of",
+    "propose": "proposed", "refuse": "refused", "resume": "resumed", "retire": "retired", "revoke": "revoked",
+    "rotate": "rotated", "state": "changed the state of", "trial": "decided",
+}  # fmt: skip
+_ALONE = {"log in": "logged in", "log out": "logged out"}  # of themselves: the object says no more
+_NAMES = {"apikey": "API key", "accesstoken": "access token", "slo": "SLO", "grouprule": "group rule"}
+_UNTOLD = frozenset({"policy_version", "state_reason", "reason"})  # the first is a count, the others may be empty
 
 Event = dict[str, Any]
 
@@ -146,9 +160,26 @@ def _trials(since: datetime, until: datetime, of_pool: Q, most: int) -> Iterator
 
 
 def _line_of(entry: AuditEntry) -> str:
-    """ "olga change backend engine-1: draining False -> True"."""
-    line = f"{entry.actor}: {entry.action} {entry.kind} {entry.object_id}"
+    """ "olga changed backend engine-1: draining off -> on"."""
+    if entry.action in _ALONE:
+        return f"{entry.actor} {_ALONE[entry.action]}"
+    did = _DID.get(entry.action, f"did '{entry.action}' to")
+    line = f"{entry.actor} {did} {_NAMES.get(entry.kind, entry.kind)} {entry.object_id}"
     after = entry.after if isinstance(entry.after, dict) else {}
     before = entry.before if isinstance(entry.before, dict) else {}
-    changed = [f"{name} {before[name]} -> {after[name]}" for name in after if name in before][:_SHOWN]
-    return (f"{line} ({', '.join(changed)})" if changed else line)[:400]
+    changed = [
+        f"{name.replace('_', ' ')} {_value(before[name])} -> {_value(after[name])}"
+        for name in after
+        if name in before and before[name] != after[name] and name not in _UNTOLD
+    ]
+    return (f"{line}: {', '.join(changed[:_SHOWN])}" if changed else line)[:400]
+
+
+def _value(value: Any) -> str:
+    """A field's value as people read it; what is long is in the audit log."""
+    if value is None or value in ("", {}, []):
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    said = json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return said if len(said) <= _LONGEST_VALUE else f"{said[: _LONGEST_VALUE - 1]}…"

@@ -64,4 +64,10 @@ def _spent(row: LedgerEntry, engine: Ahead | None, granted_before: int | None, p
 
 
 def _s(s: float) -> str:
-    return f"{s * 1000:.0f} ms" if s < 0.9995 else f"{s:.2f} s" if s < 9.995 else f"{s:.1f} s"
+    """As the console writes it: 640 ms, 4.10 s, 12.3 s, 2 min 05 s, 10 min."""
+    if s < 0.9995:
+        return f"{s * 1000:.0f} ms"
+    if s < 99.95:
+        return f"{s:.2f} s" if s < 9.995 else f"{s:.1f} s"
+    minutes, rest = divmod(round(s), 60)
+    return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
