@@ -3,7 +3,7 @@ import uPlot from "uplot";
 import { clock, day, minute, zone } from "../lib/format";
 import type { Mark } from "./marks";
 import { ceiling, reach, stack } from "./columns";
-import type { Panel, Series } from "./panels";
+import { blank, plainTick, type Panel, type Series } from "./panels";
 import { Turns } from "./turns";
 
 /** Of the plot; on a high wall more. */
@@ -31,6 +31,13 @@ interface Props {
 }
 
 const NEAR_PX = 6;
+
+/** Points without a neighbour: a line has nothing to draw of them. */
+function alone(column: ArrayLike<number | null | undefined> | undefined): number[] | null {
+  const found: number[] = [];
+  for (let i = 0; column && i < column.length; i++) if (column[i] != null && column[i - 1] == null && column[i + 1] == null) found.push(i);
+  return found.length ? found : null;
+}
 
 function drawMarks(u: uPlot, marks: readonly Mark[]): void {
   const css = getComputedStyle(document.documentElement);
@@ -90,8 +97,8 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
       },
     },
     axes: [
-      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t, i) => `${step < 60 ? clock(t) : step < 86_400 ? minute(t) : day(t)}${i === 0 ? ` ${zone(t)}` : ""}`) },
-      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.time ? MS_STEPS : panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t).replace(/\.0+(?=\D|$)/, "")) },
+      { ...axis, size: 28, gap: 8, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t, i) => `${step < 60 ? clock(t) : step < 86_400 ? minute(t) : day(t)}${i === 0 ? ` ${zone(t)}` : ""}`) },
+      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.time ? MS_STEPS : panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => (blank(live.current.panel) ? [] : ticks.map((t) => plainTick((live.current.panel.tick ?? live.current.panel.format)(t)))) },
     ],
     series: [
       {},
@@ -102,7 +109,7 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
         width: s.stacked ? 1 : 1.5,
         dash: s.dashed ? [5, 4] : undefined,
         fill: stacked[0] === i + 1 ? `${s.color}66` : undefined,
-        points: { show: live.current.panel.points === true && !s.dashed, size: 5, fill: s.color },
+        points: { show: live.current.panel.points === true && !s.dashed, filter: (u, index, show) => (show ? null : alone(u.data[index])), size: 5, fill: s.color },
       })),
     ],
     bands: stacked.slice(1).map((index, i) => ({ series: [index, stacked[i]!], fill: `${panel.series[index - 1]!.color}66` })),
@@ -215,7 +222,7 @@ export const TimeChart = memo(function TimeChart(props: Props) {
       </div>
       <div className="relative mt-1" role="img" aria-label={`${panel.title}, ${panel.unit}. Latest: ${latest.join(", ")}.`}>
         <div ref={box} className={props.wall ? WALL_HEIGHT : HEIGHT} />
-        {empty && <p className="pointer-events-none absolute inset-0 grid place-items-center pb-6 pl-12 text-center text-sm text-faint">{panel.empty}</p>}
+        {empty && <p className="pointer-events-none absolute inset-0 grid place-items-center pb-6 pl-12 text-center text-sm text-faint"><span className="rounded bg-panel px-2 py-0.5">{panel.empty}</span></p>}
       </div>
       <ul className="mt-1.5 flex flex-wrap gap-x-3 gap-y-0.5 text-2xs text-soft" aria-hidden="true">
         {panel.series.map((s, i) => (

@@ -2,7 +2,8 @@ import { describe, expect, it } from "vitest";
 import type { Point } from "../feed/types";
 import { busiest, ceiling, columns, reach, stack } from "./columns";
 import { ColorBook, CATEGORIES, shaded, TENANT_COLORS, tenantColor } from "./palette";
-import { panels } from "./panels";
+import { blank, panels, plainTick, type Panel } from "./panels";
+import { toneOf } from "./marks";
 
 describe("columns of a chart", () => {
   it("break where nobody saw anything", () => {
@@ -147,4 +148,18 @@ it("an axis reaches up to a limit, unless the rest would lie flat", () => {
   expect(reach(0.5, [[1, 1], [5, 5]])).toBe(1);
   expect(reach(9, [])).toBe(9);
   expect(reach(0, [[600]])).toBe(600);
+});
+
+it("figures of an axis carry no zeros that only others need", () => {
+  expect(["0.50x", "1.00 s", "1.50 s", "5,000", "100 %", "0.05", "20k", "1.0M"].map(plainTick)).toEqual(["0.5x", "1 s", "1.5 s", "5,000", "100 %", "0.05", "20k", "1M"]);
+});
+
+it("an axis of nothing known has no figures; zero is known", () => {
+  const of = (values: (number | null)[][]) => blank({ values } as unknown as Panel);
+  expect([of([[null, null], [null]]), of([[null, 0]]), of([])]).toEqual([true, false, true]);
+});
+
+it("an event that mends is not shown as a warning", () => {
+  const tone = (kind: string, line: string) => toneOf({ kind, line } as Parameters<typeof toneOf>[0]);
+  expect([tone("backend", "Replica a is ready, was probing"), tone("backend", "Replica a is ejected, was ready"), tone("alert", "It waits."), tone("leader", "w leads, epoch 2")]).toEqual(["good", "bad", "bad", "plain"]);
 });

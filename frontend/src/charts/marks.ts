@@ -1,6 +1,7 @@
 /** Events as marks on the charts. Pure. */
 
 import type { Happened } from "../api/events";
+import { inZone } from "../lib/format";
 
 export interface Mark {
   at: number;
@@ -9,11 +10,12 @@ export interface Mark {
 }
 
 const BAD: readonly string[] = ["alert", "state"];
-const toneOf = ({ kind, line }: Happened): Mark["tone"] => (BAD.includes(kind) || / is (ejected|probing) /.test(line) ? "bad" : kind === "resolved" || / is ready /.test(line) ? "good" : "plain");
+/** One tone for an event everywhere: as a line on a chart, and as a badge in a list. */
+export const toneOf = ({ kind, line }: Pick<Happened, "kind" | "line">): Mark["tone"] => (BAD.includes(kind) || / is (ejected|probing)\b/.test(line) ? "bad" : kind === "resolved" || / is ready\b/.test(line) ? "good" : "plain");
 
 /** Oldest first. What was merely changed in the catalog stays on the page of events unless it moved capacity or order. */
 export const marksOf = (events: readonly Happened[]): Mark[] =>
   events
     .filter(({ kind, line }) => kind !== "change" || /backend|pool/.test(line))
-    .map((event) => ({ at: Date.parse(event.at) / 1000, line: event.line, tone: toneOf(event) }))
+    .map((event) => ({ at: Date.parse(event.at) / 1000, line: inZone(event.line), tone: toneOf(event) }))
     .sort((a, b) => a.at - b.at);

@@ -42,6 +42,12 @@ export interface Panel {
   empty: string;
 }
 
+/** Whether nothing is known of it: an axis would have figures of nothing. */
+export const blank = ({ values }: Panel): boolean => values.every((column) => column.every((value) => value === null));
+
+/** A figure of an axis without the zeros that only its neighbours need: "0.50x" is 0.5x, "1.00 s" is 1 s. */
+export const plainTick = (shown: string): string => shown.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
 /** Colours of a pool's names. */
 export interface ColorBooks {
   reasons: ColorBook;

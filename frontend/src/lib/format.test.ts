@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { age, bytes, compact, duration, moment, money, percent, price, rate, ranked, text, utc, zone } from "./format";
+import { age, bytes, compact, duration, inZone, moment, money, percent, price, rate, ranked, text, utc, zone } from "./format";
 
 it("counts stay short", () => {
   expect([0, 999, 9994, 12_345, 123_456, 4_200_000].map(compact)).toEqual(["0", "999", "9,994", "12.3k", "123k", "4.2M"]);
@@ -19,7 +19,7 @@ it("durations carry the unit that fits", () => {
     "2 min 05 s",
     "2 h 02 min",
   ]);
-  expect([119_700, 3_599_800].map((ms) => text(duration(ms)))).toEqual(["2 min 00 s", "1 h 00 min"]); // no 60th second
+  expect([119_700, 3_599_800].map((ms) => text(duration(ms)))).toEqual(["2 min", "1 h 00 min"]); // no 60th second
   expect(text(duration(undefined))).toBe("–");
 });
 
@@ -45,6 +45,13 @@ it("a moment names the zone it is shown in, and has its instant in UTC beside it
   expect(moment(at).endsWith(` ${zone(at)}`)).toBe(true);
   expect(moment(at)).toMatch(/^\d\d [A-Z][a-z]{2}, \d\d:\d\d:12 /);
   expect(utc(at)).toBe("2026-11-21T08:00:12Z");
+});
+
+it("a line of the server names its moments in the zone of the page", () => {
+  const at = Date.UTC(2026, 10, 25, 21, 41, 27) / 1000;
+  expect(inZone("No leader since 2026-11-25 21:41:27 UTC, for 10 s.")).toBe(`No leader since ${moment(at)}, for 10 s.`);
+  expect(inZone("from 2026-11-25T21:41:27.123Z on")).toBe(`from ${moment(at)} on`);
+  expect(inZone("trial 2026-11-25 of pool llama")).toBe("trial 2026-11-25 of pool llama");
 });
 
 it("costs line up, and prices lose no digit", () => {

@@ -34,7 +34,7 @@ export function rate(n: number | undefined): string {
   return size < 0.0995 ? Number(n.toPrecision(1)).toString() : size < 0.95 ? two.format(n) : one.format(n);
 }
 
-/** A duration from milliseconds: 640 ms, 4.10 s, 12.3 s, 2 min 05 s. */
+/** A duration from milliseconds: 640 ms, 4.10 s, 12.3 s, 2 min 05 s, 10 min. */
 export function duration(ms: number | undefined): Figure {
   if (ms === undefined) return none;
   if (ms < 999.5) return { value: whole.format(ms), unit: "ms" };
@@ -42,6 +42,7 @@ export function duration(ms: number | undefined): Figure {
   if (s < 9.995) return { value: two.format(s), unit: "s" };
   if (s < 99.95) return { value: one.format(s), unit: "s" };
   const whole_s = Math.round(s);
+  if (whole_s < 3600 && whole_s % 60 === 0) return { value: String(whole_s / 60), unit: "min" };
   if (whole_s < 3600) return { value: `${Math.floor(whole_s / 60)} min ${String(whole_s % 60).padStart(2, "0")}`, unit: "s" };
   return { value: `${Math.floor(whole_s / 3600)} h ${String(Math.floor((whole_s % 3600) / 60)).padStart(2, "0")}`, unit: "min" };
 }
@@ -92,6 +93,10 @@ export const moment = (epochS: number): string => `${day(epochS)}, ${clock(epoch
 
 /** The same for a title: as logs and the API write it, "2026-11-21T08:00:12Z". */
 export const utc = (epochS: number): string => `${new Date(epochS * 1000).toISOString().slice(0, 19)}Z`;
+
+const INSTANT = /\b(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?: UTC|Z|\+00:00)/g;
+/** A line as the server wrote it, its moments in the zone of all others on the page. */
+export const inZone = (line: string): string => line.replace(INSTANT, (_, date: string, time: string) => moment(Date.parse(`${date}T${time}Z`) / 1000));
 
 /** "queue_timeout" -> "queue timeout": the closed lists' words, readable. */
 export const words = (name: string): string => name.replaceAll("_", " ");

@@ -15,7 +15,7 @@ import { Table, type Column } from "../../components/Table";
 import { useFeed, useNow, useOutages } from "../../feed/live";
 import { asOutage, isHeard, type Outage } from "../../feed/outages";
 import { freshness, isStale } from "../../feed/reducer";
-import { age } from "../../lib/format";
+import { age, inZone } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { limitsOf } from "../overview/verdict";
@@ -106,10 +106,10 @@ function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: b
           <div className="min-w-0 flex-1 basis-72">
             <p className="font-medium">
               {user.role === "member" ? (
-                alert.line
+                inZone(alert.line)
               ) : (
                 <Link className="link" to={`/alerts/${alert.id}`}>
-                  {alert.line}
+                  {inZone(alert.line)}
                 </Link>
               )}
             </p>
@@ -143,10 +143,10 @@ const historyColumns: Column<AlertRow>[] = [
     cell: (row) => (
       <>
         {user.role === "member" ? (
-          row.line
+          inZone(row.line)
         ) : (
           <Link className="link" to={`/alerts/${row.id}`}>
-            {row.line}
+            {inZone(row.line)}
           </Link>
         )}
         {row.resolution && <p className="text-2xs text-faint">{row.resolution}</p>}
@@ -170,7 +170,7 @@ function History() {
   return (
     <section aria-labelledby="history" className="space-y-2">
       <div className="flex flex-wrap items-center gap-3">
-        <h2 id="history" className="text-sm font-medium">
+        <h2 id="history" className="text-sm font-semibold">
           History
         </h2>
         <Segmented label="Shown" value={state} options={STATES} onChange={setState} />
@@ -271,7 +271,7 @@ function Rules({ away }: { away: readonly Outage[] }) {
   return (
     <section aria-labelledby="rules" className="space-y-2">
       <div className="flex flex-wrap items-center gap-3">
-        <h2 id="rules" className="mr-auto text-sm font-medium">
+        <h2 id="rules" className="mr-auto text-sm font-semibold">
           Rules
         </h2>
         {mayWrite && (
@@ -342,7 +342,7 @@ export function Alerts() {
         <p className="text-sm text-soft">Open alerts, past alerts and the rules that raise them.</p>
       </div>
       <section aria-labelledby="open" className="space-y-2">
-        <h2 id="open" className="text-sm font-medium">
+        <h2 id="open" className="text-sm font-semibold">
           Open now
         </h2>
         {away.length > 0 && <Unwatched away={away} />}

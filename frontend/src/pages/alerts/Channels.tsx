@@ -125,7 +125,7 @@ export function Channels() {
   return (
     <section aria-labelledby="channels" className="space-y-2">
       <div className="flex flex-wrap items-center gap-3">
-        <h2 id="channels" className="mr-auto text-sm font-medium">
+        <h2 id="channels" className="mr-auto text-sm font-semibold">
           Notification channels
         </h2>
         {mayWrite && (

@@ -1,15 +1,17 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useParams } from "react-router";
-import { get } from "../../api/client";
+import { ApiError, get } from "../../api/client";
 import type { Incident as Answer } from "../../api/operate";
+import { toneOf } from "../../charts/marks";
 import { Badge, type Tone } from "../../components/Badge";
 import { Notices } from "../../components/Notices";
 import { since, unknownSince } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast, hidesAlert } from "../../feed/outages";
-import { age, clock, compact, moment, utc, zone } from "../../lib/format";
+import { age, clock, compact, inZone, moment, utc, zone } from "../../lib/format";
+import { NoSuch } from "../objects/NoSuch";
 import { Question, type Asked } from "../queue/Actions";
 import { Failed, Waiting, When } from "../tenants/parts";
 import { Marks, Ways } from "./AlertParts";
@@ -17,7 +19,6 @@ import { lastedS, ONE_TIME, stateLabel } from "./rules";
 
 const REFRESH_MS = 10_000;
 const tones: Record<string, Tone> = { critical: "bad", warning: "warn" };
-const kinds: Record<string, Tone> = { alert: "bad", state: "bad", resolved: "plain", backend: "warn", leader: "warn" };
 
 type Act = Answer["actions"][number];
 type Hurt = Answer["effect"]["tenants"][number];
@@ -111,6 +112,7 @@ export function Incident() {
     refetchInterval: ({ state }) => (state.data?.alert.state === "open" ? REFRESH_MS : false),
   });
   const outages = useOutages();
+  if (error instanceof ApiError && error.status === 404) return <NoSuch kind="alert" name={number ?? ""} list={{ to: "/alerts", label: "Alerts" }} />;
   if (error) return <Failed error={error} retry={() => void refetch()} />;
   if (!data) return <Waiting />;
   const { alert, effect } = data;
@@ -132,7 +134,7 @@ export function Incident() {
           <Badge tone={alert.state === "open" ? tones[alert.severity] : "plain"}>{alert.state === "open" ? alert.severity : stateLabel(alert.state)}</Badge>
           {alert.rule_name || alert.kind.replaceAll("_", " ")}
         </h1>
-        <p className="mt-1 text-base">{alert.line}</p>
+        <p className="mt-1 text-base">{inZone(alert.line)}</p>
         <p className="mt-1 text-sm text-soft">
           Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === ONE_TIME ? "sent once" : `for ${age(lastedS(alert.at, alert.resolved_at, Date.now()))}`}
           {alert.resolution && `. Over: ${alert.resolution}`}
@@ -146,7 +148,7 @@ export function Incident() {
       </div>
       <div className="grid gap-5 lg:grid-cols-2">
         <section className="panel p-4" aria-labelledby="effect">
-          <h2 id="effect" className="text-sm font-medium">
+          <h2 id="effect" className="text-sm font-semibold">
             Effect
           </h2>
           <p className="mt-1 text-base" data-testid="harm">
@@ -169,7 +171,7 @@ export function Incident() {
           {effect.more_tenants > 0 && <p className="mt-1 text-sm text-soft">and {effect.more_tenants} more tenants</p>}
         </section>
         <section className="panel p-4" aria-labelledby="todo">
-          <h2 id="todo" className="text-sm font-medium">
+          <h2 id="todo" className="text-sm font-semibold">
             What to do
           </h2>
           <Actions incident={data} onAsk={setAsked} />
@@ -200,7 +202,7 @@ export function Incident() {
         </section>
       </div>
       <section className="panel p-4" aria-labelledby="cause">
-        <h2 id="cause" className="text-sm font-medium">
+        <h2 id="cause" className="text-sm font-semibold">
           What went before
         </h2>
         {data.grown.length > 0 ? (
@@ -220,7 +222,7 @@ export function Incident() {
         {before.length === 0 && <p className="mt-1 text-sm text-soft">No event is recorded in the quarter of an hour before it{missing && `; events ${since(missing)} may be missing`}.</p>}
       </section>
       <section aria-labelledby="timeline" className="space-y-2">
-        <h2 id="timeline" className="text-sm font-medium">
+        <h2 id="timeline" className="text-sm font-semibold">
           Timeline
         </h2>
         <ol className="panel divide-y divide-line" data-testid="timeline">
@@ -233,8 +235,10 @@ export function Incident() {
                   {clock(at)}
                 </time>
                 <span className="w-20 shrink-0 text-right text-faint">{`${at < began ? "−" : "+"}${age(Math.abs(at - began))}`}</span>
-                <Badge tone={kinds[event.kind]}>{event.kind}</Badge>
-                <span className="min-w-0 flex-1 basis-60">{event.line}</span>
+                <span className="w-20 shrink-0">
+                  <Badge tone={toneOf(event)}>{event.kind}</Badge>
+                </span>
+                <span className="min-w-0 flex-1 basis-60">{inZone(event.line)}</span>
               </li>
             );
           })}

@@ -1,13 +1,14 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
-import { Badge, type Tone } from "../../components/Badge";
+import { toneOf } from "../../charts/marks";
+import { Badge } from "../../components/Badge";
 import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { moment, utc } from "../../lib/format";
+import { inZone, moment, utc } from "../../lib/format";
 import { useAddress } from "../../lib/useAddress";
 import { Failed, Waiting } from "../tenants/parts";
 
@@ -19,12 +20,10 @@ const SPANS = [
   { value: "168", label: "7 d" },
 ] as const;
 
-const tones: Record<string, Tone> = { alert: "bad", state: "bad", resolved: "plain", backend: "warn", leader: "warn" };
-
 const columns: Column<Happened>[] = [
   { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(Date.parse(row.at) / 1000)}>{moment(Date.parse(row.at) / 1000)}</time> },
-  { label: "Kind", cell: (row) => <Badge tone={tones[row.kind]}>{row.kind}</Badge> },
-  { label: "Event", className: "min-w-72", cell: (row) => row.line },
+  { label: "Kind", cell: (row) => <Badge tone={toneOf(row)}>{row.kind}</Badge> },
+  { label: "Event", className: "min-w-72", cell: (row) => inZone(row.line) },
   { label: "Pool", className: "whitespace-nowrap", cell: (row) => row.pool || "–" },
   { label: "By", cell: (row) => row.actor || "–" },
   {
@@ -92,7 +91,7 @@ export function Events() {
           </button>
         </p>
       )}
-      {error ? <Failed error={error} retry={() => void refetch()} /> : !data ? <Waiting /> : <Table label="Events" rows={data.events} columns={columns} id={(row) => `${row.at} ${row.kind} ${row.subject} ${row.line}`} empty="No events in this time." />}
+      {error ? <Failed error={error} retry={() => void refetch()} /> : !data ? <Waiting /> : <Table label="Events" rows={data.events} columns={columns} id={(row) => `${row.at} ${row.kind} ${row.subject} ${row.line}`} empty="No events in this time." className="max-h-[calc(100dvh-9rem)]" />}
       {data && !data.whole && <p className="text-sm text-soft">Only the newest 300 are listed; choose a shorter time.</p>}
     </div>
   );

@@ -3,14 +3,15 @@ import { useMemo, type ReactNode } from "react";
 import { Link, useNavigate } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
 import type { Filters } from "../../api/requests";
-import { Badge, type Tone } from "../../components/Badge";
+import { toneOf } from "../../charts/marks";
+import { Badge } from "../../components/Badge";
 import { Notices } from "../../components/Notices";
 import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { clock, day, moment, utc, zone } from "../../lib/format";
+import { clock, day, inZone, moment, utc, zone } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { Explore } from "../requests/Explore";
@@ -24,12 +25,11 @@ export const NO_FILTERS: Filters = {
 };
 const EVENTS_MS = 15_000;
 const LOOK = ["heat", "group"]; // what Explore keeps in the address itself
-const tones: Record<string, Tone> = { alert: "bad", state: "bad", backend: "warn", leader: "warn" };
 
 const columns: Column<Happened>[] = [
   { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(Date.parse(row.at) / 1000)}>{moment(Date.parse(row.at) / 1000)}</time> },
-  { label: "Kind", cell: (row) => <Badge tone={tones[row.kind]}>{row.kind}</Badge> },
-  { label: "Event", className: "min-w-72", cell: (row) => row.line },
+  { label: "Kind", cell: (row) => <Badge tone={toneOf(row)}>{row.kind}</Badge> },
+  { label: "Event", className: "min-w-72", cell: (row) => inZone(row.line) },
   { label: "By", cell: (row) => row.actor || "–" },
 ];
 
@@ -81,7 +81,7 @@ export function Past({ filters, pool, events }: PastProps) {
     <div className="space-y-4">
       <section aria-labelledby="past">
         <div className="mb-2 flex flex-wrap items-center gap-3">
-          <h2 id="past" className="text-sm font-medium">
+          <h2 id="past" className="text-sm font-semibold">
             Requests
           </h2>
           <Segmented label="Time shown" value={zoom ? null : range} options={RANGES} onChange={(value) => look({ range: value, from: "", to: "" })} />
@@ -106,7 +106,7 @@ export function Past({ filters, pool, events }: PastProps) {
       </section>
       {shown && (
         <section aria-labelledby="happened">
-          <h2 id="happened" className="mb-2 text-sm font-medium">
+          <h2 id="happened" className="mb-2 text-sm font-semibold">
             Events
           </h2>
           {happened.error ? <Failed error={happened.error} retry={() => void happened.refetch()} /> : !happened.data ? <Waiting /> : <Table label="Events" rows={rows} columns={columns} id={(row) => `${row.at} ${row.kind} ${row.subject} ${row.line}`} empty={missing ? `None is known; what happened ${since(missing)} may be missing.` : "Nothing happened to it in this time."} className="max-h-96" />}
@@ -165,13 +165,13 @@ export function ObjectPage({ kind, name, list, state, intro, actions, children, 
       <title>{`${name} · Quartermaster`}</title>
       <div className="mb-3 flex flex-wrap items-start justify-between gap-x-6 gap-y-2">
         <div className="min-w-0">
-          <p className="text-sm">
-            <Link className="link" to={list.to}>
-              {list.label}
-            </Link>{" "}
-            <span className="text-faint">/ {kind}</span>
-          </p>
-          <h1 className="mt-1 flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight break-all">
+          <h1 className="flex flex-wrap items-center gap-x-2 gap-y-1 text-lg font-semibold tracking-tight break-all">
+            <span className="font-normal text-soft">
+              <Link to={list.to} className="hover:underline">
+                {list.label}
+              </Link>{" "}
+              /
+            </span>
             {name} {state}
           </h1>
           {intro && <p className="text-sm text-soft">{intro}</p>}
@@ -182,23 +182,5 @@ export function ObjectPage({ kind, name, list, state, intro, actions, children, 
       <Past {...past} />
       <Notices />
     </>
-  );
-}
-
-export function NoSuch({ kind, name, list }: Pick<Props, "kind" | "name" | "list">) {
-  return (
-    <div className="panel mx-auto my-12 max-w-xl p-8 text-sm text-soft">
-      <title>{`No such ${kind} · Quartermaster`}</title>
-      <h1 className="text-base font-semibold text-ink">
-        There is no {kind} {name}
-      </h1>
-      <p className="mt-2">
-        It may have been deleted, or you may not see it. See{" "}
-        <Link className="link" to={list.to}>
-          {list.label.toLowerCase()}
-        </Link>
-        .
-      </p>
-    </div>
   );
 }

@@ -12,7 +12,8 @@ import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCatalog, useSnapshots } from "../tenants/data";
 import { Ago, Failed, State, Waiting, When } from "../tenants/parts";
-import { Facts, NoSuch, ObjectPage } from "./ObjectPage";
+import { NoSuch } from "./NoSuch";
+import { Facts, ObjectPage } from "./ObjectPage";
 
 const POOLS = { to: "/pools", label: "Pools" };
 const BACKENDS = { to: "/backends", label: "Backends" };
@@ -176,7 +177,7 @@ export function KeyPage() {
   if (found.error) return <Failed error={found.error} retry={() => void found.refetch()} />;
   if (!found.data) return <Waiting />;
   const row = found.data;
-  const limit = (value: number | null, unit: string) => (value === null ? "none" : `${compact(value)} ${unit}`);
+  const limit = (value: number | null, unit: string) => (value === null ? <span className="font-normal text-faint">no limit</span> : `${compact(value)} ${unit}`.trim());
   return (
     <ObjectPage
       kind="key"
@@ -196,13 +197,13 @@ export function KeyPage() {
         facts={[
           { label: "Tenant", value: <Link className="link" to={`/tenants/${enc(row.tenant)}`}>{row.tenant}</Link> },
           { label: "Opens", value: row.opens.length === 0 ? "nothing" : row.opens.join(", ") },
-          { label: "User", value: row.user ? <Link className="link" to={`/users/${enc(row.user)}`}>{row.user}</Link> : "as the requests name it" },
+          { label: "User", value: row.user ? <Link className="link" to={`/users/${enc(row.user)}`}>{row.user}</Link> : "named by each request" },
           { label: "Last used", value: used.error ? <UnknownNow /> : used.data ? <Ago at={used.data[row.id]} none="not in the ledger" /> : "…" },
           { label: "Expires", value: <When at={row.expires_at} /> },
-          { label: "Made", value: <When at={row.created_at} />, note: row.created_by ? `by ${row.created_by}` : undefined },
-          { label: "Requests a minute", value: limit(row.requests_per_minute, "") },
-          { label: "Tokens a minute", value: limit(row.tokens_per_minute, "tokens") },
-          { label: "At once", value: limit(row.concurrency, "requests") },
+          { label: "Created", value: <When at={row.created_at} />, note: row.created_by ? `by ${row.created_by}` : undefined },
+          { label: "Requests per minute", value: limit(row.requests_per_minute, "") },
+          { label: "Tokens per minute", value: limit(row.tokens_per_minute, "tokens") },
+          { label: "Concurrent requests", value: limit(row.concurrency, "requests") },
         ]}
       />
     </ObjectPage>
@@ -241,5 +242,5 @@ export function ModelPage() {
 /** One user of a tenant, as requests or keys name it. */
 export function UserPage() {
   const { user: name = "" } = useParams();
-  return <ObjectPage kind="user" name={name} list={{ to: "/usage?group=user", label: "Usage by user" }} intro="As requests name it, else as its key does." filters={{ user: name }} />;
+  return <ObjectPage kind="user" name={name} list={{ to: "/usage?group=user", label: "Usage by user" }} intro="A user as requests name it; where they do not, as their key does." filters={{ user: name }} />;
 }
