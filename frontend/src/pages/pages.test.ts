@@ -50,4 +50,10 @@ describe("a request's time line", () => {
   it("is one phase for a refusal", () => {
     expect(phases({ ...base, done_at: "2026-11-21T03:00:00.003Z" })).toEqual([{ name: "admission", label: "until the answer", startMs: 0, ms: 3 }]);
   });
+
+  it("a whole answer has no first token, and no phase that ends with one", () => {
+    const row = { ...base, granted_at: "2026-11-21T03:00:00.003Z", done_at: "2026-11-21T03:00:02.003Z", streamed: false };
+    expect(phases(row).at(-1)!.label).toBe("prompt and answer, not streamed");
+    expect(phases({ ...row, streamed: true }).at(-1)!.label).toBe("in the engine, without a first token");
+  });
 });

@@ -17,7 +17,7 @@ import { useDark } from "../../lib/theme";
 import { useAddress } from "../../lib/useAddress";
 import { PoolChoice, usePoolChoice } from "../policies/PoolChoice";
 import { Confirm, Failed, Waiting } from "../tenants/parts";
-import { COVERED, errorPanels, factorPanel, verdict, WINDOWS } from "./data";
+import { correctedLimits, COVERED, errorPanels, factorPanel, verdict, WINDOWS } from "./data";
 
 const REFRESH_MS = 30_000;
 const GROUPS: readonly { value: Group; label: string }[] = [
@@ -28,7 +28,6 @@ const GROUPS: readonly { value: Group; label: string }[] = [
 ];
 /** A model's own correction is part of its tenant's. */
 const SCOPES = GROUPS.filter(({ value }) => value !== "model");
-const MOST_CORRECTIONS = 8;
 const CATEGORIES_HELP = "All categories";
 
 export function Tile({ label, children, note }: { label: string; children: ReactNode; note?: ReactNode }) {
@@ -112,12 +111,7 @@ function LearnedNow({ pools }: { pools: Estimates["pools"] }) {
           <p className="text-soft">
             {compact(learned ?? 0)} answers observed, {compact(prompts ?? 0)} prompts stored{user.role === "member" ? ", of your tenants" : ""}.
           </p>
-          {calibration.length > 0 && (
-            <p className="text-soft">
-              Limits corrected: {calibration.slice(0, MOST_CORRECTIONS).map((one) => `${one.tenant} ${one.source} ${one.factor.toFixed(2)}x`).join(", ")}
-              {calibration.length > MOST_CORRECTIONS && ` and ${calibration.length - MOST_CORRECTIONS} more`}.
-            </p>
-          )}
+          {calibration.length > 0 && <p className="text-soft">{correctedLimits(calibration)}</p>}
         </li>
       ))}
     </ul>
@@ -207,14 +201,14 @@ export function Drift() {
               <Segmented label="Corrections by" value={scope} options={SCOPES} onChange={setScope} />
               {charts[3] && <TimeChart panel={charts[3]} from={from} to={to} dark={dark} onZoom={() => undefined} onReset={() => undefined} />}
               <section className="panel p-3" aria-labelledby="learned">
-                <h2 id="learned" className="mb-2 text-sm font-medium">
+                <h2 id="learned" className="mb-2 text-sm font-semibold">
                   Learned so far
                 </h2>
                 <LearnedNow pools={now.data.pools} />
               </section>
             </div>
             <section className="panel p-3" aria-labelledby="calibration">
-              <h2 id="calibration" className="text-sm font-medium">
+              <h2 id="calibration" className="text-sm font-semibold">
                 Calibration
               </h2>
               <p className="mb-2 text-2xs text-faint">Share of answers within each quantile of their distribution, %. On the dashed line it is right; below it, answers are longer than predicted.</p>
@@ -227,7 +221,7 @@ export function Drift() {
           </div>
           <section aria-labelledby="errors">
             <div className="mb-2 flex flex-wrap items-center gap-3">
-              <h2 id="errors" className="text-sm font-medium">
+              <h2 id="errors" className="text-sm font-semibold">
                 Estimate against actual, by
               </h2>
               <Segmented label="Group by" value={group} options={GROUPS} onChange={setGroup} />

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { FactorLine } from "../../api/operate";
-import { errorPanels, factorPanel, steps, verdict } from "./data";
+import { correctedLimits, errorPanels, factorPanel, steps, verdict } from "./data";
 
 const point = (at: number, ratio: number | null = 1) => ({ at, requests: 3, ratio, mae: 10, coverage90: 0.8 });
 const line = (name: string, points: [number, number][], more: Partial<FactorLine> = {}): FactorLine => ({ pool: "llama", scope: "tenant", name, category: "code", observed: 1, points, ...more });
@@ -32,4 +32,11 @@ it("says what is off, and nothing without figures", () => {
   expect(verdict(undefined, undefined)).toBeNull();
   expect([verdict(1.5, 0.9), verdict(0.5, 0.9), verdict(1.0, 0.7)].map((v) => v!.tone)).toEqual(["warn", "warn", "warn"]);
   expect(verdict(1.05, 0.91)).toEqual({ tone: "good", text: "Predictions are accurate" });
+});
+
+it("only limits that were corrected are named, the furthest first", () => {
+  const of = (tenant: string, factor: number) => ({ tenant, source: "similar", factor });
+  expect(correctedLimits([of("a", 1), of("b", 1.002), of("c", 1.1), of("d", 0.5)])).toBe("Corrected limits: d, similar: 0.50x; c, similar: 1.10x.");
+  expect(correctedLimits([of("a", 1)])).toBe("No limit had to be corrected.");
+  expect(correctedLimits(Array.from({ length: 10 }, (_, i) => of(`t${i}`, 2)))).toMatch(/; and 2 more\.$/);
 });

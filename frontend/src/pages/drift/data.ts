@@ -15,6 +15,7 @@ export const WINDOWS = [
 ] as const;
 
 const MOST_LINES = 8;
+const MOST_CORRECTIONS = 8;
 /** 90 of 100 answers have to lie within the limit. */
 export const COVERED = 0.9;
 
@@ -109,4 +110,13 @@ export function verdict(ratio: number | undefined, coverage: number | undefined)
   if (ratio < 0.8) return { tone: "warn", text: `Answers are only ${times(ratio)} as long as expected` };
   if (coverage < 0.85) return { tone: "warn", text: `Only ${share(coverage)} lie within the 90 % limit` };
   return { tone: "good", text: "Predictions are accurate" };
+}
+
+/** Which limits were corrected, the furthest from 1 first; a factor that reads as 1.00x corrects nothing. */
+export function correctedLimits(learned: readonly { tenant: string; source: string; factor: number }[]): string {
+  const changed = learned.filter(({ factor }) => factor.toFixed(2) !== "1.00").sort((a, b) => Math.abs(Math.log(b.factor)) - Math.abs(Math.log(a.factor)));
+  if (changed.length === 0) return "No limit had to be corrected.";
+  const named = changed.slice(0, MOST_CORRECTIONS).map(({ tenant, source, factor }) => `${tenant}, ${source}: ${factor.toFixed(2)}x`);
+  const rest = changed.length - named.length;
+  return `Corrected limits: ${named.join("; ")}${rest ? `; and ${rest} more` : ""}.`;
 }

@@ -182,23 +182,40 @@ export function Home() {
       <div className="mb-4">
         <h1 className="text-lg font-semibold tracking-tight">My access</h1>
         <p className="text-sm text-soft">
-          {tenants.length === 0 ? "You act for no tenant." : `You act for ${tenants.join(", ")}.`}
+          {tenants.length === 0 ? "Your keys, what is left of the quotas, what this month cost, and your latency against the SLO." : `You act for ${tenants.join(", ")}.`}
           {missing && ` Requests that ended ${since(missing)} are not included yet.`}
         </p>
       </div>
+      {tenants.length === 0 && (
+        <div className="panel p-6 text-sm text-soft">
+          <p>
+            <strong className="font-semibold text-ink">You are no member of a tenant.</strong> {staff ? "As an operator or admin you see every tenant; this page shows what one's own tenant has." : "Ask an admin to make you a member of one."}
+          </p>
+          {staff && (
+            <p className="mt-3 flex flex-wrap gap-2">
+              <Link className="button" to="/tenants">
+                All tenants
+              </Link>
+              <Link className="button" to="/roles">
+                Roles
+              </Link>
+            </p>
+          )}
+        </div>
+      )}
       <div className="space-y-6">
         {tenants.map((tenant) => (
           <section key={tenant} aria-label={tenant} className="grid gap-4 lg:grid-cols-2">
             <div className="panel min-w-0 p-4">
-              <h2 className="mb-2 text-sm font-medium">Keys of {tenant}</h2>
+              <h2 className="mb-2 text-sm font-semibold">Keys of {tenant}</h2>
               <MyKeys tenant={tenant} />
             </div>
             <div className="panel min-w-0 p-4">
-              <h2 className="mb-2 text-sm font-medium">Left, and what it cost</h2>
+              <h2 className="mb-2 text-sm font-semibold">Left, and what it cost</h2>
               <Left tenant={tenant} />
             </div>
             <div className="panel min-w-0 p-4">
-              <h2 className="mb-2 flex flex-wrap items-center gap-3 text-sm font-medium">
+              <h2 className="mb-2 flex flex-wrap items-center gap-3 text-sm font-semibold">
                 Latency against the SLO
                 <Link className="link font-normal" to={requestsOf({ tenant })}>
                   its requests
@@ -207,7 +224,7 @@ export function Home() {
               <Latency tenant={tenant} />
             </div>
             <div className="panel min-w-0 p-4">
-              <h2 className="mb-2 text-sm font-medium">How to connect</h2>
+              <h2 className="mb-2 text-sm font-semibold">How to connect</h2>
               <Connect tenant={tenant} />
             </div>
           </section>

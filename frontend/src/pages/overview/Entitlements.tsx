@@ -55,7 +55,7 @@ const Line = memo(
         <td className="w-36 px-3">
           <span className="flex items-center justify-end gap-2">
             <Meter ratio={row.limit && row.running !== undefined ? row.running / row.limit : undefined} label={`Running of ${row.name}'s limit`} className="w-14" />
-            <span className="min-w-14 text-right">
+            <span className="min-w-14 text-right whitespace-nowrap">
               {count(row.running)}
               <span className="text-faint"> / {count(row.limit)}</span>
             </span>

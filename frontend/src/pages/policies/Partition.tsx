@@ -22,11 +22,11 @@ export function Partition({ pool }: { pool: string }) {
   const sampled = data.sample.reduce((a, b) => a + b, 0);
   return (
     <section className="panel p-3" aria-labelledby="partition">
-      <h2 id="partition" className="text-sm font-medium">
+      <h2 id="partition" className="text-sm font-semibold">
         Prompt lengths and queues
       </h2>
       <p className="text-2xs text-faint">
-        {compact(requests)} requests of the last hour (bars) and {compact(sampled)} of the long-term sample (line), by prompt length, logarithmic; each at its own scale.
+        {compact(requests)} requests of the last hour (bars) and {compact(sampled)} of the long-term sample (line), by prompt tokens on a logarithmic axis; bars and line have scales of their own.
       </p>
       {bars.length === 0 ? (
         <p className="py-10 text-center text-sm text-faint">No request has been processed yet.</p>

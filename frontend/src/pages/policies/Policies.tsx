@@ -1,5 +1,5 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { useState, type ReactNode } from "react";
 import { get, send } from "../../api/client";
 import type { Listed, PolicyInfo, Trust, Tuning, Version } from "../../api/operate";
 import { Badge } from "../../components/Badge";
@@ -42,10 +42,11 @@ function Fields({ label, values, none = "defaults" }: { label: string; values: R
   );
 }
 
-function Serving({ version, question }: { version: Version; question: string | undefined }) {
+function Serving({ version, question, actions }: { version: Version; question: string | undefined; actions: ReactNode }) {
   return (
     <section className="panel space-y-4 p-4" aria-labelledby="serving">
-      <div>
+      <div className="flex flex-wrap items-start justify-between gap-x-6 gap-y-3">
+        <div className="min-w-0 flex-1 basis-80">
         <h2 id="serving" className="flex flex-wrap items-center gap-2 text-base font-semibold">
           {version.policy}@{version.number} <NowBadge tone="good">active</NowBadge>
         </h2>
@@ -56,6 +57,8 @@ function Serving({ version, question }: { version: Version; question: string | u
             {version.reason && `: ${version.reason}`}
           </p>
         )}
+        </div>
+        {actions}
       </div>
       <div className="grid gap-x-6 gap-y-4 sm:grid-cols-3">
         <Fields label={`Order: ${version.policy}`} values={version.policy_params} />
@@ -73,7 +76,7 @@ function LabTrust({ pool }: { pool: string }) {
   if (!data)
     return (
       <section className="panel p-3" aria-busy="true">
-        <h2 className="text-sm font-medium">Simulated against live</h2>
+        <h2 className="text-sm font-semibold">Simulated against live</h2>
         <p className="text-2xs text-faint" role="status">
           Replaying the last minutes…
         </p>
@@ -83,7 +86,7 @@ function LabTrust({ pool }: { pool: string }) {
   const fit = data.calibrations[0];
   return (
     <section className="panel p-3" aria-labelledby="trust">
-      <h2 id="trust" className="flex flex-wrap items-center gap-2 text-sm font-medium">
+      <h2 id="trust" className="flex flex-wrap items-center gap-2 text-sm font-semibold">
         Simulated against live {data.trust && <NowBadge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}${data.trust.points ? `, ${data.trust.points.toFixed(1)} points` : ""}`}</NowBadge>}
       </h2>
       <p className="text-2xs text-faint">The last {data.minutes} minutes replayed by the simulator: how far replays can be trusted.</p>
@@ -103,8 +106,8 @@ function LabTrust({ pool }: { pool: string }) {
           <tbody>
             {Object.entries(data.trust.figures).map(([name, [live, simulated]]) => (
               <tr key={name} className="border-t border-line">
-                <th scope="row" className="py-1 text-left font-normal uppercase">
-                  {name}
+                <th scope="row" className="py-1 text-left font-normal">
+                  {name.replace(/^\w+/, (figure) => figure.toUpperCase())}
                 </th>
                 <td className="text-right">{text(seconds(live))}</td>
                 <td className="text-right font-medium">{text(seconds(simulated))}</td>
@@ -243,19 +246,21 @@ function OfPool({ pool }: { pool: string }) {
     void refresh();
   };
 
+  const actions = (
+    <div className="flex flex-wrap gap-2">
+      {before && (
+        <button type="button" className="button h-9" onClick={() => setBack(before)}>
+          Roll back to {before.policy}@{before.number}
+        </button>
+      )}
+      <button type="button" className="button-primary" onClick={() => setOpen("change")}>
+        Change…
+      </button>
+    </div>
+  );
   return (
     <div className="space-y-6">
-      <div className="flex flex-wrap gap-2">
-        <button type="button" className="button-primary" disabled={!serving} onClick={() => setOpen("change")}>
-          Change…
-        </button>
-        {before && (
-          <button type="button" className="button h-9" onClick={() => setBack(before)}>
-            Roll back to {before.policy}@{before.number}
-          </button>
-        )}
-      </div>
-      {serving && <Serving version={serving} question={policies.data.find((info) => info.kind === "ordering" && info.name === serving.policy)?.question} />}
+      {serving && <Serving version={serving} question={policies.data.find((info) => info.kind === "ordering" && info.name === serving.policy)?.question} actions={actions} />}
       <div className="grid gap-4 lg:grid-cols-3">
         <div className="min-w-0 lg:col-span-2">
           <Partition pool={pool} />

@@ -63,7 +63,7 @@ export function Section({ title, children, actions }: { title: string; children:
   return (
     <section aria-labelledby={id} className="min-w-0 space-y-2">
       <div className="flex flex-wrap items-center gap-2">
-        <h2 id={id} className="mr-auto text-sm font-medium">
+        <h2 id={id} className="mr-auto text-sm font-semibold">
           {title}
         </h2>
         {actions}

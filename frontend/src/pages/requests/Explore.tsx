@@ -46,7 +46,7 @@ export function Explore({ filters, onChange, onKnown, figures = false }: { filte
         {data.searched_to && <span className="font-normal text-faint">of those since {moment(Date.parse(data.searched_to) / 1000)}; older ones are not summed up</span>}
       </summary>
       <div className="mt-2 grid grid-cols-[repeat(auto-fill,minmax(min(100%,11rem),1fr))] gap-3" data-testid="facets">
-        {FACETS.filter((name) => (data.facets[name]?.length ?? 0) > 0 && !(name === "backend" && user.role === "member")).map((name) => (
+        {FACETS.filter((name) => data.facets[name]?.some(({ value }) => value) && !(name === "backend" && user.role === "member")).map((name) => (
           <div key={name} className="min-w-0">
             <h2 className="label">{name}</h2>
             <ul className="mt-0.5 text-sm">

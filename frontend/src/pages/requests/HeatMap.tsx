@@ -41,13 +41,24 @@ export function HeatMap({ heat, measure, onMeasure, onChange }: { heat: Heat; me
             : "Drag across a part to show its requests. The query bar does the same by keyboard."}
         </span>
       </div>
+      {known && heat.cells.length > 0 && (
+        <p className="mb-1 flex items-center justify-end gap-1.5 text-2xs text-faint" aria-hidden="true">
+          1
+          <svg width="48" height="8" viewBox="0 0 4 1" preserveAspectRatio="none" className="rounded-xs bg-raised text-accent" aria-hidden="true">
+            {[0, 1, 2, 3].map((i) => (
+              <rect key={i} x={i} width="1" height="1" fill="currentColor" opacity={weight(Math.max(1, (most * i) / 3), most)} />
+            ))}
+          </svg>
+          {compact(most)} {most === 1 ? "request" : "requests"} in a cell
+        </p>
+      )}
       {!known || heat.cells.length === 0 ? (
         <p className="rounded-md bg-raised p-4 text-center text-sm text-soft">No request that matches has this duration.</p>
       ) : (
         <div className="grid grid-cols-[auto_1fr] gap-x-2">
-          <div className="relative w-14 text-right text-2xs text-faint" aria-hidden="true">
+          <div className="relative w-16 text-right text-2xs text-faint" aria-hidden="true">
             {Array.from({ length: rows - 1 }, (_, i) => high - i).map((level, i) => (
-              <span key={level} className="absolute right-0 -translate-y-1/2" style={{ top: `${((i + 1) / rows) * 100}%` }}>
+              <span key={level} className="absolute right-0 -translate-y-1/2 whitespace-nowrap" style={{ top: `${((i + 1) / rows) * 100}%` }}>
                 {text(seconds(floorOf(heat, level)))}
               </span>
             ))}
@@ -85,10 +96,10 @@ export function HeatMap({ heat, measure, onMeasure, onChange }: { heat: Heat; me
             </svg>
           </div>
           <span />
-          <div className="flex justify-between text-2xs text-faint" aria-hidden="true">
+          <div className="mt-0.5 flex justify-between text-2xs text-faint" aria-hidden="true">
             {[0, heat.bins / 2, heat.bins].map((column) => (
               <span key={column}>
-                {heat.to! - heat.from! > 86_400 && `${day(timeOf(heat, column))}, `}
+                {day(heat.from!) !== day(heat.to!) && `${day(timeOf(heat, column))}, `}
                 {clock(timeOf(heat, column))} {column === 0 && zone(heat.from!)}
               </span>
             ))}

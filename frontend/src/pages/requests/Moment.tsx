@@ -40,7 +40,7 @@ const tenantColumns: Column<Tenant>[] = [
   { label: "Tenant", by: (row) => row.tenant, cell: (row) => <Link className="link" to={`/tenants/${row.tenant}`}>{row.tenant}</Link> },
   { label: "Waiting", right: true, by: (row) => row.waiting, cell: (row) => compact(row.waiting) },
   { label: "Running", right: true, by: (row) => row.running, cell: (row) => compact(row.running) },
-  { label: "In prefill", unit: "prompt tokens", right: true, by: (row) => row.prompt_tokens, cell: (row) => compact(row.prompt_tokens) },
+  { label: "Prompt tokens", unit: "in prefill", right: true, by: (row) => row.prompt_tokens, cell: (row) => compact(row.prompt_tokens) },
 ];
 
 /** "3 requests waited, 12 ran." `whole`: the ledger has all that ended. */

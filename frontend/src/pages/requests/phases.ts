@@ -21,7 +21,7 @@ export function phases(row: LedgerRow, engine?: { queue_ms: number; prefill_ms: 
   const marks: [Phase["name"], string, number | undefined][] = [
     ["admission", queued === undefined && granted === undefined ? "until the answer" : "admission", received],
     ["waiting", "waiting for a slot", queued],
-    ["prefill", "prompt until the first token", granted],
+    ["prefill", first === undefined ? (row.streamed ? "in the engine, without a first token" : "prompt and answer, not streamed") : "prompt until the first token", granted],
     ["decode", "generating", first],
   ];
   const known = marks.filter((mark): mark is [Phase["name"], string, number] => mark[2] !== undefined);
@@ -33,7 +33,7 @@ export function phases(row: LedgerRow, engine?: { queue_ms: number; prefill_ms: 
       const behind = Math.min(phase.ms, engine.queue_ms);
       return [
         { ...phase, name: "engine", label: "behind other prompts in the engine", ms: behind },
-        { ...phase, label: "its own prompt until the first token", startMs: phase.startMs + behind, ms: phase.ms - behind },
+        { ...phase, label: first === undefined ? `${phase.label}, its own part` : "its own prompt until the first token", startMs: phase.startMs + behind, ms: phase.ms - behind },
       ];
     });
 }

@@ -69,7 +69,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
       <div className="mb-3 flex flex-wrap gap-2">
         <input type="search" aria-label="Who or what" placeholder="Who or what" className="field w-44" value={search} onChange={(event) => setSearch(event.target.value)} />
         <select aria-label="Kind" className="field" value={kind} onChange={(event) => setKind(event.target.value)}>
-          <option value="">every kind</option>
+          <option value="">All kinds</option>
           {["tenant", "entitlement", "apikey", "pool", "backend", "tier", "slo", "quota", "budget", "price", "membership", "accesstoken", "user", "grouprule", "invitation", "request"].map((name) => (
             <option key={name} value={name}>
               {kindName(name)}
@@ -77,19 +77,25 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
           ))}
         </select>
         <select aria-label="Outcome" className="field" value={outcome} onChange={(event) => setOutcome(event.target.value)}>
-          <option value="">every outcome</option>
+          <option value="">All outcomes</option>
           {["done", "refused", "read"].map((name) => (
             <option key={name}>{name}</option>
           ))}
         </select>
         <select aria-label="Through" className="field" value={via} onChange={(event) => setVia(event.target.value)}>
-          <option value="">every way</option>
+          <option value="">All sources</option>
           {["api", "admin", "cli", "login", "oidc", "invitation", "kubernetes", "system"].map((name) => (
             <option key={name}>{name}</option>
           ))}
         </select>
-        <input type="datetime-local" aria-label="Since" className="field" value={since} onChange={(event) => setSince(event.target.value)} />
-        <input type="datetime-local" aria-label="Until" className="field" value={until} onChange={(event) => setUntil(event.target.value)} />
+        <label className="flex items-center gap-1.5 text-sm text-soft">
+          Since
+          <input type="datetime-local" className="field" value={since} onChange={(event) => setSince(event.target.value)} />
+        </label>
+        <label className="flex items-center gap-1.5 text-sm text-soft">
+          Until
+          <input type="datetime-local" className="field" value={until} onChange={(event) => setUntil(event.target.value)} />
+        </label>
         <a className="button" href={file("csv")} download>
           CSV
         </a>

@@ -68,7 +68,7 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
       <BudgetsLeft {...(tenant ? { tenant } : {})} />
       <div className="panel p-3">
         <div className="mb-2 flex flex-wrap items-center justify-between gap-2">
-          <h2 className="text-sm font-medium text-ink">
+          <h2 className="text-sm font-semibold text-ink">
             Cost by day (UTC){total?.currency ? `: ${money(total.sum, total.currency)}` : ""}
           </h2>
           <Segmented label="Stacked by" value={group} options={choices.map((value) => ({ value, label: value }))} onChange={(value) => onBy(value)} />

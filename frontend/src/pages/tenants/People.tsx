@@ -7,6 +7,7 @@ import { notify } from "../../components/Notices";
 import { Modal, Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
+import { browserOf } from "./agents";
 import { useCatalog, useRefresh } from "./data";
 import { Confirm, Failed, State, Waiting, When } from "./parts";
 import { Section } from "./PeopleParts";
@@ -268,7 +269,7 @@ function Sessions() {
     ...(mayWrite ? [{ label: "User", by: (row: BrowserSession) => row.user, cell: (row: BrowserSession) => row.user }] : []),
     { label: "Since", by: (row) => row.created_at ?? "", cell: (row) => <When at={row.created_at} /> },
     { label: "From", by: (row) => row.address, cell: (row) => row.address },
-    { label: "Browser", className: "max-w-96", cell: (row) => <span className="block truncate" title={row.agent}>{row.agent || "not named"}</span> },
+    { label: "Browser", cell: (row) => <span title={row.agent}>{browserOf(row.agent)}</span> },
     {
       label: "",
       right: true,
