@@ -156,7 +156,7 @@ def test_other_parameters_are_put_on_trial_watched_and_taken_back(page: Page, ru
     form.get_by_role("button", name="Start the trial").click()
     canary = page.get_by_test_id("canary")
     expect(canary).to_contain_text("serves as version")
-    expect(page.locator("#serving").locator("..").locator("..")).to_contain_text("debt_s")
+    expect(page.locator("section:has(#serving)")).to_contain_text("debt_s")
     canary.get_by_role("button", name="Before and after").click()
     expect(page.get_by_role("dialog")).to_contain_text("Guard rails during the trial")
     assert axe.serious(page) == []
