@@ -3,7 +3,7 @@ import type { Point } from "../feed/types";
 import { busiest, ceiling, columns, reach, stack } from "./columns";
 import { ColorBook, CATEGORIES, shaded, TENANT_COLORS, tenantColor } from "./palette";
 import { blank, panels, plainTick, type Panel } from "./panels";
-import { toneOf } from "./marks";
+import { badgeOf, toneOf } from "./marks";
 
 describe("columns of a chart", () => {
   it("break where nobody saw anything", () => {
@@ -162,4 +162,5 @@ it("an axis of nothing known has no figures; zero is known", () => {
 it("an event that mends is not shown as a warning", () => {
   const tone = (kind: string, line: string) => toneOf({ kind, line } as Parameters<typeof toneOf>[0]);
   expect([tone("backend", "Replica a is ready, was probing"), tone("backend", "Replica a is ejected, was ready"), tone("alert", "It waits."), tone("leader", "w leads, epoch 2")]).toEqual(["good", "bad", "bad", "plain"]);
+  expect([badgeOf({ kind: "backend", line: "Replica a is ready, was probing" }), badgeOf({ kind: "alert", line: "It waits." })]).toEqual(["plain", "bad"]);
 });

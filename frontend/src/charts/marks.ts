@@ -10,8 +10,11 @@ export interface Mark {
 }
 
 const BAD: readonly string[] = ["alert", "state"];
-/** One tone for an event everywhere: as a line on a chart, and as a badge in a list. */
+/** How an event is meant, on charts and in lists. */
 export const toneOf = ({ kind, line }: Pick<Happened, "kind" | "line">): Mark["tone"] => (BAD.includes(kind) || / is (ejected|probing)\b/.test(line) ? "bad" : kind === "resolved" || / is ready\b/.test(line) ? "good" : "plain");
+
+/** In lists only what is bad has a colour: what was good once says nothing about now. */
+export const badgeOf = (event: Pick<Happened, "kind" | "line">): "bad" | "plain" => (toneOf(event) === "bad" ? "bad" : "plain");
 
 /** Oldest first. What was merely changed in the catalog stays on the page of events unless it moved capacity or order. */
 export const marksOf = (events: readonly Happened[]): Mark[] =>

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { Link, useParams } from "react-router";
 import { ApiError, get } from "../../api/client";
 import type { Incident as Answer } from "../../api/operate";
-import { toneOf } from "../../charts/marks";
+import { badgeOf } from "../../charts/marks";
 import { Badge, type Tone } from "../../components/Badge";
 import { Notices } from "../../components/Notices";
 import { since, unknownSince } from "../../components/Outages";
@@ -236,7 +236,7 @@ export function Incident() {
                 </time>
                 <span className="w-20 shrink-0 text-right text-faint">{`${at < began ? "−" : "+"}${age(Math.abs(at - began))}`}</span>
                 <span className="w-20 shrink-0">
-                  <Badge tone={toneOf(event)}>{event.kind}</Badge>
+                  <Badge tone={badgeOf(event)}>{event.kind}</Badge>
                 </span>
                 <span className="min-w-0 flex-1 basis-60">{inZone(event.line)}</span>
               </li>

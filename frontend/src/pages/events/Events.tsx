@@ -1,7 +1,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
-import { toneOf } from "../../charts/marks";
+import { badgeOf } from "../../charts/marks";
 import { Badge } from "../../components/Badge";
 import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
@@ -22,7 +22,7 @@ const SPANS = [
 
 const columns: Column<Happened>[] = [
   { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(Date.parse(row.at) / 1000)}>{moment(Date.parse(row.at) / 1000)}</time> },
-  { label: "Kind", cell: (row) => <Badge tone={toneOf(row)}>{row.kind}</Badge> },
+  { label: "Kind", cell: (row) => <Badge tone={badgeOf(row)}>{row.kind}</Badge> },
   { label: "Event", className: "min-w-72", cell: (row) => inZone(row.line) },
   { label: "Pool", className: "whitespace-nowrap", cell: (row) => row.pool || "–" },
   { label: "By", cell: (row) => row.actor || "–" },

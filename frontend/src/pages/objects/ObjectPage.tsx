@@ -3,7 +3,7 @@ import { useMemo, type ReactNode } from "react";
 import { Link, useNavigate } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
 import type { Filters } from "../../api/requests";
-import { toneOf } from "../../charts/marks";
+import { badgeOf } from "../../charts/marks";
 import { Badge } from "../../components/Badge";
 import { Notices } from "../../components/Notices";
 import { since } from "../../components/Outages";
@@ -28,7 +28,7 @@ const LOOK = ["heat", "group"]; // what Explore keeps in the address itself
 
 const columns: Column<Happened>[] = [
   { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(Date.parse(row.at) / 1000)}>{moment(Date.parse(row.at) / 1000)}</time> },
-  { label: "Kind", cell: (row) => <Badge tone={toneOf(row)}>{row.kind}</Badge> },
+  { label: "Kind", cell: (row) => <Badge tone={badgeOf(row)}>{row.kind}</Badge> },
   { label: "Event", className: "min-w-72", cell: (row) => inZone(row.line) },
   { label: "By", cell: (row) => row.actor || "–" },
 ];
