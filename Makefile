@@ -4,7 +4,9 @@ PY := .venv/bin/python
 SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 JOBS ?= 4
+BESIDE ?= $(shell expr \( $(JOBS) + 1 \) / 2)
 SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+ON_POSTGRESQL := $(PY) -m tests.support.on_postgresql --dist loadgroup --no-loadscope-reorder
 
 # Tests start hundreds of processes; where this is set, each compiles the tree anew (12 of 18 s of CPU in collecting).
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,12 +36,16 @@ check: setup-test ## lint, types, unit and contract tests side by side: before e
 test-quick: setup-test ## unit and contract tests
 	$(SHARED) tests/unit tests/contract $(ARGS)
 
-test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
-	$(SHARED) $(ARGS)
-	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+# Most of a test's time is waiting, so the two runs go side by side; what PostgreSQL's says comes after the other's.
+test: setup-test ## unit, property, contract and integration tests on SQLite, beside them those of the database on PostgreSQL
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(ON_POSTGRESQL) -n $(BESIDE) $(ARGS) > "$$log" 2>&1 & beside=$$!; \
+	$(SHARED) $(ARGS); ended=$$?; \
+	wait $$beside || ended=$$?; \
+	cat "$$log"; exit $$ended
 
 test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them
-	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(ON_POSTGRESQL) -n $(JOBS) $(ARGS)
 
 test-slow: setup-test ## tests that take minutes
 	$(PYTEST) -m slow --timeout 1200 $(ARGS)
@@ -107,7 +113,7 @@ lint: setup-test ## ruff, import rules, Biome over the console
 	$(PYTEST) -q tests/unit/checkout/test_import_rules.py
 	@$(SETUP) frontend-lint
 
-types: setup-test ## mypy, strict on the core
+types: setup-test ## mypy, strict
 	$(PY) -m mypy
 
 UV_LOCK := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS .venv/bin/uv pip compile -q --universal --generate-hashes \
