@@ -103,7 +103,7 @@ RECORDER = """
   new MutationObserver(look).observe(document, { subtree: true, childList: true, characterData: true });
 })(%s);
 """
-GREEN = """() => [...document.querySelectorAll("main .text-good, main .bg-good, main .bg-good-bg")]
+GREEN = """() => [...document.querySelectorAll(":is(main, header) :is(.text-good, .bg-good, .bg-good-bg)")]
   .filter(e => e.getClientRects().length > 0).map(e => e.textContent || e.className)"""
 
 
@@ -242,6 +242,8 @@ def faults_of(pages: dict[str, Page], outage: str, told_s: float) -> list[str]:
     faults = []
     for address, page in pages.items():
         notice = named(page, outage, address)
+        said_above = "at risk|failing|unknown" if outage == "engine" else "unknown"
+        expect(page.get_by_test_id("verdict"), address).to_have_attribute("data-level", re.compile(said_above))
         if abs(since_s(notice.inner_text()) - told_s) > 1:
             faults.append(f"{address} says another time: {notice.inner_text()}")
         settled(page)

@@ -6,9 +6,12 @@ import type { OpenAlerts } from "../api/operate";
 
 const REFRESH_MS = 5_000;
 
+export const useOpenAlerts = () =>
+  useQuery({ queryKey: ["alerts", "open"], queryFn: ({ signal }) => get<OpenAlerts>("alerts/open", {}, signal), refetchInterval: REFRESH_MS, staleTime: 5000 });
+
 /** How many alerts are open, beside the link to them; nothing while there are none. */
 export function AlertBadge() {
-  const { data } = useQuery({ queryKey: ["alerts", "open"], queryFn: ({ signal }) => get<OpenAlerts>("alerts/open", {}, signal), refetchInterval: REFRESH_MS, staleTime: 5000 });
+  const { data } = useOpenAlerts();
   const outages = useOutages();
   if (!data?.open && (isBlind(outages) || data?.unwatched.length || outages.some(({ source }) => source === "rules")))
     return (

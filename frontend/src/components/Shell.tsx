@@ -13,6 +13,7 @@ import { Icon, Mark } from "./icons";
 import { Outages } from "./Outages";
 import { Keyboard } from "./Keyboard";
 import { GROUPS, isCurrent, offered } from "./navigation";
+import { VerdictStrip } from "./VerdictStrip";
 
 const themes: Record<Theme, { next: Theme; icon: "auto" | "sun" | "moon"; label: string }> = {
   auto: { next: "light", icon: "auto", label: "Colours: system. Switch to light" },
@@ -141,6 +142,7 @@ export function Shell() {
           </div>
           <Navigation pathname={pathname} />
         </div>
+        <VerdictStrip />
       </header>
       <main id="main" ref={main} tabIndex={-1} className="mx-auto max-w-[160rem] px-4 py-4 outline-none sm:px-6">
         <Outages />

@@ -12,15 +12,13 @@ import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
-import { useFeed, useNow, useOutages } from "../../feed/live";
+import { useFeed, useOutages } from "../../feed/live";
 import { asOutage, isHeard, type Outage } from "../../feed/outages";
-import { freshness, isStale } from "../../feed/reducer";
 import { age, inZone } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
-import { limitsOf } from "../overview/verdict";
 import { useCatalog } from "../tenants/data";
-import { standingOf } from "../tenants/fleet";
+import { useStandings } from "../tenants/standings";
 import { Marks, Ways } from "./AlertParts";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { Channels, useChannels } from "./Channels";
@@ -72,20 +70,8 @@ function Failing({ pools }: { pools: readonly { pool: string; why: string }[] })
   );
 }
 
-/** The pools that fail now, of those in sight. */
-function useFailing(): { pool: string; why: string }[] {
-  const feed = useFeed();
-  const now = useNow();
-  const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), enabled: user.role !== "member", staleTime: 60_000 });
-  return Object.entries(feed.pools).flatMap(([pool, held]) => {
-    if (isStale(freshness(feed, held, now))) return [];
-    const { level, why } = standingOf(held.snapshot, undefined, limitsOf(rules.data, pool));
-    return level === "failing" ? [{ pool, why }] : [];
-  });
-}
-
 function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: boolean; partly: boolean }) {
-  const failing = useFailing();
+  const failing = (useStandings() ?? []).filter(({ level }) => level === "failing");
   if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be open now is unknown.</p>;
   if (alerts.length === 0 && failing.length > 0) return <Failing pools={failing} />;
   if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open{user.role === "member" ? " for your tenants" : ""}.</p>;

@@ -1,28 +1,23 @@
-import { useQuery } from "@tanstack/react-query";
 import { memo, useMemo, useRef } from "react";
 import { Link } from "react-router";
 import type { Pool } from "../../api/catalog";
-import { get } from "../../api/client";
-import type { AlertRule } from "../../api/operate";
 import { ceiling } from "../../charts/columns";
 import { Sparkline } from "../../charts/Sparkline";
-import { Badge, type Tone } from "../../components/Badge";
+import { Badge } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
 import { unseenSince } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
 import { useFeed, useNow, useOutages } from "../../feed/live";
-import { hides } from "../../feed/outages";
-import { freshness, isStale } from "../../feed/reducer";
 import { compact, count, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { late, limitsOf, ms, SLO_LOW } from "../overview/verdict";
 import { useCatalog } from "./data";
-import { fits, fleetRow, LEVELS, replicasText, tally, tiersOf, type FleetRow, type Level } from "./fleet";
+import { fits, fleetRow, LEVELS, levelTones, replicasText, tally, tiersOf, type FleetRow } from "./fleet";
 import { Failed, Waiting } from "./parts";
+import { hiddenNow, useAlertRules } from "./standings";
 
 const staff = user.role === "admin" || user.role === "operator";
-const tones: Record<Level, Tone> = { failing: "bad", unknown: "plain", "at risk": "warn", asleep: "plain", idle: "plain", well: "good" };
 const TIERS = 3;
 
 /** A line of the last five minutes with the two ends of its scale. */
@@ -62,7 +57,7 @@ const columns: Column<FleetRow>[] = [
     className: "max-w-72",
     cell: (row) => (
       <div data-level={row.level} data-unknown={row.level === "unknown" || undefined}>
-        <Badge tone={tones[row.level]}>{row.level}</Badge>
+        <Badge tone={levelTones[row.level]}>{row.level}</Badge>
         <span className="block text-2xs whitespace-normal text-soft">{row.why}</span>
       </div>
     ),
@@ -165,7 +160,7 @@ const Rows = memo(function Rows({ rows, empty }: { rows: readonly FleetRow[]; em
 /** Every pool now: how it stands, and why; the worst first. */
 export function Fleet() {
   const { data, error, isPending, refetch } = useCatalog<Pool>("pools");
-  const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), enabled: staff, staleTime: 60_000 });
+  const rules = useAlertRules();
   const [query, setQuery] = useAddress();
   const typed = query.get("q") ?? "";
   const feed = useFeed();
@@ -179,7 +174,7 @@ export function Fleet() {
     const models = new Map([...Object.keys(state.pools).map((name) => [name, state.pools[name]!.snapshot.model ?? ""] as const), ...(data ?? []).map((pool) => [pool.slug, pool.model] as const)]);
     return [...models].map(([slug, model]) => {
       const pool = state.pools[slug];
-      const hidden = hides(outages, slug) ?? (pool && isStale(freshness(state, pool, now)) ? { since: pool.snapshot.at, source: "leader" as const } : undefined);
+      const hidden = hiddenNow(state, outages, slug, now);
       return fleetRow({ slug, model }, pool, hidden && unseenSince(hidden), limitsOf(rules.data, slug));
     });
   }, [now, data, outages, rules.data]);
@@ -206,7 +201,7 @@ export function Fleet() {
           {tally(all).map(([level, n]) => (
             <li key={level}>
               <button type="button" className="rounded hover:opacity-80" aria-pressed={typed === level} onClick={() => type(typed === level ? "" : level)}>
-                <Badge tone={tones[level]}>
+                <Badge tone={levelTones[level]}>
                   {n} {level}
                 </Badge>
               </button>

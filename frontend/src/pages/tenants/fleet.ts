@@ -1,6 +1,7 @@
 /** Every pool at a glance: how it stands, and why. Pure. */
 
 import { columns, type Column } from "../../charts/columns";
+import type { Tone } from "../../components/Badge";
 import type { Point, Snapshot, TierFigures } from "../../feed/types";
 import { outOfService } from "../../lib/backend";
 import { count, percent, seconds, text } from "../../lib/format";
@@ -9,6 +10,7 @@ import { late, missing, ms, over, refusedShare, SLO_LOW, slotsOf, targetsOf, typ
 /** From worst to best, which is the order of the page. Nothing is "well" that was not seen, and an idle pool is not well but idle. */
 export const LEVELS = ["failing", "unknown", "at risk", "asleep", "idle", "well"] as const;
 export type Level = (typeof LEVELS)[number];
+export const levelTones: Record<Level, Tone> = { failing: "bad", unknown: "plain", "at risk": "warn", asleep: "plain", idle: "plain", well: "good" };
 
 const SPARK_S = 300;
 
@@ -97,6 +99,8 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   if (over(queue.oldest_s, limits.queue_age)) failing.push(`the oldest request waits ${text(seconds(queue.oldest_s))}`);
   const refused = refusedShare(slo);
   if (over(refused, limits.refusals)) failing.push(`${text(percent(refused))} refused`);
+  for (const [id, { engine_waiting: inside }] of Object.entries(snapshot.backends ?? {}))
+    if (over(inside, limits.engine_queue)) risks.push(`${count(inside)} wait inside ${id}`);
   if (snapshot.ledger_since !== undefined) risks.push("requests that end are not stored");
   if (failing.length) return { level: "failing", why: [...failing, ...risks].join("; ") };
   if (risks.length) return { level: "at risk", why: risks.join("; ") };
@@ -126,10 +130,13 @@ export function fleetRow(pool: { slug: string; model: string }, state: { snapsho
 
 export const tiersOf = (snapshot: Snapshot | undefined): [string, TierFigures][] => Object.entries(snapshot?.slo?.by_tier ?? {}).filter(([, tier]) => tier.asked);
 
-export const tally = (rows: readonly FleetRow[]): [Level, number][] => LEVELS.flatMap((level): [Level, number][] => {
+export const tally = (rows: readonly Pick<Standing, "level">[]): [Level, number][] => LEVELS.flatMap((level): [Level, number][] => {
   const found = rows.filter((row) => row.level === level).length;
   return found ? [[level, found]] : [];
 });
+
+/** "2 failing, 1 well" */
+export const tallied = (rows: readonly Pick<Standing, "level">[]): string => tally(rows).map(([level, n]) => `${n} ${level}`).join(", ");
 
 /** Whether a pool has what was typed in its name, model, level or reason. */
 export function fits(row: FleetRow, typed: string): boolean {

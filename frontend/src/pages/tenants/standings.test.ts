@@ -1,0 +1,56 @@
+import { expect, it } from "vitest";
+import type { Outage } from "../../feed/outages";
+import { initialFeed, type FeedState } from "../../feed/reducer";
+import type { Snapshot } from "../../feed/types";
+import { standings, verdictOf, type PoolStanding } from "./standings";
+
+const NOW = 1000;
+const snapshot = (pool: string, changes: Partial<Snapshot> = {}): Snapshot => ({
+  pool, seq: 1, at: NOW, running: 1, slots: 8, queue: { depth: 0, oldest_s: 0 }, slo: { attainment: 1, asked: 10, total: 10 }, backends: { [`${pool}-1`]: { state: "ready", slots: 8 } }, ...changes,
+});
+const feed = (snapshots: Snapshot[], known: string[]): FeedState => ({
+  ...initialFeed, connection: "open", welcomed: true, known, pools: Object.fromEntries(snapshots.map((one) => [one.pool, { snapshot: one, history: [], complete: true, gap: false }])),
+});
+const pool = (name: string, level: PoolStanding["level"], why = "why"): PoolStanding => ({ pool: name, level, why });
+const away = (source: Outage["source"], of?: string): Outage => ({ source, since: NOW - 60, ...(of ? { pool: of } : {}) });
+
+it("a pool that was named and not heard of is unknown, and an old snapshot is not the present", () => {
+  const found = standings(feed([snapshot("llama"), snapshot("old", { at: NOW - 60 })], ["llama", "old", "new"]), [], NOW, []);
+  expect(found.map(({ pool, level }) => [pool, level])).toEqual([["llama", "well"], ["new", "unknown"], ["old", "unknown"]]);
+});
+
+it("a pool without a leader is unknown, the others are seen", () => {
+  const found = standings(feed([snapshot("llama"), snapshot("qwen")], ["llama", "qwen"]), [away("leader", "qwen")], NOW, []);
+  expect(found.map(({ level }) => level)).toEqual(["well", "unknown"]);
+  expect(verdictOf(found, [away("leader", "qwen")], 0)).toMatchObject({ level: "unknown", to: "/pools/qwen" });
+});
+
+it("thresholds of the pool's rules are applied, also those about an engine's own queue", () => {
+  const rule = { kind: "engine_queue", threshold: 5, pool: "", tenant: "", enabled: true } as never;
+  const [found] = standings(feed([snapshot("llama", { backends: { "gpu-1": { state: "ready", slots: 8, engine_waiting: 9 } } })], ["llama"]), [], NOW, [rule]);
+  expect(found).toMatchObject({ level: "at risk", why: "9 wait inside gpu-1" });
+});
+
+it("the worst pool is named with its reason, and the others are counted", () => {
+  const verdict = verdictOf([pool("a", "well"), pool("b", "failing", "36 % in time"), pool("c", "at risk")], [], 0);
+  expect(verdict).toMatchObject({ level: "failing", text: "b: 36 % in time (1 at risk, 1 well)", to: "/pools/b" });
+});
+
+it("nothing is well while something cannot be seen, whatever it is", () => {
+  for (const source of ["server", "redis", "database", "rules", "ledger", "leader"] as const) expect(verdictOf([pool("a", "well")], [away(source)], 0)!.level, source).toBe("unknown");
+  expect(verdictOf([], [away("redis")], 0)!.level).toBe("unknown");
+});
+
+it("what fails is said also while something else cannot be seen", () => {
+  expect(verdictOf([pool("a", "failing")], [away("rules")], 0)!.level).toBe("failing");
+});
+
+it("an open alert is no good state, and an idle installation is idle", () => {
+  expect(verdictOf([pool("a", "well")], [], 2)).toMatchObject({ level: "at risk", text: "2 alerts are open", to: "/alerts" });
+  expect(verdictOf([pool("a", "idle"), pool("b", "well")], [], 0)).toMatchObject({ level: "well", text: "1 idle, 1 well" });
+  expect(verdictOf([pool("a", "idle", "no request, 1 min")], [], 0)).toMatchObject({ level: "idle", text: "a: no request, 1 min" });
+});
+
+it("without a pool there is nothing to judge", () => {
+  expect(verdictOf([], [], 0)).toBeUndefined();
+});
