@@ -47,7 +47,7 @@ it("what fails is said also while something else cannot be seen", () => {
 
 it("an open alert is no good state, and an idle installation is idle", () => {
   expect(verdictOf([pool("a", "well")], [], 2)).toMatchObject({ level: "at risk", text: "2 alerts are open", to: "/alerts" });
-  expect(verdictOf([pool("a", "idle"), pool("b", "well")], [], 0)).toMatchObject({ level: "well", text: "1 idle, 1 well" });
+  expect(verdictOf([pool("a", "idle"), pool("b", "well")], [], 0)).toMatchObject({ level: "well", text: "2 pools: 1 idle, 1 well" });
   expect(verdictOf([pool("a", "idle", "no request, 1 min")], [], 0)).toMatchObject({ level: "idle", text: "a: no request, 1 min" });
 });
 

@@ -71,7 +71,7 @@ export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[
   if (worst.level === "unknown" || worst.level === "at risk") return of(worst.level, worst.pool, worst.why);
   if (openAlerts > 0) return { level: "at risk", text: `${openAlerts === 1 ? "one alert is" : `${openAlerts} alerts are`} open`, to: "/alerts", label: "Alerts" };
   const well = pools.some(({ level }) => level === "well");
-  return { level: well ? "well" : worst.level, text: pools.length === 1 ? `${worst.pool}: ${worst.why}` : tallied(pools), to: "/pools", label: "Pools" };
+  return { level: well ? "well" : worst.level, text: pools.length === 1 ? `${worst.pool}: ${worst.why}` : `${pools.length} pools: ${tallied(pools)}`, to: "/pools", label: "Pools" };
 }
 
 const BLIND: Partial<Record<Outage["source"], string>> = {
