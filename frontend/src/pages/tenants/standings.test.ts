@@ -51,6 +51,11 @@ it("an open alert is no good state, and an idle installation is idle", () => {
   expect(verdictOf([pool("a", "idle", "no request, 1 min")], [], 0)).toMatchObject({ level: "idle", text: "a: no request, 1 min" });
 });
 
+it("nothing is well while a replica does not answer", () => {
+  const silent = { ...away("engine", "a"), backend: "a-1" };
+  expect(verdictOf([pool("a", "well")], [silent], 0)).toMatchObject({ level: "at risk", text: "a: a-1 does not answer", to: "/pools/a" });
+});
+
 it("without a pool there is nothing to judge", () => {
   expect(verdictOf([], [], 0)).toBeUndefined();
 });

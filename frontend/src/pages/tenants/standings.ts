@@ -69,6 +69,8 @@ export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[
   if (blind) return { level: "unknown", text: BLIND[blind.source] ?? "not all can be seen", to: "/pools", label: "Pools" };
   if (worst === undefined) return undefined;
   if (worst.level === "unknown" || worst.level === "at risk") return of(worst.level, worst.pool, worst.why);
+  const silent = away.find(({ source }) => source === "engine");
+  if (silent?.pool) return of("at risk", silent.pool, `${silent.backend ?? "a replica"} does not answer`);
   if (openAlerts > 0) return { level: "at risk", text: `${openAlerts === 1 ? "one alert is" : `${openAlerts} alerts are`} open`, to: "/alerts", label: "Alerts" };
   const well = pools.some(({ level }) => level === "well");
   return { level: well ? "well" : worst.level, text: pools.length === 1 ? `${worst.pool}: ${worst.why}` : `${pools.length} pools: ${tallied(pools)}`, to: "/pools", label: "Pools" };
