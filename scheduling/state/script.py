@@ -22,9 +22,9 @@ from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "audit", "debit", "elect", "end_leg", "evict", "finish", "first_tokens", "grant", "led",
-    "look", "pause", "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters",
-    "set_prefill", "set_ready", "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "take_leg", "view",
+    "admit", "announce", "audit", "debit", "elect", "end_leg", "evict", "finish", "first_tokens", "grant", "look",
+    "pause", "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_prefill",
+    "set_ready", "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "take_leg", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
     "keys", "adapters", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants",

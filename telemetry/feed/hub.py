@@ -13,7 +13,6 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -116,7 +115,6 @@ class LiveHub:
         self._pools: dict[str, _Pool] = {}
         self._subscribers: set[Subscriber] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._deaf: Callable[[], None] = lambda: None  # ends being told of sources
         self._loading = asyncio.Lock()
         self._encoding = asyncio.Lock()
         self._revision = 0
@@ -129,7 +127,6 @@ class LiveHub:
         """A new socket. The latest snapshots are known when this returns, unless Redis is away."""
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._compare())]
-            self._deaf = self._seen.listen(self._ring_from(asyncio.get_running_loop()))
         subscriber = Subscriber(sight)
         self._subscribers.add(subscriber)
         if time.monotonic() - self._fresh_s > QUIET_S:
@@ -148,7 +145,6 @@ class LiveHub:
                 del pool.scoped[sight]
         if not self._subscribers:
             tasks, self._tasks = self._tasks, []
-            self._deaf()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -318,15 +314,6 @@ class LiveHub:
                 # Tens of milliseconds, which nobody's stream should wait for.
                 scoped.history = await asyncio.to_thread(encode_history, name, list(pool.points or ()), sight)
             return scoped.history
-
-    def _ring_from(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """For the thread that looks at sources: this loop's next turn takes over what it found."""
-
-        def ring() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                loop.call_soon_threadsafe(self._look_at_sources)
-
-        return ring
 
     def _look_at_sources(self) -> None:
         state = self._seen.state()

@@ -23,7 +23,7 @@ from telemetry.feed.store import Heads, LiveUnavailable
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-LEADER_S = 5.0  # without a snapshot: somebody leads the pool, and is not heard of
+LEADER_S = 5.0  # a leader publishes each second; a pool changes hands within this time
 RULES_S = 20.0  # rules are looked at every five seconds
 DATABASE_S = 6.0  # the catalog asks every two seconds
 REDIS, DATABASE, LEADER, RULES = "redis", "database", "leader", "rules"
@@ -78,7 +78,6 @@ class _Pool:
     tenants: frozenset[str] = frozenset()
     published_s: float | None = None
     rules_s: float | None = None
-    unled: bool = False  # it is late, and by its leadership lease nobody leads it
 
 
 @dataclass(slots=True)
@@ -92,8 +91,6 @@ class Sources:
     _database: _Seen = field(default_factory=_Seen)
     _pools: dict[str, _Pool] = field(default_factory=dict)
     _configured: bool = False
-    _bells: set[Callable[[], None]] = field(default_factory=set)
-    _rung: object = None  # the state when they last rang
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -118,8 +115,7 @@ class Sources:
             _note(self._redis, True, now_s)
             for name, at_s in heads.published.items():
                 if name in self._pools or not self._configured:  # one that was deleted may still be there
-                    pool = self._pool(name, now_s)
-                    pool.published_s, pool.unled = at_s, name in heads.unled
+                    self._pool(name, now_s).published_s = at_s
             for name, at_s in heads.rules.items():
                 if name in self._pools:
                     self._pools[name].rules_s = at_s
@@ -148,21 +144,6 @@ class Sources:
         outages = self.outages()
         with self._lock:
             return outages, {name: pool.tenants for name, pool in self._pools.items()} if self._configured else None
-
-    def listen(self, bell: Callable[[], None]) -> Callable[[], None]:
-        """Rings ``bell``, in the thread that looks, after each look by which the state is another. What ends that."""
-        with self._lock:
-            self._bells.add(bell)
-        return lambda: self._bells.discard(bell)
-
-    def ring(self) -> None:
-        """After a look: whoever shows the state learns of a change now, not when they next compare."""
-        state = self.state()
-        with self._lock:
-            news, self._rung = state != self._rung, state
-            bells = list(self._bells) if news else []
-        for bell in bells:
-            bell()
 
     def outages(self, tenants: Tenants = None) -> list[Outage]:
         """All that cannot be seen now, of what ``tenants`` may see. What depends on a source that is away itself is not
@@ -199,7 +180,7 @@ class Sources:
             return outages
 
     def _of_pool(self, name: str, pool: _Pool, now_s: float, *, rules: bool) -> list[Outage]:
-        if pool.unled or now_s - (pool.published_s or pool.known_s) > LEADER_S:
+        if now_s - (pool.published_s or pool.known_s) > LEADER_S:
             return [self._outage(LEADER, _Seen(pool.published_s), name, pool.known_s)]
         if rules and pool.published_s is not None and now_s - (pool.rules_s or pool.known_s) > RULES_S:
             return [self._outage(RULES, _Seen(pool.rules_s), name, pool.known_s)]
@@ -281,7 +262,6 @@ class SourceWatch:
             self._sources.tell_redis(False)
         except Exception:
             log.exception("what can be seen could not be looked at")
-        self._sources.ring()
 
     def _run(self) -> None:
         while not self._over.is_set():

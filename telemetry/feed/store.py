@@ -14,7 +14,7 @@ Blocking client with short limits and no retries: callers are threads of their o
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,10 @@ import msgspec
 import redis
 
 from scheduling.state.blocking import blocking_client
-from scheduling.state.script import load_scripts
 from telemetry.feed.history import POINTS, Point
 
 KEEP_S = 900
 SILENT_S = 3.0  # after so long without a snapshot nobody leads the pool
-LATE_S = 1.5  # leaders publish each second: of a pool that is late it is asked whether somebody leads it
 # What every release writes.
 _OF_SNAPSHOT = ("pool", "at", "seq", "queue", "slo", "tenants", "entitlements", "backends")
 _OF_POINT = ("at", "tenants")
@@ -64,7 +62,6 @@ class Heads:
 
     published: Mapping[str, float]
     rules: Mapping[str, float]
-    unled: Collection[str] = ()  # pools that are late, and that nobody leads
 
 
 class LiveStore:
@@ -76,7 +73,6 @@ class LiveStore:
     def __init__(self, url: str) -> None:
         self._redis: Any = blocking_client(url)  # redis-py's own types do not tell text from bytes
         self._store = self._redis.register_script(_STORE)
-        self._led = self._redis.register_script(load_scripts()["led"].source)
 
     def store(self, pool: str, epoch: int, seq: int, snapshot: bytes, point: bytes) -> bool:
         """Keeps a snapshot and its history point; False when a later leader has written already."""
@@ -126,24 +122,13 @@ class LiveStore:
             raise LiveUnavailable(type(error).__name__) from error
 
     def heads(self) -> Heads:
-        """Of each pool, when its leader last published, and last looked at the alert rules, and whether it has one."""
+        """Of each pool, when its leader last published, and last looked at the alert rules."""
         try:
-            published = {n.decode(): at_s for n, at_s in self._redis.zrange("qm:live:pools", 0, -1, withscores=True)}
-            rules = {n.decode(): at_s for n, at_s in self._redis.zrange("qm:live:rules", 0, -1, withscores=True)}
-            late_s = time.time() - LATE_S
-            unled = self._unled([name for name, at_s in published.items() if at_s < late_s])
+            published = self._redis.zrange("qm:live:pools", 0, -1, withscores=True)
+            rules = self._redis.zrange("qm:live:rules", 0, -1, withscores=True)
         except redis.RedisError as error:
             raise LiveUnavailable(type(error).__name__) from error
-        return Heads(published, rules, unled)
-
-    def _unled(self, pools: Sequence[str]) -> frozenset[str]:
-        """Those of them that nobody leads now. Dispatch's own rule: silence alone is told much later."""
-        if not pools:
-            return frozenset()
-        with self._redis.pipeline(transaction=False) as pipeline:
-            for name in pools:
-                self._led(keys=[f"qm:{{{name}}}:"], client=pipeline)
-            return frozenset(name for name, led in zip(pools, pipeline.execute(), strict=True) if not led)
+        return Heads({name.decode(): at_s for name, at_s in published}, {name.decode(): at_s for name, at_s in rules})
 
     def pools(self) -> list[str]:
         """Pools that had a leader within the last 15 minutes, by name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import GRANTS_AT_ONCE, AdmissionStatus, GrantItem, RenewStatus, gateway_channel
-from telemetry.feed.store import LATE_S, LiveStore
 from tests.support.dispatch_world import catalog_of, dispatching, until, until_await
 from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
 
@@ -137,33 +135,6 @@ async def test_a_leader_that_was_killed_is_missed_at_once_and_another_elected(po
     await pool.finish("r0")
     assert await pool.running() == ["r1"]
     assert (await pool.store.elect("leader-b", 0, first_start=False)).epoch == 2
-
-
-async def test_pages_are_told_of_a_killed_leader_by_the_rule_of_hand_outs(pool: Pool, redis_url: str):
-    """Its lease is far from over. A pool whose leader has just published is not asked for."""
-    ear = Subscriber(redis_url, ["qm:leader:leader-a"], lambda *_: None)
-    await ear.start()
-    live = LiveStore(redis_url)
-
-    async def unled(published_ago_s: float) -> bool:
-        at = str(time.time() - published_ago_s).encode()
-        await pool.resp.call(b"ZADD", b"qm:live:pools", at, pool.store.pool_id.encode())
-        return pool.store.pool_id in (await asyncio.to_thread(live.heads)).unled
-
-    async def listens() -> bool:
-        return (await pool.resp.call(b"PUBSUB", b"NUMSUB", b"qm:leader:leader-a"))[1] == 1
-
-    try:
-        await until_await(listens)
-        await pool.led()
-        assert not await unled(LATE_S + 1), "it is only late"
-        await ear.close()
-        await until_await(lambda: unled(LATE_S + 1))
-        assert not await unled(0.0)
-        await pool.store.elect("leader-b", 0, first_start=False)
-        assert not await unled(LATE_S + 1), "another leads, and has not published yet"
-    finally:
-        live.close()
 
 
 async def test_slots_are_handed_out_until_a_new_leader_has_decided_for_the_first_time(pool: Pool):

@@ -47,27 +47,6 @@ async def test_the_hub_rests_when_the_last_socket_is_gone(the_hub: hub.LiveHub, 
     assert the_hub._pools == {}
 
 
-async def test_what_a_look_finds_is_told_without_waiting_for_the_next_comparison(leader: Feed) -> None:
-    sources = Sources()
-    the_hub = hub.LiveHub(leader.store, sources)
-    with mock.patch.object(hub, "COMPARE_S", 3600.0):
-        subscriber = await the_hub.subscribe(None)
-        try:
-            sources.tell_pools({"llama": frozenset({"acme"})})
-            sources.tell_database(False)
-            subscriber.bell.clear()
-            await asyncio.to_thread(sources.ring)  # as the thread that looks does
-            async with asyncio.timeout(20):
-                await subscriber.bell.wait()
-            assert [one["source"] for one in the_hub.sources(None)["away"]] == ["database"]
-        finally:
-            await the_hub.unsubscribe(subscriber)
-    sources.tell_database(True)
-    sources.ring()  # nobody listens any more
-    await asyncio.sleep(0)
-    assert [one["source"] for one in the_hub.sources(None)["away"]] == ["database"]
-
-
 async def test_a_slow_socket_gets_one_snapshot_instead_of_a_backlog(the_hub: hub.LiveHub, leader: Feed) -> None:
     await leader.second()
     subscriber = await the_hub.subscribe(None)

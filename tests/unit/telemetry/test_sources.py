@@ -41,7 +41,6 @@ class Place:
     clock: Clock = field(default_factory=Clock)
     published: dict[str, float] = field(default_factory=dict)
     rules: dict[str, float] = field(default_factory=dict)
-    unled: set[str] = field(default_factory=set)
     pools: dict[str, frozenset[str]] | None = field(default_factory=lambda: dict(ALL))
     redis: bool = True
     answered_s: float | None = None
@@ -54,7 +53,7 @@ class Place:
     def heads(self) -> Heads:
         if not self.redis:
             raise LiveUnavailable("ConnectionError")
-        return Heads(self.published, self.rules, self.unled)
+        return Heads(self.published, self.rules)
 
     def pass_s(self, seconds: int, *, led: bool = True, watched: bool = True, database: bool = True) -> None:
         for _ in range(seconds):
@@ -102,37 +101,6 @@ def test_a_pool_without_a_leader_is_away_since_its_last_snapshot_also_for_a_proc
     place.pass_s(1, led=False)
     assert place.sources.outages() == [Outage("leader", NOW - 300, pool="llama")]
     assert place.sources.unwatched(None) == [Outage("rules", NOW - 303, pool="llama")]
-
-
-def test_a_pool_that_nobody_leads_is_told_at_the_next_look_and_not_only_after_its_silence(place: Place) -> None:
-    place.pass_s(10)
-    place.unled = {"llama"}  # its lease is gone
-    place.pass_s(1, led=False)
-    assert place.sources.outages() == [Outage("leader", NOW + 10, pool="llama")]
-    place.unled = set()
-    place.pass_s(1)
-    assert place.sources.outages() == []
-
-
-def test_a_pool_that_is_led_may_be_late_for_a_moment(place: Place) -> None:
-    place.pass_s(10)
-    place.pass_s(4, led=False)
-    assert place.sources.outages() == [], "a busy leader, or one that was elected just now"
-
-
-def test_who_listens_is_rung_once_for_each_change_and_not_for_each_look(place: Place) -> None:
-    rang: list[float] = []
-    deaf = place.sources.listen(lambda: rang.append(place.clock.s))
-    place.pass_s(5)
-    place.redis = False
-    place.pass_s(5)
-    place.redis = True
-    place.pass_s(5)
-    assert rang == [NOW + 1, NOW + 6, NOW + 11]
-    deaf()
-    place.redis = False
-    place.pass_s(1)
-    assert len(rang) == 3
 
 
 def test_a_pool_that_never_had_a_leader_is_told_as_well(place: Place) -> None:
