@@ -187,7 +187,7 @@ async def test_a_loss_is_logged_and_told_to_readyz_and_dashboards(
 
         await until_await(told)
         await ready(dispatcher, gateway.store)
-        await until(lambda: telemetry.samples[-1].state_lost_s > 0)
+        await until(lambda: bool(telemetry.samples) and telemetry.samples[-1].state_lost_s > 0)
         await asyncio.sleep(LOOK_AGAIN_S * 1.1)
         assert (await readiness.look())[1]["pools"][pool_id]["state_lost"]
         assert len([r for r in caplog.records if "Redis lost its data" in r.getMessage()]) == 1
