@@ -2,7 +2,8 @@
 
 A run is cut into parts: a mode, a workload and a rate. Each part that ended is kept in the ``--json`` file, and a call
 ends before its time is over and says how many parts are left: the same command goes on. Engines and instance are
-started and ended by it. Every engine has the plugin inside; where vLLM decides it only watches and logs.
+started and ended by it; modes that need the same engine share it. Every engine has the plugin inside; where vLLM
+decides it only watches and logs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,8 @@ FCFS, PRIORITY, INSIDE, FRONT, PLUGIN = "fcfs", "priority", "plugin", "front", "
 FREE = "front+plugin without credit"
 SHOWN: Final = 400  # steps of a part that are kept, for the drawing
 PART_S: Final = 8.0  # beside load and drain: a pause, the log, the lab
-START_S: Final = 45.0  # what an engine and an instance are taken to need until one was seen
+WARM_S: Final = 4.0  # of load before an engine's first part: kernels are compiled, the plugin learns step times
+START_S: Final = 45.0  # what an engine, or an instance, is taken to need until one was seen
 Note = Callable[[str], None]
 
 
@@ -50,12 +52,17 @@ class Mode:
     credit: int | None = None  # prefill credit in front; None: automatic
     lab: str = ""  # the policy with which the lab stands for it; empty: it has no such mode
 
+    @property
+    def engine(self) -> tuple[str, bool]:
+        """What tells its engine from those of other modes: vLLM's order, and whether the plugin decides."""
+        return self.order, self.decides
+
 
 MODES: Final = (
     Mode(FCFS, "fcfs", False, lab="fifo"),
     Mode(PRIORITY, "priority", False, lab="priority"),
-    Mode(INSIDE, "priority", True),  # its clients tell it what a gateway would
     Mode(FRONT, "priority", False, "vllm", lab="unified"),
+    Mode(INSIDE, "priority", True),  # its clients tell it what a gateway would
     Mode(PLUGIN, "priority", True, "vllm_plugin"),
     Mode(FREE, "priority", True, "vllm_plugin", credit=0),
 )
@@ -116,50 +123,62 @@ def run(home: Path, server: Server, setup: Setup, path: Path, minutes: float, no
     kept = RunFile(path, setup)
     left = [part for part in setup.parts() if key_of(part[0].name, *part[1:]) not in kept.parts]
     each = setup.seconds + DRAIN_S + PART_S
-    if left and starts + each > 60.0 * minutes:
-        raise ExperimentError(
-            f"a part takes up to {starts + each:.0f} s with the start of its engine, and a call has {60 * minutes:.0f}"
-            f" s: set --call-minutes to {math.ceil((starts + each) / 6) / 10:g} or more"
-        )
+
+    def needed() -> float:
+        """Seconds for the next part, beside the start of an engine."""
+        return each + (START_S if left[0][0].kind else 0.0)
 
     def fits(seconds: float) -> bool:
         return time.monotonic() - began + seconds <= 60.0 * minutes
 
-    while left:
-        mode = left[0][0]
-        if not fits(starts + each):
-            break
-        at = time.monotonic()
-        with serving(home, server, setup, mode) as (url, model, keys, engine):
-            starts = max(starts, time.monotonic() - at)
-            while left and left[0][0] == mode and fits(each):
-                _, workload, rate = left.pop(0)
-                part = _part(setup, mode, workload, rate, url, model, keys, engine)
-                kept.add(key_of(mode.name, workload, rate), part)
-                note(f"{key_of(mode.name, workload, rate)}: {part['in_time']:.1%} in time, {len(left)} parts left")
+    if left and (first := starts + needed()) > 60.0 * minutes:
+        raise ExperimentError(
+            f"a part takes up to {first:.0f} s with the start of its engine, and a call has {60 * minutes:.0f}"
+            f" s: set --call-minutes to {math.ceil(first / 6) / 10:g} or more"
+        )
+    while left and fits(starts + needed()):
+        wanted, at = left[0][0].engine, time.monotonic()
+        order, decides = wanted
+        log = home / f"engine-{order}{'-plugin' if decides else ''}.log"
+        home.mkdir(parents=True, exist_ok=True)
+        with Engine(server, order, {} if decides else WATCHING, log) as engine:
+            _warm(setup, engine, server.model)
+            starts, before = max(starts, time.monotonic() - at), len(left)
+            while left and left[0][0].engine == wanted and fits(needed()):
+                mode = left[0][0]
+                with serving(home, server, setup, mode, engine) as (url, model, keys):
+                    while left and left[0][0] == mode and fits(each):
+                        _, workload, rate = left.pop(0)
+                        part = _part(setup, mode, workload, rate, url, model, keys, engine)
+                        key = key_of(mode.name, workload, rate)
+                        kept.add(key, part)
+                        note(f"{key}: {part['in_time']:.1%} in time, {len(left)} parts left")
+        if len(left) == before:
+            break  # it took longer to start than any before it
     return len(left)
+
+
+def _warm(setup: Setup, engine: Engine, model: str) -> None:
+    """Load that no part counts."""
+    asked = plan(setup.workloads[0], max(setup.rates), WARM_S, setup.promises, setup.max_model_len, setup.seed, "warm")
+    asyncio.run(drive(engine.url, model, asked))
 
 
 @contextmanager
 def serving(
-    home: Path, server: Server, setup: Setup, mode: Mode
-) -> Iterator[tuple[str, str, Mapping[str, str] | None, Engine]]:
-    """An engine, and what stands in front of it: where to send, the model's name, keys by tier."""
-    home.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        engine = stack.enter_context(
-            Engine(server, mode.order, {} if mode.decides else WATCHING, home / f"engine-{mode.name}.log")
-        )
-        if not mode.kind:
-            yield engine.url, server.model, None, engine
-            return
-        options = {"ENGINE": engine.url, "QUARTERMASTER_ENGINE_SLOTS": str(setup.slots)}
-        instance = stack.enter_context(Instance(home / f"instance-{mode.name}", **options))
+    home: Path, server: Server, setup: Setup, mode: Mode, engine: Engine
+) -> Iterator[tuple[str, str, Mapping[str, str] | None]]:
+    """What stands in front of the engine in this mode: where to send, the model's name, keys by tier."""
+    if not mode.kind:
+        yield engine.url, server.model, None
+        return
+    options = {"ENGINE": engine.url, "QUARTERMASTER_ENGINE_SLOTS": str(setup.slots)}
+    with Instance(home / f"instance-{mode.name}", **options) as instance:
         instance.apply(*catalog(instance.pool, setup, mode))
         keys = {tier.name: instance.issue_key(tier.name) for tier in tiers(setup.promises)}
         instance.await_live(set(keys))
         time.sleep(2.0)  # every process has read it
-        yield instance.url, instance.model, keys, engine
+        yield instance.url, instance.model, keys
 
 
 def catalog(pool: str, setup: Setup, mode: Mode) -> list[dict[str, Any]]:
@@ -195,7 +214,8 @@ def _part(
     setup: Setup, mode: Mode, workload: str, rate: float, url: str, model: str, keys: Mapping[str, str] | None,
     engine: Engine,
 ) -> dict[str, Any]:  # fmt: skip
-    asked = plan(workload, rate, setup.seconds, setup.promises, setup.max_model_len, setup.seed)
+    # Tokens of its own in each mode: what another left in the engine's prefix cache is of no use.
+    asked = plan(workload, rate, setup.seconds, setup.promises, setup.max_model_len, setup.seed, mode.name)
     before = max((row.get("number", 0) for row in engine.steps() if row["kind"] == "step"), default=0)
     load_before = os.getloadavg()[0]
     alone = keys is None

@@ -74,9 +74,12 @@ class Answered:
         return is_late(slo, self.ttft_s, self.ttlt_s, self.asked.output)
 
 
-def plan(workload: str, rate: float, seconds: float, promises: Promises, longest: int, seed: int) -> list[Planned]:
-    """The same for every mode: lengths, tiers, tokens and arrivals follow from the seed."""
-    draw = random.Random(f"{seed} {workload} {rate}")
+def plan(
+    workload: str, rate: float, seconds: float, promises: Promises, longest: int, seed: int, prompts: str = ""
+) -> list[Planned]:
+    """Lengths, tiers and arrivals follow from the seed, so they are the same for every mode; the tokens from
+    ``prompts``, too: where that is another, no prefix is the same."""
+    draw, tokens = random.Random(f"{seed} {workload} {rate}"), random.Random(f"{seed} {workload} {rate} {prompts}")
     lengths, classes, asked = independent_lengths(workload), tiers(promises), list[Planned]()
     for at in poisson(draw, rate):
         if at > seconds:
@@ -84,7 +87,7 @@ def plan(workload: str, rate: float, seconds: float, promises: Promises, longest
         prompt, output = lengths(draw)
         output = max(1, min(output, longest // 4))
         prompt = max(1, min(prompt, longest - output - 16))
-        asked.append(Planned(at, draw.choice(classes), tuple(draw.choices(range(100, 1000), k=prompt)), output))
+        asked.append(Planned(at, draw.choice(classes), tuple(tokens.choices(range(100, 1000), k=prompt)), output))
     return asked
 
 

@@ -79,8 +79,16 @@ def test_a_server_of_ones_own_gets_its_port_and_finds_the_plugin() -> None:
 class Standing:
     """An engine that logs two hundred steps for each part."""
 
+    url = "http://engine"
+
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Standing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def steps(self) -> list[dict[str, Any]]:
         return list(self.rows)
@@ -96,28 +104,35 @@ class Standing:
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was started, without starting it; every request is answered at once."""
+    """Whose turn it was, without starting it; every request is answered at once."""
     started: list[str] = []
     now = [1000.0]
+    running: list[Standing] = []
+    sent: set[tuple[int, ...]] = set()
+
+    def engine(server: Server, order: str, plugin: Mapping[str, Any], log: Path) -> Standing:
+        now[0] += 40.0
+        running.append(Standing())
+        sent.clear()
+        return running[-1]
 
     @contextmanager
-    def serving(home: Path, server: Server, setup: gpu.Setup, mode: gpu.Mode) -> Iterator[Any]:
+    def serving(home: Path, server: Server, setup: gpu.Setup, mode: gpu.Mode, engine: Standing) -> Iterator[Any]:
         started.append(mode.name)
-        now[0] += 40.0
-        engine = Standing()
-        running.append(engine)
-        yield "http://engine", server.model, {"q1": "k"} if mode.kind else None, engine
-
-    running: list[Standing] = []
+        now[0] += 20.0 if mode.kind else 0.0
+        yield engine.url, server.model, {"q1": "k"} if mode.kind else None
 
     async def drive(
         url: str, model: str, asked: Sequence[Planned], *, keys: Mapping[str, str] | None = None, rank: bool = False,
         digest: bool = False,
     ) -> list[Answered]:  # fmt: skip
-        now[0] += 30.0
-        running[-1].work()
-        assert rank == (started[-1] == gpu.PRIORITY)
-        assert digest == (started[-1] == gpu.INSIDE), "a gateway sends it itself"
+        now[0] += 30.0 if asked[-1].at_s > gpu.WARM_S else gpu.WARM_S
+        assert not sent.intersection(one.prompt for one in asked), "the prefix cache would know it from another mode"
+        sent.update(one.prompt for one in asked if len(one.prompt) > 8)
+        if asked[-1].at_s > gpu.WARM_S:
+            running[-1].work()
+            assert rank == (started[-1] == gpu.PRIORITY)
+            assert digest == (started[-1] == gpu.INSIDE), "a gateway sends it itself"
         return [
             answered(one.tier, output=one.output, arrivals=[0.1 + 0.01 * n for n in range(one.output)]) for one in asked
         ]
@@ -126,6 +141,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monotonic = staticmethod(lambda: now[0])
         sleep = staticmethod(lambda _: None)
 
+    monkeypatch.setattr(gpu, "Engine", engine)
     monkeypatch.setattr(gpu, "serving", serving)
     monkeypatch.setattr(gpu, "drive", drive)
     monkeypatch.setattr(gpu, "time", Clock)
