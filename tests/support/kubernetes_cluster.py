@@ -93,6 +93,17 @@ class Cluster:
         kind_of = "application/merge-patch+json"
         return self.call("PATCH", self.path(kind, name, namespace), {"spec": spec}, kind=kind_of)
 
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """The API server is killed, and back at the end, also when what is done meanwhile fails: all tests share it."""
+        self.api_server.kill()
+        self.api_server.wait()
+        try:
+            yield
+        finally:
+            self.api_server = self.start_api_server()
+            self.wait(lambda: self.client.get("/readyz").text == "ok", READY_S)
+
     def wait(self, what: Callable[[], Any], seconds: float = 90.0) -> Any:
         """The first value of ``what`` that is true."""
         deadline = time.monotonic() + seconds
