@@ -109,6 +109,18 @@ def refusal(error: httpx.HTTPStatusError) -> str:
         return str(error)[:500]
 
 
+def same_refusal(error: httpx.HTTPStatusError) -> str:
+    """The same text for the same refusal, whatever value it was about: the fields and why, where the API server says
+    them, else its message."""
+    try:
+        said = error.response.json()
+        causes = (said.get("details") or {}).get("causes") or []
+        named = sorted(f"{cause.get('field')} {cause.get('reason')}" for cause in causes)
+    except (ValueError, AttributeError, TypeError):
+        named = []
+    return f"{error.response.status_code} {'; '.join(named) or refusal(error)}"
+
+
 def _checked(answer: httpx.Response) -> dict[str, Any]:
     if answer.is_error:
         text = f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text[:500]}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
@@ -17,7 +18,7 @@ import httpx
 import kopf
 
 from controlplane.kubernetes import catalog, key_secrets, leases, replicas
-from controlplane.kubernetes.api import Api, connect, refusal
+from controlplane.kubernetes.api import Api, connect, refusal, same_refusal
 from controlplane.kubernetes.capacity import ClusterCapacity, Key, gather, now
 from controlplane.kubernetes.catalog import CustomResource, Snapshot
 from controlplane.kubernetes.discovery import ReplicaDiscovery
@@ -30,6 +31,7 @@ AGAIN_S = 15.0  # everything is compared again: drift is repaired within this ti
 LOOK_S = 1.0  # states of the catalog, which replicas change by themselves
 GATHER_S = 0.05  # events that come together are applied together
 RETRY_S = 5.0
+REFUSED_AGAIN_S = 15.0  # a status that the API server refused is written again
 
 
 class Backoffs:
@@ -40,6 +42,17 @@ class Backoffs:
         return chain((1.0, 2.0, 3.0), repeat(5.0))
 
 
+@dataclass(slots=True)
+class RefusedStatus:
+    """A status that the API server would not take, and what became of it. Until it takes one."""
+
+    generation: int
+    said: str
+    at: float
+    logged: set[str]  # reasons
+    conditions: bool = True  # these alone it takes
+
+
 class Operator:
     """What the cluster wants and what was done about it. Used from one event loop."""
 
@@ -48,6 +61,7 @@ class Operator:
         self._faults: dict[Key, str] = {}
         self._capacity = ClusterCapacity(self._resources, self._faults)
         self._applied: dict[Key, int] = {}  # generation
+        self._refused: dict[str, RefusedStatus] = {}  # by uid
         self._dirty: set[Key] = set()
         self._wake = asyncio.Event()
         self._with_leases = with_leases
@@ -72,6 +86,7 @@ class Operator:
             self._resources.pop(key, None)
             self._faults.pop(key, None)
             self._applied.pop(key, None)
+            self._refused.pop(body["metadata"]["uid"], None)
         else:
             self._resources[key] = body
             if self._applied.get(key) != body["metadata"]["generation"] and not body["metadata"].get(
@@ -275,11 +290,54 @@ class Operator:
                 _condition("ReplicasFound", not problem, "Incomplete" if problem else "Found", problem, old, generation)
             )
         status["conditions"] = conditions
-        there = body.get("status") or {}
-        if all(there.get(name) == value for name, value in status.items()):
+        await self._send_status(api, key, body, status, old)
+
+    async def _send_status(
+        self, api: Api, key: Key, body: dict[str, Any], status: dict[str, Any], old: dict[str, dict[str, Any]]
+    ) -> None:
+        """Only if it differs. One that the API server refuses for good (a definition of another version, a right) holds
+        up nothing: it is logged once for each reason, said in a condition if that is taken, and tried again later."""
+        plural, (kind, namespace, name) = BY_KIND[key[0]].plural, key
+        uid, generation = body["metadata"]["uid"], status["observedGeneration"]
+        refused = self._refused.get(uid)
+        clock = asyncio.get_running_loop().time()
+        if refused is None or refused.generation != generation or clock - refused.at >= REFUSED_AGAIN_S:
+            if not _differs(body, status):
+                self._refused.pop(uid, None)
+                return
+            try:
+                await api.status(plural, namespace, name, status)
+            except httpx.HTTPStatusError as error:
+                if not (said := refusal(error)):
+                    raise
+                logged = refused.logged if refused is not None else set()
+                if (reason := same_refusal(error)) not in logged:
+                    log.warning("the API server refuses the status of %s %s/%s: %s", kind, namespace, name, said)
+                refused = self._refused[uid] = RefusedStatus(generation, said, clock, logged | {reason})
+            else:
+                self._refused.pop(uid, None)
+                body["status"] = (body.get("status") or {}) | status  # until the watch says so
+                return
+        if not refused.conditions:
             return
-        await api.status(BY_KIND[kind].plural, namespace, name, status)
-        body["status"] = there | status  # until the watch says so
+        message = f"the API server refuses this status, the rest of it may be old: {refused.said}"
+        unwritten = _condition("StatusWritten", False, "Refused", message, old, generation)
+        short = {"observedGeneration": generation, "conditions": [*status["conditions"], unwritten]}
+        if not _differs(body, short):
+            return
+        try:
+            await api.status(plural, namespace, name, short)
+        except httpx.HTTPStatusError as error:
+            if not refusal(error):
+                raise
+            refused.conditions = False
+        else:
+            body["status"] = (body.get("status") or {}) | short
+
+
+def _differs(body: dict[str, Any], status: dict[str, Any]) -> bool:
+    there = body.get("status") or {}
+    return any(there.get(name) != value for name, value in status.items())
 
 
 def _condition(

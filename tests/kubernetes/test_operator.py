@@ -122,6 +122,44 @@ def test_what_the_catalog_refuses_is_said_in_the_resource_and_changes_nothing(
     assert refused.status_code == 422  # by the schema, before we see it
 
 
+def test_a_status_that_the_definition_refuses_is_said_and_holds_up_nobody(
+    there: Cluster, operator: subprocess.Popen[bytes], names: Names
+) -> None:
+    """A definition of another version, whose status is narrower: 422."""
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tokenpools.{GROUP}"
+    backends = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/backends"
+
+    def narrow(**more: int) -> None:
+        change = [{"op": "replace", "path": backends, "value": {"type": "string"} | more}]
+        answer = there.client.patch(path, json=change, headers={"content-type": "application/json-patch+json"})
+        assert answer.is_success, answer.text
+
+    log = there.folder / "operator.log"
+    began = log.stat().st_size
+
+    def logged(text: str) -> list[str]:
+        return [line for line in log.read_bytes()[began:].decode().splitlines() if text in line]
+
+    narrow(maxLength=1)
+    try:
+        tier, llama = contract(there, names), pool(there, names, 16)
+        there.wait(lambda: condition(there, "TokenPool", llama, "StatusWritten").get("status") == "False")
+        assert "status.backends" in condition(there, "TokenPool", llama, "StatusWritten")["message"]
+        assert condition(there, "TokenPool", llama)["status"] == "True"
+        share = entitlement(there, names, tier, llama, 4)
+        there.wait(lambda: state_of(there, share) == "bound")
+        for slots in (24, 32):  # each change is another try
+            backends_now = [{"name": llama, "url": f"http://127.0.0.1:{free_port()}", "slots": slots, "kvTokens": 1000}]
+            generation = there.change("TokenPool", llama, {"backends": backends_now})["metadata"]["generation"]
+            there.wait(lambda g=generation: there.get("TokenPool", llama)["status"]["observedGeneration"] == g)
+        assert len(logged(f"refuses the status of TokenPool default/{llama}: ")) == 1
+    finally:
+        narrow()
+    there.wait(lambda: there.get("TokenPool", llama)["status"].get("capacity", {}).get("slots") == 32)
+    assert not condition(there, "TokenPool", llama, "StatusWritten")
+    assert not logged("a round failed")
+
+
 def test_what_a_resource_sets_is_changed_there_and_nowhere_else(there: Cluster, instance: Up, names: Names) -> None:
     with operating(there, instance), httpx.Client(base_url=f"{instance.url}/api/v1", headers=instance.admin()) as api:
         tier, llama = contract(there, names), pool(there, names, 16)

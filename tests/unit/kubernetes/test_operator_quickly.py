@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from kmock import Request
 
 from controlplane.kubernetes import api as calls
-from controlplane.kubernetes import capacity, leases
+from controlplane.kubernetes import capacity, leases, operator
 from tenants import keys
 from tenants.models import ApiKey, Entitlement, Tenant
 from tests.support.kubernetes_fake import FakeApi, fake_api, operating, to, until
@@ -280,6 +281,58 @@ async def test_a_status_that_could_not_be_written_is_written_later(
             assert (await row(Tenant, "acme")).description == "second", "the catalog does not wait for the API"
             assert not ready(api, "Tenant", "acme")
         await until(lambda: ready(api, "Tenant", "acme"))
+
+
+async def test_a_status_that_is_refused_is_logged_once_for_each_reason_and_said_in_a_condition(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the cluster's definition is another version's."""
+    monkeypatch.setattr(operator, "REFUSED_AGAIN_S", 0.2)
+    writes = to("PATCH", "tokenpools", subresource="status")
+
+    def whole(request: Request) -> bool:
+        return writes(request) and "capacity" in request.data["status"]
+
+    def logged() -> list[str]:
+        return [line for line in caplog.messages if "refuses the status of TokenPool default/llama: " in line]
+
+    async def tried(times: int) -> None:
+        before = api.calls(whole)
+        await until(lambda: api.calls(whole) >= before + times)
+
+    async with operating(api, tmp_path, monkeypatch):
+        with api.answering(whole, 422, "status.backends: Invalid value"):
+            await contract(api)
+            await until(lambda: api.condition("TokenPool", "llama", "StatusWritten").get("status") == "False")
+            said = api.condition("TokenPool", "llama", "StatusWritten")["message"]
+            assert said.endswith("status.backends: Invalid value")
+            assert ready(api, "TokenPool", "llama"), "it was applied all the same"
+            await tried(3)
+            await until(lambda: ready(api, "Tenant", "acme"))
+            assert len(logged()) == 1
+        with api.answering(writes, 403, "tokenpools/status is forbidden"):
+            await tried(3)
+            assert [line.rsplit(": ", 1)[1] for line in logged()] == ["Invalid value", "tokenpools/status is forbidden"]
+        await until(lambda: "capacity" in api.get("TokenPool", "llama")["status"])
+        assert not api.condition("TokenPool", "llama", "StatusWritten")
+    assert "a round failed" not in caplog.text
+
+
+async def test_where_no_status_is_taken_nothing_is_asked_again_at_once(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = to("PATCH", "tenants", subresource="status")
+    async with operating(api, tmp_path, monkeypatch):
+        with api.answering(writes, 403, "tenants/status is forbidden"):
+            await api.make("Tenant", "acme", {"description": "first"})
+            await until(lambda: api.calls(writes) == 2)  # the whole, then the conditions alone
+            for n in range(5):  # rounds of the operator
+                await api.make("Slo", f"slo-{n}", {"ttftSeconds": 5.0, "tbtSeconds": 0.5})
+                await until(lambda n=n: ready(api, "Slo", f"slo-{n}"))
+            assert api.calls(writes) == 2
+            await api.change("Tenant", "acme", {"description": "second"})
+            await until(lambda: api.calls(writes) == 4)
+            assert (await row(Tenant, "acme")).description == "second"
 
 
 async def test_a_server_that_does_not_answer_is_asked_again_and_nothing_is_lost(
