@@ -248,9 +248,13 @@ def choose_backend(
 
 def with_room(backends: Sequence[BackendView], kv: int, prefill: int, owner: bool) -> list[BackendView]:
     """Those that have room. An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for
-    inside the engine, only where none has room without that."""
+    inside the engine, only where none has room without that, and there where the fewest of their tokens are left."""
     fitting = [b for b in backends if b.room_for(kv, prefill)]
-    return fitting or ([b for b in backends if b.room_for(kv, prefill, owner)] if owner else fitting)
+    if fitting or not owner:
+        return fitting
+    beside = [b for b in backends if b.room_for(kv, prefill, owner)]
+    fewest = min((b.prefill_used for b in beside), default=0)
+    return [b for b in beside if b.prefill_used == fewest]
 
 
 def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "") -> bool:

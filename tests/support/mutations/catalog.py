@@ -107,6 +107,14 @@ MUTATIONS = (
         ("tests/unit/core/test_noisy_neighbour.py",),
     ),
     Mutation(
+        "owner-behind-most",
+        "an owner of reserved capacity goes beside the longest of others' prompts",
+        "scheduling/core/admission.py",
+        "    fewest = min((b.prefill_used for b in beside), default=0)",
+        "    fewest = max((b.prefill_used for b in beside), default=0)",
+        ("tests/unit/core/test_admission.py",),
+    ),
+    Mutation(
         "lost-second-free",
         "requests of the second that a killed Redis lost pay nothing (promise 22)",
         "scheduling/state/scripts/shared/buckets.lua",

@@ -389,3 +389,21 @@ def test_a_client_that_obeys_a_token_refusal_is_not_refused_again():
         assert retry_ms is not None
         later = refill(level, 0, ACME.tokens_per_s, ACME.burst_tokens, retry_ms)
         assert decide(view(level=later))[0] is AdmissionAnswer.GRANT
+
+
+def test_an_owner_that_must_go_beside_others_prompts_goes_where_the_fewest_of_their_tokens_are_left():
+    """What is before it in the engine decides when its own prompt begins; how much the replica has to do does not."""
+    busy = BackendView(
+        "a", slots=8, kv_tokens=90_000, work_tokens=40_000, prefill_credit=2048, prefill_used=600, running=5
+    )
+    idler = BackendView(
+        "b", slots=8, kv_tokens=90_000, work_tokens=7_000, prefill_credit=2048, prefill_used=7_000, running=1
+    )
+    assert choose_backend((busy, idler), 100, "", 1_900, owner=True) == "a"
+    assert choose_backend((busy, idler), 100, "", 1_900) is None
+    free = dataclasses.replace(idler, prefill_used=0)
+    assert choose_backend((busy, free), 100, "", 1_900, owner=True) == "b", (
+        "where nothing is before it, it does not wait"
+    )
+    held = dataclasses.replace(busy, prefill_owned=600)
+    assert choose_backend((held, idler), 100, "", 1_900, owner=True) == "b", "owners wait for each other"

@@ -33,10 +33,10 @@ end
 -- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
 -- are free, whether one has room but for its prefill credit, the credit of the replica that was chosen, and whether one
 -- has room that lacks the adapter. `exclude`: where it must not run, a space between them. Without a record, or points in it: by outstanding work alone; ties: fewest running,
--- then name. An owner goes beside others' prompts only where no replica has room without that. `homes`: who has the
--- adapter (shared/adapters.lua); nil: there is none.
+-- then name. An owner goes beside others' prompts only where no replica has room without that, and there where the
+-- fewest of their tokens are before its own. `homes`: who has the adapter (shared/adapters.lua); nil: there is none.
 local function choose(ready, v, kv, exclude, pre, record, owner, homes)
-  local fit, owned, credits, least, sum, slots, free, roomy, cold = {}, {}, {}, math.huge, 0, 0, 0, false, false
+  local fit, owned, fewest, credits, least, sum, slots, free, roomy, cold = {}, {}, 0, {}, math.huge, 0, 0, 0, false, false
   local out = words_of(exclude)
   for i = 1, #ready, 2 do
     local name = ready[i]
@@ -55,7 +55,8 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
       if prefill_fits(credit, ahead, pre) then
         fit[#fit + 1] = i
       elseif owner and prefill_fits(credit, owned_ahead(v[j + 4], ahead), pre) then
-        owned[#owned + 1] = i
+        if #owned == 0 or ahead < fewest then owned, fewest = {}, ahead end
+        if ahead == fewest then owned[#owned + 1] = i end
       end
     end
   end
