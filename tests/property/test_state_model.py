@@ -136,6 +136,36 @@ def test_a_script_that_forgets_the_step_an_engine_is_in_is_noticed(make_world: M
         in_a_step(make_world(scripts))
 
 
+FEWER_BEFORE_IT = "ahead < fewest"
+
+
+def beside_others(world: World) -> str:
+    """The replica that an owner of reserved capacity is granted where each has others' prompts in it: on the first 40
+    tokens are left to prefill and much is to be decoded, on the second 108 are left and there is less to do."""
+    leader, decoding, long, short, owners = HOLDERS[0], 9, 34, 10, 40
+    world.elect(leader, True, False)
+    world.set_ready(leader, "b1", 8, False)
+    world.admit(decoding, False)  # it holds no credit, as there is none yet
+    for at in ("b1", "b2"):
+        world.set_ready(leader, at, 8, False, credit=60)
+    for n in (long, short, owners):
+        world.admit(n, False)
+    held = world.reference.held
+    assert [held[f"r{n}"].backend for n in (decoding, long, short)] == ["b1", "b2", "b1"]
+    return held[f"r{owners}"].backend
+
+
+def test_an_owner_that_goes_beside_others_prompts_waits_for_the_fewest_of_their_tokens(make_world: Make):
+    assert beside_others(make_world()) == "b1"
+
+
+def test_a_script_that_puts_an_owner_behind_the_most_tokens_is_noticed(make_world: Make):
+    scripts = timed_scripts()
+    scripts["admit"] = variant(scripts["admit"], FEWER_BEFORE_IT, "ahead > fewest")
+    with pytest.raises(AssertionError, match="admit"):
+        beside_others(make_world(scripts))
+
+
 NUMBERS = st.integers(0, REQUESTS - 1)
 OFF = st.sampled_from((0, 0, 0, 1, -1))
 HOLDER = st.sampled_from(HOLDERS)
