@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -124,7 +124,3 @@ def _kept(answer: Answer, slo: Slo) -> bool:
         if slo.tbt_s is not None and at > slo.ttft_s + number * slo.tbt_s:
             return False
     return True
-
-
-def without_digest(kind: Kind) -> Kind:
-    return replace(kind, digest=False)
