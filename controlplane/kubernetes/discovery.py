@@ -43,6 +43,7 @@ class ReplicaDiscovery:
     resource: CustomResource
     changed: Callable[[], None]
     fault: str = ""
+    looked_for: str = ""  # pods or slices, with their labels
     listed: list[ClusterReplica] | None = None  # None: the cluster has not said yet
     unfit: dict[str, str] = field(default_factory=dict)  # by URL: why it is not one of the pool's
     _unlisted_since: dict[str, float] = field(default_factory=dict)  # by URL
@@ -64,7 +65,7 @@ class ReplicaDiscovery:
         if self.listed is None:
             return "the cluster has not been asked yet"
         if not self.listed:
-            return "no replica was found"
+            return f"no replica was found{f': no {self.looked_for} is here' if self.looked_for else ''}"
         return "; ".join(f"{url}: {why}" for url, why in sorted(self.unfit.items()))[:1000]
 
     async def run(self, info: kopf.ConnectionInfo) -> None:
@@ -81,6 +82,7 @@ class ReplicaDiscovery:
                 spec = self.spec
                 source = await self._source(api, spec)
                 self.fault = ""
+                self.looked_for = f"{'EndpointSlice' if source.slices else 'pod'} with {source.labels}"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if replicas.source_object(spec) is None else SOURCE_S):
                         await self._watch(api, source)

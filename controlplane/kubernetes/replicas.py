@@ -86,28 +86,46 @@ def source(spec: Mapping[str, Any], there: Mapping[str, Any] | None) -> Source:
         raise SourceError(f"spec.replicas.from.kind: must be one of {', '.join(KINDS)}, not {kind!r}")
     if there is None:
         raise SourceError(f"there is no {kind} {name!r} in this namespace")
-    if kind == "InferencePool":
-        return Source(False, _labels(there["spec"]["selector"], f"{kind} {name}"), port or _target_port(there["spec"]))
-    return Source(False, _labels(there["spec"]["selector"], f"{kind} {name}"), port or DEFAULT_PORT)
+    where = f"{kind} {name}"
+    selected = there.get("spec")
+    if not isinstance(selected, Mapping) or not isinstance(selected.get("selector"), Mapping):
+        raise SourceError(f"{where} has no selector that can be followed")
+    usual = _target_port(selected, where) if kind == "InferencePool" and not port else DEFAULT_PORT
+    return Source(False, _labels(selected["selector"], where), port or usual)
+
+
+_EXPRESSIONS = {
+    "In": "{key} in ({values})",
+    "NotIn": "{key} notin ({values})",
+    "Exists": "{key}",
+    "DoesNotExist": "!{key}",
+}
 
 
 def _labels(selector: Mapping[str, Any], where: str) -> str:
-    """A label selector as a query has it."""
-    plain = selector.get("matchLabels") if {"matchLabels", "matchExpressions"} & selector.keys() else selector
-    parts = [f"{label}={value}" for label, value in sorted((plain or {}).items())]
-    for one in selector.get("matchExpressions") or []:
-        values = ",".join(one.get("values") or [])
-        forms = {"In": f"{one['key']} in ({values})", "NotIn": f"{one['key']} notin ({values})",
-                 "Exists": one["key"], "DoesNotExist": f"!{one['key']}"}  # fmt: skip
-        parts.append(forms[one["operator"]])
+    """A label selector as a query has it. What other products serve is only as good as their definition."""
+    try:
+        plain = selector.get("matchLabels") if {"matchLabels", "matchExpressions"} & selector.keys() else selector
+        parts = [f"{label}={value}" for label, value in sorted((plain or {}).items())]
+        for one in selector.get("matchExpressions") or []:
+            values = ",".join(one.get("values") or [])
+            parts.append(_EXPRESSIONS[one["operator"]].format(key=one["key"], values=values))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise SourceError(f"{where} has a selector that cannot be read: {dict(selector)!r}"[:500]) from error
     if not parts:
         raise SourceError(f"{where} selects every pod of the namespace; give it a label")
     return ",".join(parts)
 
 
-def _target_port(spec: Mapping[str, Any]) -> int:
-    ports = spec.get("targetPorts") or [{"number": spec.get("targetPortNumber") or DEFAULT_PORT}]
-    return int(ports[0]["number"])
+def _target_port(spec: Mapping[str, Any], where: str) -> int:
+    try:
+        ports = spec.get("targetPorts") or [{"number": spec.get("targetPortNumber") or DEFAULT_PORT}]
+        number = int(ports[0]["number"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        number = 0
+    if not 0 < number < 65536:
+        raise SourceError(f"{where} has no target port that can be read; spec.replicas.port can say it")
+    return number
 
 
 def of_pods(pods: Iterable[Mapping[str, Any]], port: int | None) -> list[ClusterReplica]:

@@ -100,6 +100,22 @@ def test_every_kind_leads_to_what_has_to_be_watched(
         ({"from": {"kind": "Deployment", "name": "gone"}}, None, "there is no Deployment 'gone' in this namespace"),
         ({"from": {"kind": "DaemonSet", "name": "x"}}, None, "must be one of Service, Deployment"),
         ({"from": {"kind": "Deployment", "name": "all"}}, {"spec": {"selector": {}}}, "selects every pod"),
+        *(
+            ({"from": {"kind": "InferencePool", "name": "odd"}}, there, says)
+            for there, says in (
+                ({}, "InferencePool odd has no selector that can be followed"),
+                ({"spec": None}, "has no selector that can be followed"),
+                ({"spec": {"selector": None}}, "has no selector that can be followed"),
+                ({"spec": {"selector": "app=vllm"}}, "has no selector that can be followed"),
+                ({"spec": {"selector": {"matchLabels": "app=vllm"}}}, "a selector that cannot be read"),
+                ({"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "Gt"}]}}}, "cannot be read"),
+                ({"spec": {"selector": {"matchExpressions": ["a"]}}}, "cannot be read"),
+                ({"spec": {"selector": {"matchLabels": {}}}}, "selects every pod"),
+                ({"spec": {"selector": {"a": "b"}, "targetPorts": [{}]}}, "no target port that can be read"),
+                ({"spec": {"selector": {"a": "b"}, "targetPorts": ["http"]}}, "no target port that can be read"),
+                ({"spec": {"selector": {"a": "b"}, "targetPorts": [{"number": 70000}]}}, "spec.replicas.port can say"),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_followed_says_what_to_change(
