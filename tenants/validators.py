@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +25,11 @@ model_name_validator = RegexValidator(
     r"\A[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z",
     "Use letters, digits and . _ : / @ + -, such as 'meta-llama/Llama-3.1-8B-Instruct'.",
 )
+
+
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)  # room for sums on both sides
+TIME_BOUNDS = f"Use a time from {EARLIEST:%Y} up to {LATEST:%Y}."
+NUL = "Leave out the NUL character."  # PostgreSQL stores none
 
 
 def finite(value: float) -> None:

@@ -6,12 +6,13 @@ Nothing is ever deleted because it is not there; only a resource that is being d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import DataError, transaction
 from django.db.models import Model, ProtectedError
 
 from controlplane.kubernetes import replicas
@@ -26,6 +27,8 @@ from tenants.manifest.kinds import BY_NAME
 from tenants.manifest.plan import apply, plan
 from tenants.manifest.reader import ManifestError, Node
 from tenants.models import Backend, Entitlement, Owner, Pool
+
+log = logging.getLogger(__name__)
 
 ONLY_HERE = {"TokenPool": (replicas.SPEC,), "ApiKey": (SECRET,)}  # fields of a spec that no file has
 FOUND = ("pool", "url", "slots", "kv_tokens")  # what the cluster says of a replica that was found
@@ -79,18 +82,30 @@ def reconcile(objects: Iterable[CustomResource]) -> dict[str, str]:
     together = Actor("operator", ownership.KUBERNETES)
     try:
         _apply(free, together if len(free) > 1 else actor_of(free[0]))
-    except ManifestError as error:
+    except _OF_ONE as error:
         if len(free) == 1:
-            return faults | {free[0].uid: error_text(error)}
+            return faults | {free[0].uid: _said(error, free[0])}
     else:
         return faults | {one.uid: "" for one in free}
     for one in free:
         try:
             _apply([one], actor_of(one))
             faults[one.uid] = ""
-        except ManifestError as error:
-            faults[one.uid] = error_text(error)
+        except _OF_ONE as error:
+            faults[one.uid] = _said(error, one)
     return faults
+
+
+# What a resource can be at fault for: beside what the rules refuse, a value that they did not think of. A database that
+# is away is nobody's.
+_OF_ONE = (ManifestError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError, DataError)
+
+
+def _said(error: Exception, one: CustomResource) -> str:
+    if isinstance(error, ManifestError):
+        return error_text(error)
+    log.warning("%s cannot be applied", one.where, exc_info=error)
+    return f"it cannot be applied: {type(error).__name__}: {error}"[:300].replace("\0", "")
 
 
 def _name_conflicts(objects: list[CustomResource]) -> dict[str, str]:

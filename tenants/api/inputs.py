@@ -22,15 +22,15 @@ from rest_framework.pagination import Cursor, CursorPagination, LimitOffsetPagin
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
+from tenants.validators import EARLIEST, LATEST, NUL, TIME_BOUNDS
+
 MAX_LEVELS = 32  # of lists and objects in each other; ours need five
 MAX_DIGITS = 19  # of a whole number: 64 bits, which is what the databases hold
 MAX_OFFSET = 1_000_000  # rows of a list that are skipped; every one of them is read
-EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)  # room for sums on both sides
 
 # A text without an end goes to the end of the body: tried again at each of its quotes, it would take their square.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-_NUL, _HALF = "Leave out the NUL character.", "This holds half of a surrogate pair, which is no character."
-_TIME = f"Use a time from {EARLIEST:%Y} up to {LATEST:%Y}."
+_HALF = "This holds half of a surrogate pair, which is no character."
 
 
 # --- bodies
@@ -90,7 +90,7 @@ def _no_constant(name: str) -> NoReturn:
 
 def _check(value: Any, path: str) -> None:
     for at, text in _texts(value, path):
-        problem = _NUL if "\x00" in text else _HALF if any("\ud800" <= c <= "\udfff" for c in text) else ""
+        problem = NUL if "\x00" in text else _HALF if any("\ud800" <= c <= "\udfff" for c in text) else ""
         if problem:
             raise ValidationError({at.encode("utf-8", "replace").decode().replace("\x00", "?") or "detail": problem})
 
@@ -117,7 +117,7 @@ class Moment(serializers.DateTimeField):
     def enforce_timezone(self, value: datetime) -> datetime:
         aware: datetime = super().enforce_timezone(value)
         if not EARLIEST <= aware <= LATEST:
-            raise ValidationError(_TIME)
+            raise ValidationError(TIME_BOUNDS)
         return aware
 
 

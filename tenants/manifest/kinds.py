@@ -34,7 +34,7 @@ from tenants.models import (
     Tier,
 )
 from tenants.models.limits import OF_KEY, OF_USER
-from tenants.validators import validate_shares
+from tenants.validators import EARLIEST, LATEST, NUL, TIME_BOUNDS, validate_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,12 @@ class Field:
         if not fits:
             raise node.fail(f"must be {wanted}, not {value!r}")
         if self.type == "time":
-            return _shown_time(_time(value))
+            moment = _time(value)
+            if moment is None or not EARLIEST <= moment <= LATEST:
+                raise node.fail(TIME_BOUNDS)
+            return _shown_time(moment)
+        if _has_nul(value):
+            raise node.fail(NUL)
         return float(value) if self.type in ("number", "money") else value
 
     def show(self, instance: Model) -> Any:
@@ -381,6 +386,14 @@ KINDS: tuple[Kind, ...] = (
     API_KEY,
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_nul(name) or _has_nul(inner) for name, inner in value.items())
+    if isinstance(value, list):
+        return any(map(_has_nul, value))
+    return isinstance(value, str) and "\0" in value
 
 
 def _time(value: Any) -> datetime | None:
