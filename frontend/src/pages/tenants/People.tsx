@@ -212,7 +212,7 @@ function Invitations() {
         }),
     });
   return (
-    <Section id="invitations" title="Invitations" intro="A link that creates one local account with one role, once, until it expires." make={mayWrite ? "New invitation" : undefined} onMake={sheet.openNew}>
+    <Section id="invitations" title="Invitations" intro="A link that creates one local account with one role, once, until it expires." make={mayWrite ? "New invitation" : undefined} primary onMake={sheet.openNew}>
       <Rows<Invitation> path="invitations" label="Invitations" columns={columns} id={(row) => row.id} empty="No invitations." />
       {mayWrite && sheet.isNew && (
         <Sheet title="New invitation" onClose={sheet.close}>
@@ -250,6 +250,7 @@ function Groups() {
         what="group rule"
         title="Groups"
         heading="h2"
+        plain
         intro="Users who sign in through the identity provider get the roles of their groups there, and lose them with the group. Roles that an admin gave stay."
         path="group-rules"
         columns={columns}
@@ -326,7 +327,7 @@ function Tokens() {
     },
   ];
   return (
-    <Section id="tokens" title="Access tokens" intro="For programs that use the management API in your name. At most 50 per user." make="New token" onMake={sheet.openNew}>
+    <Section id="tokens" title="Access tokens" intro="For programs that use the management API in your name. At most 50 per user." make="New token" primary={!mayWrite} onMake={sheet.openNew}>
       <Rows<Token> path="tokens" label="Access tokens" columns={columns} id={(row) => row.id} empty="No access tokens." />
       {sheet.isNew && (
         <Sheet title="New access token" subtitle={`For ${user.name}`} onClose={sheet.close}>

@@ -1,8 +1,8 @@
 import type { ReactNode } from "react";
 import { Icon } from "../../components/icons";
 
-/** A heading, what it is about, and one thing that can be made there. */
-export function Section({ id, title, intro, make, onMake, children }: { id: string; title: string; intro: ReactNode; make?: string; onMake?: () => void; children: ReactNode }) {
+/** A heading, what it is about, and one thing that can be made there: `primary` for the one that a page is mainly for. */
+export function Section({ id, title, intro, make, primary, onMake, children }: { id: string; title: string; intro: ReactNode; make?: string; primary?: boolean; onMake?: () => void; children: ReactNode }) {
   return (
     <section aria-labelledby={id} className="mb-8">
       <div className="mb-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
@@ -13,7 +13,7 @@ export function Section({ id, title, intro, make, onMake, children }: { id: stri
           <p className="max-w-4xl text-sm text-soft">{intro}</p>
         </div>
         {make && (
-          <button type="button" className="button-primary gap-1.5" onClick={onMake}>
+          <button type="button" className={`${primary ? "button-primary" : "button"} gap-1.5`} onClick={onMake}>
             <Icon name="plus" />
             {make}
           </button>

@@ -59,6 +59,8 @@ interface Props<T> {
   above?: ReactNode;
   aboveForm?: (row: T | undefined) => ReactNode;
   heading?: "h1" | "h2";
+  /** Its button is not the page's primary one. */
+  plain?: boolean;
   className?: string;
 }
 
@@ -66,7 +68,7 @@ export const mayWrite = user.role === "admin";
 
 /** A list of the catalog with its forms: read by those who see it, written by admins. */
 export function Resource<T>(props: Props<T>) {
-  const { what, title, intro, path, query = {}, columns, specs, id, empty, extra, follow, effects, own, actions, fixed, above, aboveForm, heading: Heading = "h1", className, keep = () => true, name = id } = props;
+  const { what, title, intro, path, query = {}, columns, specs, id, empty, extra, follow, effects, own, actions, fixed, above, aboveForm, heading: Heading = "h1", plain, className, keep = () => true, name = id } = props;
   const { data, error, isPending, refetch } = useCatalog<T>(path, query);
   const refresh = useRefresh();
   const sheet = useSheet(what);
@@ -109,7 +111,7 @@ export function Resource<T>(props: Props<T>) {
           <p className="max-w-4xl text-sm text-soft">{intro}</p>
         </div>
         {mayWrite && (
-          <button type="button" className="button-primary gap-1.5" onClick={sheet.openNew}>
+          <button type="button" className={`${plain ? "button" : "button-primary"} gap-1.5`} onClick={sheet.openNew}>
             <Icon name="plus" />
             New {what}
           </button>

@@ -118,7 +118,7 @@ export function SecondFactor() {
           </p>
           {row.available && (
             <>
-              <button type="button" className={row.enabled ? "button" : "button-primary"} onClick={() => go({ at: "proof" })}>
+              <button type="button" className="button" onClick={() => go({ at: "proof" })}>
                 {row.app ? "Change app" : "Set up an app"}
               </button>
               <button type="button" className="button" onClick={() => go({ at: "passkey" })}>
