@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.browser.pretend_books import books
 from tests.browser.stage import Stage
@@ -13,6 +13,7 @@ from tests.browser.stage import Stage
 pytestmark = pytest.mark.browser
 
 NOW_S = 1_790_000_000.0
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 def listed(*rows: dict[str, Any]) -> dict[str, Any]:
@@ -43,3 +44,12 @@ def test_one_action_of_the_page_of_people_is_its_primary_one(page: Page, told: S
     for name in ("New service account", "New group rule", "Set up an app", "New token"):
         expect(page.get_by_role("button", name=name)).to_be_visible()
     expect(page.locator("main .button-primary")).to_have_text(["New invitation"])
+
+
+def test_every_range_of_usage_can_be_seen_on_a_phone(page: Page, told: Stage) -> None:
+    page.set_viewport_size(PHONE)
+    told.open("/usage")
+    ranges = page.get_by_role("group", name="Time").get_by_role("button")
+    expect(ranges).to_have_count(7)
+    for one in ranges.all():
+        expect(one).to_be_in_viewport(ratio=1)

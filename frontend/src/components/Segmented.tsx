@@ -5,10 +5,10 @@ interface Props<T extends string | number> {
   onChange: (value: T) => void;
 }
 
-/** A few exclusive choices as buttons. */
+/** A few exclusive choices as buttons, in rows where one has no room for all. */
 export function Segmented<T extends string | number>({ label, value, options, onChange }: Props<T>) {
   return (
-    <div role="group" aria-label={label} className="inline-flex rounded-md border border-line bg-panel p-0.5">
+    <div role="group" aria-label={label} className="inline-flex max-w-full flex-wrap rounded-md border border-line bg-panel p-0.5">
       {options.map((option) => (
         <button
           key={option.value}

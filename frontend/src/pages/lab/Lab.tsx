@@ -44,9 +44,7 @@ function Results({ run }: { run: LabRun }) {
   return (
     <div className="space-y-3">
       <TrustNote trust={run.trust ?? null} pool={run.pool} supposed={supposed(run.asked).length > 0} />
-      <div className="max-w-full overflow-x-auto">
-        <Segmented label="Figure" value={id} options={figures.map(({ id: value, label }) => ({ value, label }))} onChange={setChosen} />
-      </div>
+      <Segmented label="Figure" value={id} options={figures.map(({ id: value, label }) => ({ value, label }))} onChange={setChosen} />
       <p className="text-sm text-soft">{EXPLAINED[id]}</p>
       {ended(run) && policies.some((policy) => policy !== "now" && policy !== "unchanged") && (
         <p className="text-sm text-soft">

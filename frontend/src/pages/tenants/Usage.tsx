@@ -87,9 +87,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     <section aria-label="Usage">
       <div className="mb-3 flex flex-wrap items-center justify-between gap-x-4 gap-y-2">
         <div className="flex max-w-full flex-wrap items-center gap-2">
-          <div className="max-w-full overflow-x-auto">
-            <Segmented label="Time" value={range} options={RANGES.map(({ id, label }) => ({ value: id, label }))} onChange={(value) => set({ range: value })} />
-          </div>
+          <Segmented label="Time" value={range} options={RANGES.map(({ id, label }) => ({ value: id, label }))} onChange={(value) => set({ range: value })} />
           <div role="group" aria-label="Group by" className="flex flex-wrap items-center gap-1">
             <span className="mr-1 text-xs text-faint">by</span>
             {GROUPS.filter((group) => !(tenant && group === "tenant")).map((group) => (
