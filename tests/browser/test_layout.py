@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -53,3 +54,12 @@ def test_every_range_of_usage_can_be_seen_on_a_phone(page: Page, told: Stage) ->
     expect(ranges).to_have_count(7)
     for one in ranges.all():
         expect(one).to_be_in_viewport(ratio=1)
+
+
+def test_the_zone_of_requests_is_named_once_in_the_head_of_their_column(page: Page, told: Stage) -> None:
+    told.open("/requests")
+    table = page.get_by_role("region", name="Ended requests")
+    head = table.get_by_role("columnheader", name="Received")
+    expect(head).to_have_text(re.compile(r"^Received \S+$"))
+    zone = head.inner_text().split()[1]
+    assert zone not in table.locator("tbody").inner_text()

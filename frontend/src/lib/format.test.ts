@@ -1,4 +1,4 @@
-import { expect, it } from "vitest";
+import { expect, it, vi } from "vitest";
 import { age, bytes, compact, duration, inZone, moment, money, percent, price, rate, ranked, text, utc, zone } from "./format";
 
 it("counts stay short", () => {
@@ -45,6 +45,17 @@ it("a moment names the zone it is shown in, and has its instant in UTC beside it
   expect(moment(at).endsWith(` ${zone(at)}`)).toBe(true);
   expect(moment(at)).toMatch(/^\d\d [A-Z][a-z]{2}, \d\d:\d\d:12 /);
   expect(utc(at)).toBe("2026-11-21T08:00:12Z");
+});
+
+it("a column names one zone for all its moments, and none where summer time ended among them", async () => {
+  vi.stubEnv("TZ", "Europe/Berlin");
+  vi.resetModules();
+  const { oneZone, zone: zoneThere } = await import("./format");
+  const [summer, winter] = [Date.UTC(2026, 9, 24), Date.UTC(2026, 9, 26)].map((ms) => ms / 1000) as [number, number];
+  expect(zoneThere(summer)).not.toBe(zoneThere(winter));
+  expect(oneZone([summer, summer - 60])).toBe(zoneThere(summer));
+  expect([oneZone([summer, winter]), oneZone([])]).toEqual([undefined, undefined]);
+  vi.unstubAllEnvs();
 });
 
 it("a line of the server names its moments in the zone of the page", () => {

@@ -88,6 +88,12 @@ const zoneFormat = new Intl.DateTimeFormat("en-GB", { timeZone, timeZoneName: "s
 /** The zone in which every time of the console is shown (the browser's, or UTC where that was chosen), as it is called at that moment: "CET", "GMT+5:30". */
 export const zone = (epochS: number = Date.now() / 1000): string => zoneFormat.formatToParts(epochS * 1000).find((part) => part.type === "timeZoneName")?.value ?? "local time";
 
+/** The zone of all of these moments, for a column's head; undefined where they are not in one: some in summer time, some not. */
+export function oneZone(epochsS: readonly number[]): string | undefined {
+  const names = new Set(epochsS.map(zone));
+  return names.size === 1 ? [...names][0] : undefined;
+}
+
 /** A moment in full, its zone named: "21 Nov, 09:00:12 CET". */
 export const moment = (epochS: number): string => `${day(epochS)}, ${clock(epochS)} ${zone(epochS)}`;
 

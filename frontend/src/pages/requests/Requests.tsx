@@ -3,7 +3,7 @@ import { useState, type ReactNode } from "react";
 import { fileOf, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
 import { Icon } from "../../components/icons";
 import { Notices } from "../../components/Notices";
-import { clock, compact, count, day, duration, moment, NONE, text, zone } from "../../lib/format";
+import { clock, compact, count, day, duration, moment, NONE, oneZone, text, zone } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { chosen, COLUMNS, columnsText, ORDERS, type ColumnId } from "./columns";
@@ -58,13 +58,14 @@ const CELLS: Record<ColumnId, Cell> = {
   policy: { wide: true, show: (row) => row.policy || NONE },
 };
 
-function Line({ row, columns, onOpen }: { row: LedgerRow; columns: readonly ColumnId[]; onOpen: () => void }) {
+function Line({ row, columns, zoned, onOpen }: { row: LedgerRow; columns: readonly ColumnId[]; zoned: boolean; onOpen: () => void }) {
   const received = Date.parse(row.received_at) / 1000;
   return (
     <tr className="cursor-pointer border-t border-line hover:bg-raised/60" onClick={onOpen}>
       <td className="px-3 py-1.5 whitespace-nowrap max-sm:px-2" title={row.received_at}>
         <span className="hidden text-faint sm:inline">{day(received)} </span>
-        {clock(received)} <span className="hidden text-faint sm:inline">{zone(received)}</span>
+        {clock(received)}
+        {zoned && <span className="text-faint"> {zone(received)}</span>}
       </td>
       <th scope="row" className="px-3 text-left font-normal max-sm:px-2">
         <button
@@ -159,6 +160,7 @@ export function Requests() {
     </div>
   );
   const shownAt = rows.findIndex((row) => row.request_id === open);
+  const timeZone = oneZone(rows.map((row) => Date.parse(row.received_at) / 1000));
   const head = "sticky top-0 z-1 bg-panel px-3 py-2 font-medium whitespace-nowrap";
 
   return (
@@ -222,7 +224,9 @@ export function Requests() {
             <table className="w-full border-collapse text-sm">
               <thead>
                 <tr className="text-2xs text-faint">
-                  <th scope="col" className={`${head} text-left`}>Received</th>
+                  <th scope="col" className={`${head} text-left`}>
+                    Received {timeZone && <span className="font-normal max-sm:block">{timeZone}</span>}
+                  </th>
                   <th scope="col" className={`${head} text-left`}>Request</th>
                   {columns.map((id) => {
                     const { right, wide } = CELLS[id];
@@ -245,7 +249,7 @@ export function Requests() {
               </thead>
               <tbody>
                 {rows.map((row) => (
-                  <Line key={row.request_id} row={row} columns={columns} onOpen={() => change({ request: row.request_id })} />
+                  <Line key={row.request_id} row={row} columns={columns} zoned={!timeZone} onOpen={() => change({ request: row.request_id })} />
                 ))}
               </tbody>
             </table>
