@@ -63,3 +63,17 @@ def test_the_zone_of_requests_is_named_once_in_the_head_of_their_column(page: Pa
     expect(head).to_have_text(re.compile(r"^Received \S+$"))
     zone = head.inner_text().split()[1]
     assert zone not in table.locator("tbody").inner_text()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_pool_is_chosen_beside_the_title_on_every_page(width: int, page: Page, told: Stage) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for path in ("/queue", "/policies", "/drift"):
+        told.open(path)
+        expect(page.get_by_role("combobox", name="Pool", exact=True)).to_be_visible()
+        title = page.get_by_role("heading", level=1).bounding_box()
+        choice = page.get_by_text("Pool", exact=True).bounding_box()
+        assert title is not None
+        assert choice is not None
+        assert 0 < choice["x"] - title["x"] - title["width"] < 32, path
+        assert abs(choice["y"] + choice["height"] / 2 - title["y"] - title["height"] / 2) < 8, path

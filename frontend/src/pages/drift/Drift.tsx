@@ -156,21 +156,21 @@ export function Drift() {
   return (
     <>
       <title>Drift · Quartermaster</title>
-      <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
-        <div className="mr-auto">
-          <h1 className="flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight">
-            Drift {said && (heard || blind) && <NowBadge tone={said.tone}>{blind ? "As of the outage" : said.text}</NowBadge>}
-          </h1>
-          <p className="text-sm text-soft">Expected and actual answer lengths.</p>
-        </div>
+      <div className="flex flex-wrap items-center gap-x-4 gap-y-2">
+        <h1 className="flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight">
+          Drift {said && (heard || blind) && <NowBadge tone={said.tone}>{blind ? "As of the outage" : said.text}</NowBadge>}
+        </h1>
         <PoolChoice all />
-        <Segmented label="Time" value={hours} options={WINDOWS} onChange={setHours} />
-        {user.role !== "member" && (
-          <button type="button" className="button" disabled={pools.length === 0} onClick={() => setResetting(true)}>
-            Reset…
-          </button>
-        )}
+        <div className="flex flex-wrap items-center gap-x-4 gap-y-2 sm:ml-auto">
+          <Segmented label="Time" value={hours} options={WINDOWS} onChange={setHours} />
+          {user.role !== "member" && (
+            <button type="button" className="button" disabled={pools.length === 0} onClick={() => setResetting(true)}>
+              Reset…
+            </button>
+          )}
+        </div>
       </div>
+      <p className="mt-0.5 mb-4 text-sm text-soft">Expected and actual answer lengths.</p>
       {error ? (
         <Failed error={error} retry={() => void Promise.all([now.refetch(), past.refetch()])} />
       ) : !now.data || !past.data ? (

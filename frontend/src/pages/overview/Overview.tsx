@@ -4,6 +4,7 @@ import { Link } from "react-router";
 import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
 import { Icon } from "../../components/icons";
 import { Empty } from "../../components/Shell";
+import { PoolSelect } from "../../components/PoolSelect";
 import { Outages, Unknown, unknownSince } from "../../components/Outages";
 import { get } from "../../api/client";
 import type { AlertRule } from "../../api/operate";
@@ -62,21 +63,6 @@ function WallButton({ wall, onChange }: { wall: boolean; onChange: (wall: boolea
     <button type="button" className={`button ${wall ? "" : "hidden sm:inline-flex"}`} aria-pressed={wall} onClick={press}>
       {wall ? "Exit full screen" : "Full screen"}
     </button>
-  );
-}
-
-function PoolSwitcher({ names, selected, onSelect }: { names: readonly string[]; selected: string; onSelect: (pool: string) => void }) {
-  return (
-    <label className="flex items-center gap-2 text-sm">
-      <span className="text-faint">Pool</span>
-      <select className="field max-w-56 font-medium" value={selected} onChange={(event) => onSelect(event.target.value)}>
-        {names.map((name) => (
-          <option key={name} value={name}>
-            {name}
-          </option>
-        ))}
-      </select>
-    </label>
   );
 }
 
@@ -187,7 +173,7 @@ export function Overview() {
       <div className="mb-3 flex min-h-8 flex-wrap items-center gap-x-4 gap-y-2">
         <title>Overview · Quartermaster</title>
         <h1 className="sr-only">Overview</h1>
-        {selected !== undefined && <PoolSwitcher names={names} selected={selected} onSelect={select} />}
+        {selected !== undefined && <PoolSelect pools={names} selected={selected} onSelect={select} />}
         {pool && (
           <p className="flex min-w-0 gap-x-4 truncate text-xs text-faint">
             <span>

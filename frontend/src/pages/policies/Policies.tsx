@@ -311,13 +311,11 @@ export function Policies() {
   return (
     <>
       <title>Policies · Quartermaster</title>
-      <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
-        <div className="mr-auto">
-          <h1 className="text-lg font-semibold tracking-tight">Policies</h1>
-          <p className="text-sm text-soft">What decides which request runs next and where, with its history.</p>
-        </div>
+      <div className="flex flex-wrap items-center gap-x-4 gap-y-2">
+        <h1 className="text-lg font-semibold tracking-tight">Policies</h1>
         {pools.length > 0 && <PoolChoice />}
       </div>
+      <p className="mt-0.5 mb-4 text-sm text-soft">What decides which request runs next and where, with its history.</p>
       {pool ? <OfPool key={pool} pool={pool} /> : isPending ? <Waiting /> : <p className="panel p-6 text-center text-sm text-soft">There is no pool yet.</p>}
       <Notices />
     </>

@@ -1,4 +1,5 @@
 import type { Pool } from "../../api/catalog";
+import { PoolSelect } from "../../components/PoolSelect";
 import { useAddress } from "../../lib/useAddress";
 import { useCatalog } from "../tenants/data";
 
@@ -14,24 +15,17 @@ export function PoolChoice({ all }: { all?: boolean }) {
   const [, setQuery] = useAddress();
   const { pool, pools } = usePoolChoice(!all);
   return (
-    <label className="flex items-center gap-2">
-      <span className="label">Pool</span>
-      <select
-        className="field"
-        value={pool}
-        onChange={(event) =>
-          setQuery((old) => {
-            if (event.target.value) old.set("pool", event.target.value);
-            else old.delete("pool");
-            return old;
-          })
-        }
-      >
-        {all && <option value="">all</option>}
-        {pools.map((name) => (
-          <option key={name}>{name}</option>
-        ))}
-      </select>
-    </label>
+    <PoolSelect
+      pools={pools}
+      selected={pool}
+      all={all}
+      onSelect={(name) =>
+        setQuery((old) => {
+          if (name) old.set("pool", name);
+          else old.delete("pool");
+          return old;
+        })
+      }
+    />
   );
 }

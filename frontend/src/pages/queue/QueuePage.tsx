@@ -5,6 +5,7 @@ import { cancelRequest, queueOf, type Part, type Running, type Waiting } from ".
 import { Badge, type Tone } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
 import { Notices, notify } from "../../components/Notices";
+import { PoolSelect } from "../../components/PoolSelect";
 import { Table, type Column } from "../../components/Table";
 import { Unknown } from "../../components/Outages";
 import { useFeed, useOutages } from "../../feed/live";
@@ -175,16 +176,7 @@ export function QueuePage() {
       <title>Queue · Quartermaster</title>
       <div className="flex flex-wrap items-center gap-x-4 gap-y-2">
         <h1 className="text-lg font-semibold tracking-tight">Queue</h1>
-        {names.length > 0 && (
-          <label className="flex items-center gap-2 text-sm">
-            <span className="text-faint">Pool</span>
-            <select className="field max-w-56 font-medium" value={pool} onChange={(event) => setQuery({ pool: event.target.value })}>
-              {names.map((name) => (
-                <option key={name}>{name}</option>
-              ))}
-            </select>
-          </label>
-        )}
+        {names.length > 0 && <PoolSelect pools={names} selected={pool} onSelect={(name) => setQuery({ pool: name })} />}
         {preview && (
           <p className="text-xs text-faint">
             policy{" "}
