@@ -66,10 +66,20 @@ it("one click goes back to the version before, if that was another", () => {
 
 it("queues stand over the lengths they hold", () => {
   const found = picture({ edges: [64, 128, 256, 512], recent: [10, 0, 5], sample: [1, 2, 0], queues: [[1, 127], [256, 4096]] });
-  expect(found.bars.map((bar) => [bar.left, bar.recent, bar.sample])).toEqual([[0, 1, 0.5], [1 / 3, 0, 1], [2 / 3, 0.5, 0]]);
+  expect(found.bars.map((bar) => bar.left)).toEqual([0, 1 / 3, 2 / 3]);
   expect(found.queues.map(({ left, right, share }) => [left, right, share])).toEqual([[0, 1 / 3, 10 / 15], [2 / 3, 1, 5 / 15]]);
   expect(found.ticks.map((tick) => tick.label)).toEqual(["64", "128", "256", "512"]);
   expect(picture({ edges: [], recent: [], sample: [], queues: [] }).bars).toEqual([]);
+});
+
+it("the heights of both series are shares of their requests on one axis", () => {
+  const found = picture({ edges: [64, 128, 256, 512], recent: [10, 0, 5], sample: [100, 200, 0], queues: [] });
+  expect(found.levels.map(({ share }) => Math.round(share * 100))).toEqual([0, 20, 40, 60, 80]);
+  expect(found.levels.map(({ at }) => at)).toEqual([0, 0.25, 0.5, 0.75, 1]);
+  const shares = found.bars.map(({ recent, sample }) => [recent * 0.8, sample * 0.8]);
+  expect(shares.flat()).toEqual([10 / 15, 1 / 3, 0, 2 / 3, 5 / 15, 0].map((share) => expect.closeTo(share)));
+  const unknown = picture({ edges: [64, 128], recent: [3], sample: [0], queues: [] });
+  expect([unknown.bars[0]?.recent, unknown.bars[0]?.sample]).toEqual([1, 0]); // nothing sampled yet is no division by zero
 });
 
 it("a draft's window is whole hours back, two moments, or the latest traffic", () => {
