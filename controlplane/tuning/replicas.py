@@ -223,9 +223,9 @@ def doubt(pool: str, most: float, now: datetime) -> str:
     if apart(pool):
         return "engines are not calibrated where prefill and decode are apart, so simulated figures are not measured"
     if measurement is None:
-        return "how far simulated figures are from live ones has not been measured yet"
+        return "no calibration has compared simulated figures with live ones yet"
     if now - datetime.fromisoformat(measurement["at"]) > CURRENT:
-        return "how far simulated figures are from live ones was last measured more than an hour ago"
+        return "the last calibration that compared simulated figures with live ones is more than an hour old"
     error, points = measurement["worst"], measurement.get("points", 0.0)
     if error > most:
         return f"simulated latencies are {100 * error:.0f} % off live ones, more than most_error, {100 * most:g} %"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
+from tests.browser.axe import serious
 from tests.browser.pretend_books import books
 from tests.browser.stage import Stage
 
@@ -77,3 +78,44 @@ def test_a_pool_is_chosen_beside_the_title_on_every_page(width: int, page: Page,
         assert choice is not None
         assert 0 < choice["x"] - title["x"] - title["width"] < 32, path
         assert abs(choice["y"] + choice["height"] / 2 - title["y"] - title["height"] / 2) < 8, path
+
+
+POOL = "pools/llama/"
+VERSION: dict[str, Any] = {
+    "number": 3, "policy": "unified", "policy_params": {}, "modifiers": {}, "routing": "least_work",
+    "routing_params": {}, "serving": True, "at": "2026-03-01T12:00:00Z", "author": "adam", "author_kind": "user",
+    "reason": "", "restores": None, "changes": {},
+}  # fmt: skip
+TRUST: dict[str, Any] = {
+    "requests": 400, "figures": {"ttft p50": [0.2, 0.25]}, "worst": 0.204, "points": 2.1, "trusted": False,
+    "attainment": {"premium": [96.0, 98.1]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("measured", [None, TRUST | {"worst": 0.31, "points": 4.0, "at": "2026-03-01T12:00:00Z"}])
+def test_how_far_simulated_figures_are_from_live_ones_is_said_in_one_place(
+    measured: dict[str, Any] | None, page: Page, told: Stage
+) -> None:
+    tuning = {"mode": "automatic", "settings": {}, "effective": {}, "waits": "", "study": None, "trust": measured}
+    told.answers |= {
+        "policies": [],
+        POOL + "versions": listed(VERSION),
+        POOL + "tuning": tuning,
+        POOL + "trials": listed(),
+        POOL + "lengths": {"edges": [16, 64, 256], "recent": [3, 1], "sample": [0, 0], "queues": []},
+        POOL + "trust": {"minutes": 10, "trust": TRUST, "calibrations": []},
+    }
+    told.open("/policies")
+    panel = page.get_by_role("region", name="Simulated against live")
+    expect(panel.get_by_text("off by 20.4 % and 2.1 points")).to_be_visible()
+    at_calibration = panel.get_by_test_id("calibrated-trust")
+    if measured:
+        expect(at_calibration).to_contain_text("off by at most 31.0 % and 4.0 points, on 400 requests")
+    else:
+        expect(at_calibration).to_contain_text("how far those of trials are off is unknown")
+    expect(page.get_by_text("No trials in this pool yet.")).to_be_visible()
+    expect(page.get_by_test_id("trust")).to_have_count(0)
+    expect(page.get_by_text("error unknown")).to_have_count(0)
+    expect(page.get_by_role("img", name="Prompt lengths of pool llama")).to_be_visible()
+    expect(page.get_by_text("% of requests per bar")).to_be_visible()
+    assert serious(page) == []

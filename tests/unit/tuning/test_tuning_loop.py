@@ -173,7 +173,7 @@ def test_a_winner_becomes_a_canary_by_itself_only_in_automatic_mode(pool: Pool, 
 @pytest.mark.parametrize(
     ("worth", "why"),
     [
-        (None, "has not been measured yet"),
+        (None, "no calibration has compared simulated figures with live ones yet"),
         ({"worst": 14.14}, "simulated latencies are 1414 % off live ones, more than most_error, 25 %"),
         ({"points": 31.0}, "simulated attainment is 31 points off"),
     ],
@@ -219,7 +219,7 @@ def test_an_error_that_was_measured_long_ago_is_not_known(pool: Pool):
     now = timezone.now()
     trusted(pool, at=now - timedelta(minutes=59))
     assert replicas.doubt("llama", 0.25, now) == ""
-    assert "more than an hour ago" in replicas.doubt("llama", 0.25, now + timedelta(minutes=2))
+    assert "more than an hour old" in replicas.doubt("llama", 0.25, now + timedelta(minutes=2))
     assert "4 % off" in replicas.doubt("llama", 0.01, now)
 
 

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { ResultRow } from "../../api/operate";
-import { axis, ended, FIGURES, figuresOf, groupName, judged, lines, policyText, progress, refusals, shownFigure, shownInterval, signedFigure, trustOf } from "./lab";
+import { apart, axis, ended, FIGURES, figuresOf, groupName, judged, lines, policyText, progress, refusals, shownFigure, shownInterval, signedFigure, trustOf } from "./lab";
 
 const row = (policy: string, group: string, mean: number, more: Partial<ResultRow> = {}): ResultRow => ({ policy, group, figure: "slo", variants: 3, mean, low: mean - 1, high: mean + 1, ...more });
 const slo = FIGURES[0]!;
@@ -52,6 +52,7 @@ it("beside simulated figures stands how far they are from live ones, and unknown
   expect(trustOf({ pool: "chat", trust }).text).not.toContain("attainment");
   expect(trustOf({ pool: "chat", trust: null })).toMatchObject({ tone: "plain", label: "error unknown" });
   expect(trustOf({ pool: "chat" }).tone).toBe("plain");
+  expect([apart(trust), apart({ worst: 0.204, points: 2.14 })]).toEqual(["8.0 %", "20.4 % and 2.1 points"]);
 });
 
 it("a run offers the figures it has, and says why requests were refused", () => {

@@ -7,9 +7,10 @@ import { Notices, notify } from "../../components/Notices";
 import { NowBadge } from "../../components/Outages";
 import { Empty } from "../../components/Shell";
 import { Table, type Column } from "../../components/Table";
-import { percent, seconds, text } from "../../lib/format";
+import { compact, percent, seconds, text } from "../../lib/format";
 import { useAddress } from "../../lib/useAddress";
 import { user } from "../../lib/page";
+import { apart } from "../lab/lab";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { ChangePolicy, NewTrial } from "./ChangePolicy";
 import { draftOf } from "./drafts";
@@ -69,8 +70,11 @@ function Serving({ version, question, actions }: { version: Version; question: s
   );
 }
 
-/** How far the simulator is from what happened: how much a replay's word is worth here. */
-function LabTrust({ pool }: { pool: string }) {
+/** Of a figure that is in %, and unknown where it is missing. */
+const share = (points: number | undefined): string => text(percent(points === undefined ? undefined : points / 100));
+
+/** How far the simulator is from what happened: of the last minutes, replayed for this page, and at the last calibration, which decides about trials. */
+function LabTrust({ pool, tuning }: { pool: string; tuning: Tuning | undefined }) {
   const { data, error } = useQuery({ queryKey: ["tuning", "trust", pool], queryFn: ({ signal }) => get<Trust>(`pools/${pool}/trust`, { minutes: "10" }, signal), staleTime: 60_000 });
   if (error) return <Failed error={error} />;
   if (!data)
@@ -87,9 +91,9 @@ function LabTrust({ pool }: { pool: string }) {
   return (
     <section className="panel p-3" aria-labelledby="trust">
       <h2 id="trust" className="flex flex-wrap items-center gap-2 text-sm font-semibold">
-        Simulated against live {data.trust && <NowBadge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}${data.trust.points ? `, ${data.trust.points.toFixed(1)} points` : ""}`}</NowBadge>}
+        Simulated against live {data.trust && <NowBadge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${apart(data.trust)}`}</NowBadge>}
       </h2>
-      <p className="text-2xs text-faint">The last {data.minutes} minutes replayed by the simulator: how far replays can be trusted.</p>
+      <p className="text-2xs text-faint">Now: the last {data.minutes} minutes as they were, and replayed by the simulator.</p>
       {data.trust ? (
         <table className="mt-2 w-full text-sm">
           <thead>
@@ -118,19 +122,39 @@ function LabTrust({ pool }: { pool: string }) {
                 <th scope="row" className="py-1 text-left font-normal">
                   SLO, {tier}
                 </th>
-                <td className="text-right">{text(percent((live ?? 0) / 100))}</td>
-                <td className="text-right font-medium">{text(percent((simulated ?? 0) / 100))}</td>
+                <td className="text-right">{share(live)}</td>
+                <td className="text-right font-medium">{share(simulated)}</td>
               </tr>
             ))}
+            {data.trust.refused && (
+              <tr className="border-t border-line">
+                <th scope="row" className="py-1 text-left font-normal">
+                  Refused
+                </th>
+                <td className="text-right">{share(data.trust.refused[0])}</td>
+                <td className="text-right font-medium">{share(data.trust.refused[1])}</td>
+              </tr>
+            )}
           </tbody>
         </table>
       ) : (
         <p className="mt-2 text-sm text-soft">Too few requests in the last {data.minutes} minutes to compare.</p>
       )}
-      <p className="mt-2 text-2xs text-faint">
+      {tuning && (
+        <p className="mt-2 text-2xs text-soft" data-testid="calibrated-trust">
+          {tuning.trust ? (
+            <>
+              At the calibration of <When at={tuning.trust.at} />, which decides about trials: off by at most {apart(tuning.trust)}, on {compact(tuning.trust.requests)} requests.
+            </>
+          ) : (
+            "Trials are judged by what calibrations measure. None has compared simulated with live figures yet, so how far those of trials are off is unknown."
+          )}
+        </p>
+      )}
+      <p className="mt-1 text-2xs text-faint">
         {fit ? (
           <>
-            Engine model calibrated <When at={fit.at} />, from {fit.requests} requests, with {text(percent(fit.error))} error.
+            Engine model calibrated <When at={fit.at} />, from {fit.requests} requests; its time per token is {text(percent(fit.error))} off on average.
           </>
         ) : (
           "The engine model is not calibrated yet; a published preset is used."
@@ -265,7 +289,7 @@ function OfPool({ pool }: { pool: string }) {
         <div className="min-w-0 lg:col-span-2">
           <Partition pool={pool} />
         </div>
-        <LabTrust pool={pool} />
+        <LabTrust pool={pool} tuning={tuning.data} />
       </div>
       <Trials pool={pool} tuning={tuning.data} told={told} onTold={setTold} onNew={() => setOpen("trial")} />
       <Section title="History">

@@ -174,7 +174,7 @@ function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; tr
             {gate.gain !== undefined && <p className="text-sm text-soft">Reward raised by {gate.gain.toFixed(4)} on average, and by at least {(gate.least_gain ?? 0).toFixed(4)} with 95 % confidence.</p>}
             <Pairs title="In time by tier, of all asked for" rows={gate.attainment} format={(value) => text(percent(value))} />
             <Pairs title="p99 wait by tier and prompt length" rows={gate.waits} format={waited} error={trust?.worst} />
-            <p className="text-2xs text-faint">{trust ? `Simulated figures of this pool were up to ${text(percent(trust.worst))} off when that was last measured; the range in brackets allows for it.` : "How far simulated figures of this pool are from live ones is unknown."}</p>
+            {trust && gate.waits && <p className="text-2xs text-faint">The ranges in brackets allow for an error of {text(percent(trust.worst))}.</p>}
           </section>
         )}
         {trial.canary_at && (
@@ -295,8 +295,7 @@ export function Trials({ pool, tuning, told, onTold: setTold, onNew }: { pool: s
         </>
       }
     >
-      {tuning && <p className="text-sm text-soft">{MEANING[tuning.mode]}</p>}
-      {tuning && <TrustNote trust={tuning.trust} pool={pool} />}
+      {tuning && <p className="text-sm text-soft">{MEANING[tuning.mode]} Rewards are simulated; how far such figures are from live ones is under <i>Simulated against live</i>.</p>}
       {tuning?.mode === "automatic" && tuning.waits && (
         <p className="flex flex-wrap items-baseline gap-2 text-sm text-soft" data-testid="waits">
           <Badge tone="warn">winners wait</Badge>
