@@ -119,3 +119,22 @@ def test_how_far_simulated_figures_are_from_live_ones_is_said_in_one_place(
     expect(page.get_by_role("img", name="Prompt lengths of pool llama")).to_be_visible()
     expect(page.get_by_text("% of requests per bar")).to_be_visible()
     assert serious(page) == []
+
+
+def test_events_take_two_lines_each_on_a_phone_and_open_for_the_rest(page: Page, told: Stage) -> None:
+    line = "Replica llama-2 of pool llama was taken out: no token for 15 s while 12 requests ran and 31 waited."
+    event = {"kind": "backend", "subject": "llama-2", "actor": "adam", "tenant": "", "pool": "llama"}
+    found = [event | {"at": f"2026-03-01T12:00:{i:02}Z", "line": line, "severity": "info"} for i in range(50)]
+    told.answers["events"] = {"whole": True, "events": found}
+    page.set_viewport_size(PHONE)
+    told.open("/events")
+    rows = page.get_by_role("list", name="Events").get_by_role("listitem")
+    expect(rows).to_have_count(50)
+    assert page.evaluate("document.documentElement.scrollHeight") < 60 * 50
+    expect(rows.first.get_by_role("link", name="charts")).to_be_hidden()
+    rows.first.locator("summary").press("Enter")
+    expect(rows.first.get_by_text("adam")).to_be_visible()
+    expect(rows.first.get_by_role("link", name="charts")).to_be_visible()
+    assert serious(page) == []
+    page.set_viewport_size({"width": 1440, "height": 900})
+    expect(page.get_by_role("region", name="Events").get_by_role("row")).to_have_count(51)

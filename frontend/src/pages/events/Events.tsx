@@ -3,13 +3,15 @@ import { Link } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
 import { badgeOf } from "../../charts/marks";
 import { Badge } from "../../components/Badge";
+import { Icon } from "../../components/icons";
 import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { inZone, moment, utc } from "../../lib/format";
+import { clock, day, inZone, moment, oneZone, utc, zone } from "../../lib/format";
 import { useAddress } from "../../lib/useAddress";
+import { useNarrow } from "../../lib/useNarrow";
 import { Failed, Waiting } from "../tenants/parts";
 
 const REFRESH_MS = 10_000;
@@ -20,37 +22,82 @@ const SPANS = [
   { value: "168", label: "7 d" },
 ] as const;
 
+const atOf = (row: Happened): number => Date.parse(row.at) / 1000;
+const id = (row: Happened): string => `${row.at} ${row.kind} ${row.subject} ${row.line}`;
+const NOTHING = "No events in this time.";
+
+function ThatMoment({ row }: { row: Happened }) {
+  const at = atOf(row);
+  const where: Record<string, string> = row.pool ? { pool: row.pool } : {};
+  return (
+    <>
+      <Link className="link" to={`/?${new URLSearchParams({ ...where, at: String(Math.round(at + 120)), window: "5" })}`}>
+        charts
+      </Link>
+      {" · "}
+      <Link className="link" to={`/requests?${new URLSearchParams({ ...where, from: new Date((at - 60) * 1000).toISOString(), to: new Date((at + 60) * 1000).toISOString() })}`}>
+        requests
+      </Link>
+    </>
+  );
+}
+
 const columns: Column<Happened>[] = [
-  { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(Date.parse(row.at) / 1000)}>{moment(Date.parse(row.at) / 1000)}</time> },
+  { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(atOf(row))}>{moment(atOf(row))}</time> },
   { label: "Kind", cell: (row) => <Badge tone={badgeOf(row)}>{row.kind}</Badge> },
   { label: "Event", className: "min-w-72", cell: (row) => inZone(row.line) },
   { label: "Pool", className: "whitespace-nowrap", cell: (row) => row.pool || "–" },
   { label: "By", cell: (row) => row.actor || "–" },
-  {
-    label: "That moment",
-    className: "whitespace-nowrap",
-    cell: (row) => {
-      const at = Date.parse(row.at) / 1000;
-      const where: Record<string, string> = row.pool ? { pool: row.pool } : {};
-      return (
-        <>
-          <Link className="link" to={`/?${new URLSearchParams({ ...where, at: String(Math.round(at + 120)), window: "5" })}`}>
-            charts
-          </Link>
-          {" · "}
-          <Link className="link" to={`/requests?${new URLSearchParams({ ...where, from: new Date((at - 60) * 1000).toISOString(), to: new Date((at + 60) * 1000).toISOString() })}`}>
-            requests
-          </Link>
-        </>
-      );
-    },
-  },
+  { label: "That moment", className: "whitespace-nowrap", cell: (row) => <ThatMoment row={row} /> },
 ];
+
+/** Where there is no room for columns: two lines an event, and all of it once it is opened. */
+function Lines({ rows }: { rows: readonly Happened[] }) {
+  if (rows.length === 0) return <p className="panel p-6 text-center text-sm text-soft">{NOTHING}</p>;
+  const zoned = oneZone(rows.map(atOf));
+  return (
+    <>
+      {zoned && <p className="text-2xs text-faint">Times in {zoned}</p>}
+      <ul aria-label="Events" className="panel divide-y divide-line">
+        {rows.map((row) => (
+          <li key={id(row)}>
+            <details className="group text-sm">
+              <summary className="list-none px-3 py-1.5 hover:bg-raised/50 [&::-webkit-details-marker]:hidden">
+                <span className="flex items-center gap-2 text-2xs text-faint">
+                  <time title={utc(atOf(row))}>
+                    {day(atOf(row))}, {clock(atOf(row))}
+                    {!zoned && ` ${zone(atOf(row))}`}
+                  </time>
+                  <Badge tone={badgeOf(row)}>{row.kind}</Badge>
+                  <span className="ml-auto transition-transform group-open:rotate-180">
+                    <Icon name="down" />
+                  </span>
+                </span>
+                <span className="block truncate group-open:whitespace-normal">{inZone(row.line)}</span>
+              </summary>
+              <dl className="grid grid-cols-[auto_minmax(0,1fr)] gap-x-4 gap-y-1 px-3 pb-2">
+                <dt className="text-faint">Pool</dt>
+                <dd>{row.pool || "–"}</dd>
+                <dt className="text-faint">By</dt>
+                <dd>{row.actor || "–"}</dd>
+                <dt className="text-faint">That moment</dt>
+                <dd>
+                  <ThatMoment row={row} />
+                </dd>
+              </dl>
+            </details>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}
 
 /** One stream of what happened: cause and effect beside each other. */
 export function Events() {
   const [query, setQuery] = useAddress();
   const now = useNow();
+  const narrow = useNarrow();
   const at = Number(query.get("at"));
   const pool = query.get("pool") ?? "";
   const hours = SPANS.find(({ value }) => value === query.get("hours"))?.value ?? "24";
@@ -91,7 +138,15 @@ export function Events() {
           </button>
         </p>
       )}
-      {error ? <Failed error={error} retry={() => void refetch()} /> : !data ? <Waiting /> : <Table label="Events" rows={data.events} columns={columns} id={(row) => `${row.at} ${row.kind} ${row.subject} ${row.line}`} empty="No events in this time." className="max-h-[calc(100dvh-9rem)]" />}
+      {error ? (
+        <Failed error={error} retry={() => void refetch()} />
+      ) : !data ? (
+        <Waiting />
+      ) : narrow ? (
+        <Lines rows={data.events} />
+      ) : (
+        <Table label="Events" rows={data.events} columns={columns} id={id} empty={NOTHING} className="max-h-[calc(100dvh-9rem)]" />
+      )}
       {data && !data.whole && <p className="text-sm text-soft">Only the newest 300 are listed; choose a shorter time.</p>}
     </div>
   );
