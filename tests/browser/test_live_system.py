@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Page, WebSocketRoute, expect
+from playwright.sync_api import Page, Route, WebSocketRoute, expect
 
 from tests.browser.axe import serious
 from tests.browser.conftest import Running
@@ -138,6 +138,33 @@ def test_the_page_of_the_api_keeps_nobody_out(theme: Literal["light", "dark"], p
     assert serious(page) == []
     dark = page.evaluate("document.documentElement.classList.contains('dark-mode')")
     assert dark == (theme == "dark")
+
+
+def test_the_page_of_the_api_says_what_it_waits_for_and_tries_again(page: Page, running: Running) -> None:
+    running.log_in(page, "admin")
+    expect(page.get_by_test_id("connection")).to_be_visible()
+    held: list[Route] = []
+    page.route("**/api/v1/schema", lambda route: held.append(route))
+    page.goto(f"{running.url}/api/v1/docs")
+    waits = page.get_by_text("Loading the description of the management API")
+    expect(waits).to_be_visible()
+    expect(page.locator(".swagger-ui .loading")).to_be_hidden()
+    while not held:
+        page.wait_for_timeout(50)
+    page.route("**/api/v1/schema", lambda route: route.fulfill(status=503))  # Swagger asks twice
+    held.pop().fulfill(status=503)
+    failed = page.get_by_role("alert")
+    expect(failed).to_contain_text("could not be loaded. Service Unavailable")
+    expect(failed.get_by_role("link", name="Log in again")).to_have_attribute("href", "/login?next=/api/v1/docs")
+    themes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for theme in themes:
+        page.emulate_media(color_scheme=theme)
+        assert serious(page) == []
+    page.unroute("**/api/v1/schema")
+    failed.get_by_role("button", name="Try again").click()
+    expect(page.locator(".opblock-summary-control").first).to_be_visible()
+    expect(failed).to_be_hidden()
+    expect(waits).to_be_hidden()
 
 
 def test_logging_out_ends_the_session(page: Page, running: Running) -> None:
