@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.browser.axe import serious
+from tests.browser.pretend import queue_of
 from tests.browser.pretend_books import books
 from tests.browser.stage import Stage
 
@@ -138,3 +139,20 @@ def test_events_take_two_lines_each_on_a_phone_and_open_for_the_rest(page: Page,
     assert serious(page) == []
     page.set_viewport_size({"width": 1440, "height": 900})
     expect(page.get_by_role("region", name="Events").get_by_role("row")).to_have_count(51)
+
+
+def test_a_long_table_shows_a_dozen_cards_on_a_phone_and_all_of_them_when_asked(page: Page, told: Stage) -> None:
+    page.set_viewport_size(PHONE)
+    (pool,) = told.pools.values()
+    answer = queue_of(pool)
+    first = answer["preview"]["requests"][0]
+    answer["preview"]["requests"] = [first | {"id": f"{i:032x}", "place": i + 1} for i in range(200)]
+    page.route("**/api/v1/pools/*/queue*", lambda route: route.fulfill(json=answer))
+    told.open("/queue")
+    rows = page.get_by_role("region", name="Waiting requests").get_by_role("rowheader")
+    expect(rows).to_have_count(12)
+    page.get_by_role("button", name="Show all 200").click()
+    expect(rows).to_have_count(200)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.reload()
+    expect(rows).to_have_count(200)

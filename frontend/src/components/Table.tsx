@@ -1,5 +1,9 @@
 import { useState, type ReactNode } from "react";
+import { useNarrow } from "../lib/useNarrow";
 import { Icon } from "./icons";
+
+/** Cards at first on a phone: a dozen is a few screens, two hundred are a hundred. */
+const CARDS = 12;
 
 export interface Column<T> {
   label: string;
@@ -39,7 +43,10 @@ export function sortRows<T>(rows: readonly T[], by: NonNullable<Column<T>["by"]>
 export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[70dvh]", sortedBy }: Props<T>) {
   const [sort, setSort] = useState(sortedBy ?? null);
   const by = sort ? columns[sort.column]?.by : undefined;
-  const shown = by ? sortRows(rows, by, sort!.descending) : rows;
+  const sorted = by ? sortRows(rows, by, sort!.descending) : rows;
+  const [all, setAll] = useState(false);
+  const cut = useNarrow() && !all && rows.length > CARDS;
+  const shown = cut ? sorted.slice(0, CARDS) : sorted;
   if (rows.length === 0) return <div className="panel p-6 text-center text-sm text-soft">{empty}</div>;
   const press = (column: number) => setSort((old) => ({ column, descending: old?.column === column ? !old.descending : (columns[column]?.right ?? false) }));
   return (
@@ -96,6 +103,11 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
           ))}
         </tbody>
       </table>
+      {cut && (
+        <button type="button" className="button m-3" onClick={() => setAll(true)}>
+          Show all {rows.length}
+        </button>
+      )}
     </div>
   );
 }
