@@ -6,6 +6,7 @@ import { createRoot } from "react-dom/client";
 import { createBrowserRouter, createRoutesFromElements, Route } from "react-router";
 import { RouterProvider } from "react-router/dom";
 import { ApiError } from "./api/client";
+import { Crashed } from "./components/Crashed";
 import { Empty, Shell } from "./components/Shell";
 import { LiveFeed } from "./feed/live";
 import { Overview } from "./pages/overview/Overview";
@@ -53,50 +54,52 @@ const queries = new QueryClient({
 
 const router = createBrowserRouter(
   createRoutesFromElements(
-    <Route element={<Shell />}>
-      <Route index element={<Overview />} />
-      <Route path="requests" element={<Requests />} />
-      <Route element={<Catalog />}>
-        <Route path="tenants" element={<TenantList />} />
-        <Route path="tenants/:tenant/:tab?" element={<TenantPage />} />
-        <Route path="me" element={<Home />} />
-        <Route path="usage" element={<UsagePage />} />
-        <Route path="pools" element={<Pools />} />
-        <Route path="pools/:pool" element={<PoolPage />} />
-        <Route path="backends" element={<Backends />} />
-        <Route path="backends/:backend" element={<BackendPage />} />
-        <Route path="keys/:key" element={<KeyPage />} />
-        <Route path="models/*" element={<ModelPage />} />
-        <Route path="users/:user" element={<UserPage />} />
-        <Route path="adapters" element={<Adapters />} />
-        <Route path="tiers" element={<Tiers />} />
-        <Route path="slos" element={<Slos />} />
-        <Route path="prices" element={<Prices />} />
-        <Route path="people" element={<PeoplePage />} />
-        <Route path="roles" element={<Roles />} />
-        <Route path="audit" element={<AuditPage />} />
+    <Route element={<Shell />} errorElement={<Crashed />}>
+      <Route errorElement={<Crashed />}>
+        <Route index element={<Overview />} />
+        <Route path="requests" element={<Requests />} />
+        <Route element={<Catalog />}>
+          <Route path="tenants" element={<TenantList />} />
+          <Route path="tenants/:tenant/:tab?" element={<TenantPage />} />
+          <Route path="me" element={<Home />} />
+          <Route path="usage" element={<UsagePage />} />
+          <Route path="pools" element={<Pools />} />
+          <Route path="pools/:pool" element={<PoolPage />} />
+          <Route path="backends" element={<Backends />} />
+          <Route path="backends/:backend" element={<BackendPage />} />
+          <Route path="keys/:key" element={<KeyPage />} />
+          <Route path="models/*" element={<ModelPage />} />
+          <Route path="users/:user" element={<UserPage />} />
+          <Route path="adapters" element={<Adapters />} />
+          <Route path="tiers" element={<Tiers />} />
+          <Route path="slos" element={<Slos />} />
+          <Route path="prices" element={<Prices />} />
+          <Route path="people" element={<PeoplePage />} />
+          <Route path="roles" element={<Roles />} />
+          <Route path="audit" element={<AuditPage />} />
+        </Route>
+        <Route path="policies" element={<Policies />} />
+        <Route path="lab" element={<Lab />} />
+        <Route path="queue" element={<QueuePage />} />
+        <Route path="drift" element={<Drift />} />
+        <Route path="alerts" element={<Alerts />} />
+        <Route path="alerts/:alert" element={<Incident />} />
+        <Route path="moment" element={<Moment />} />
+        <Route path="events" element={<Events />} />
+        <Route path="playground" element={<Playground />} />
+        <Route path="welcome" element={<Welcome />} />
+        <Route
+          path="*"
+          element={
+            <Empty title="Page not found">
+              <title>Page not found · Quartermaster</title>
+              <p>
+                The address may be out of date. The <a className="link" href="/">overview</a> shows the current state.
+              </p>
+            </Empty>
+          }
+        />
       </Route>
-      <Route path="policies" element={<Policies />} />
-      <Route path="lab" element={<Lab />} />
-      <Route path="queue" element={<QueuePage />} />
-      <Route path="drift" element={<Drift />} />
-      <Route path="alerts" element={<Alerts />} />
-      <Route path="alerts/:alert" element={<Incident />} />
-      <Route path="moment" element={<Moment />} />
-      <Route path="events" element={<Events />} />
-      <Route path="playground" element={<Playground />} />
-      <Route path="welcome" element={<Welcome />} />
-      <Route
-        path="*"
-        element={
-          <Empty title="Page not found">
-            <title>Page not found · Quartermaster</title>
-            <p>
-              The address may be out of date. The <a className="link" href="/">overview</a> shows the current state.
-            </p>
-          </Empty>
-        }
-      />
     </Route>,
   ),
 );

@@ -156,3 +156,15 @@ def test_a_long_table_shows_a_dozen_cards_on_a_phone_and_all_of_them_when_asked(
     page.set_viewport_size({"width": 1440, "height": 900})
     page.reload()
     expect(rows).to_have_count(200)
+
+
+def test_a_page_whose_code_fails_says_so_below_the_navigation_and_others_go_on(page: Page, told: Stage) -> None:
+    told.answers["events"] = {"whole": True, "events": None}  # nothing the server answers, so the page's code fails
+    told.open("/events")
+    failed = page.get_by_role("alert").filter(has_text="This page cannot be shown")
+    expect(failed).to_contain_text("Requests go on, and nothing was changed")
+    assert ".js" not in failed.inner_text(), "no stack"
+    expect(failed.get_by_role("button", name="Reload")).to_be_visible()
+    assert serious(page) == []
+    page.get_by_role("link", name="Queue").first.click()
+    expect(page.get_by_role("region", name="Waiting requests")).to_be_visible()
