@@ -162,7 +162,7 @@ def test_a_page_whose_code_fails_says_so_below_the_navigation_and_others_go_on(p
     told.answers["events"] = {"whole": True, "events": None}  # nothing the server answers, so the page's code fails
     told.open("/events")
     failed = page.get_by_role("alert").filter(has_text="This page cannot be shown")
-    expect(failed).to_contain_text("Requests go on, and nothing was changed")
+    expect(failed).to_contain_text("Requests continue, and nothing was changed")
     assert ".js" not in failed.inner_text(), "no stack"
     expect(failed.get_by_role("button", name="Reload")).to_be_visible()
     assert serious(page) == []

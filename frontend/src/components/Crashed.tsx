@@ -10,7 +10,7 @@ export function Crashed() {
       <Empty title="This page cannot be shown">
         <title>Page failed · Quartermaster</title>
         <p>
-          The console itself failed here, or was updated since it was opened. Requests go on, and nothing was changed. Reload the page; if it fails again, tell your administrator:{" "}
+          The console itself failed here, or was updated since it was opened. Requests continue, and nothing was changed. Reload the page; if it fails again, tell your administrator:{" "}
           <code className="break-words">{said}</code>
         </p>
         <p className="mt-3 flex justify-center gap-2">

@@ -2,11 +2,14 @@
 
 import { useSyncExternalStore } from "react";
 
-const narrow = matchMedia("(width < 40rem)");
+let query: MediaQueryList | undefined;
+
+/** Made when a page first asks: tests of what pages say have no window. */
+const narrow = (): MediaQueryList => (query ??= matchMedia("(width < 40rem)"));
 
 const subscribe = (listener: () => void) => {
-  narrow.addEventListener("change", listener);
-  return () => narrow.removeEventListener("change", listener);
+  narrow().addEventListener("change", listener);
+  return () => narrow().removeEventListener("change", listener);
 };
 
-export const useNarrow = (): boolean => useSyncExternalStore(subscribe, () => narrow.matches);
+export const useNarrow = (): boolean => useSyncExternalStore(subscribe, () => narrow().matches);
