@@ -14,7 +14,9 @@ from controlplane.kubernetes.resources import RESOURCES
 from tests.support.chart import EVERYTHING, render
 from tests.support.instance import Up
 from tests.support.kubernetes_cluster import Cluster, cluster, missing
+from tests.support.kubernetes_engines import Engines
 from tests.support.kubernetes_operator import OLDER, OPERATOR, OTHERS, STRANGER, WORKER, Catalog, operating
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="session")
@@ -70,3 +72,18 @@ def names(there: Cluster) -> Iterator[Callable[[str, str], str]]:
     yield name
     for kind, what in reversed(made):
         there.client.delete(there.path(kind, what))
+
+
+@pytest.fixture
+def engines(there: Cluster) -> Iterator[Callable[[str], Engines]]:
+    made: list[Engines] = []
+
+    def make(app: str) -> Engines:
+        made.append(Engines(there, app, free_port()))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for name in one.processes:
+            one.end(name)
+            one.delete(name, 0)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.test_found_replicas import Engines
 from tests.support.kubernetes_cluster import Cluster
+from tests.support.kubernetes_engines import Engines
 from tests.support.kubernetes_operator import Catalog, Names, condition
 from tests.support.ports import free_port
 
@@ -58,21 +58,6 @@ def kinds(there: Cluster) -> Iterator[None]:
     yield
     for kind, group, _ in served:
         there.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind.lower()}s.{group}")
-
-
-@pytest.fixture
-def engines(there: Cluster) -> Iterator[Callable[[str], Engines]]:
-    made: list[Engines] = []
-
-    def make(app: str) -> Engines:
-        made.append(Engines(there, app, free_port()))
-        return made[-1]
-
-    yield make
-    for one in made:
-        for name in one.processes:
-            one.end(name)
-            one.delete(name, 0)
 
 
 def workload(kind: str, name: str, app: str) -> dict[str, Any]:

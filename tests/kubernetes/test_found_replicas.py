@@ -5,9 +5,7 @@ Each pod has a loopback address of its own: no kubelet gives them any."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -15,79 +13,14 @@ import pytest
 
 from controlplane.kubernetes import leases
 from controlplane.kubernetes.resources import GROUP
-from tests.support.instance import ROOT, Up
+from tests.support.instance import Up
 from tests.support.kubernetes_cluster import Cluster
+from tests.support.kubernetes_engines import Engines
 from tests.support.kubernetes_operator import Names, condition, contract, entitlement, operating, state_of
-from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
 MERGE = "application/merge-patch+json"
-
-
-class Engines:
-    """Simulated engines that are pods: each at an address of its own, all at one port."""
-
-    def __init__(self, there: Cluster, app: str, port: int, namespace: str = "default") -> None:
-        self.there, self.app, self.port, self.namespace = there, app, port, namespace
-        self.path = f"/api/v1/namespaces/{namespace}/pods"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def pod(
-        self,
-        name: str,
-        address: str,
-        *,
-        model: str,
-        slots: int = 16,
-        ready: bool = True,
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        self.processes[name] = subprocess.Popen(
-            [
-                sys.executable, "-m", "scheduling.engines.simulated", "--model", model, "--host", address,
-                "--port", str(self.port), "--slots", str(slots), "--kv-tokens", "50000",
-            ],
-            cwd=ROOT,
-        )  # fmt: skip
-        self.there.wait(lambda: httpx.get(f"http://{address}:{self.port}/health").is_success)
-        made = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {"app": self.app}},
-            "spec": {
-                "nodeName": "gpu-1",
-                "containers": [{"name": "vllm", "image": "vllm", "args": ["serve", f"--max-num-seqs={slots}"]}],
-            },
-        }  # fmt: skip
-        self.there.create(made, self.namespace)
-        self.is_ready(name, address, ready)
-
-    def is_ready(self, name: str, address: str, ready: bool) -> None:
-        condition = {"type": "Ready", "status": "True" if ready else "False"}
-        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [condition]}
-        self.there.call("PATCH", f"{self.path}/{name}/status", {"status": status}, kind=MERGE)
-
-    def end(self, name: str) -> None:
-        """Its process is gone."""
-        self.processes[name].kill()
-        self.processes[name].wait()
-
-    def delete(self, name: str, grace_s: int) -> None:
-        self.there.client.request("DELETE", f"{self.path}/{name}", json={"gracePeriodSeconds": grace_s})
-
-
-@pytest.fixture
-def engines(there: Cluster) -> Iterator[Callable[[str], Engines]]:
-    made: list[Engines] = []
-
-    def make(app: str) -> Engines:
-        made.append(Engines(there, app, free_port()))
-        return made[-1]
-
-    yield make
-    for one in made:
-        for name in one.processes:
-            one.end(name)
-            one.delete(name, 0)
 
 
 def deployment(app: str) -> dict[str, Any]:
