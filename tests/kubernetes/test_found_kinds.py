@@ -30,34 +30,12 @@ LWS = "leaderworkerset.sigs.k8s.io"
 KSERVE = "serving.kserve.io/inferenceservice"
 
 
-def definition(kind: str, group: str, version: str) -> dict[str, Any]:
-    plural = f"{kind.lower()}s"
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    approved = {"api-approved.kubernetes.io": "unapproved, for tests"}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}", "annotations": approved},
-        "spec": {
-            "group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural},
-            "versions": [
-                {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
-            ],
-        },
-    }  # fmt: skip
-
-
 @pytest.fixture(scope="module")
-def kinds(there: Cluster) -> Iterator[None]:
+def kinds(there: Cluster) -> None:
     """Those of other products are served."""
-    served = [(kind, *group) for kind, group in GROUPS.items()] + [("InferencePool", *OLDER_POOLS)]
-    for kind, group, version in served:
-        there.create(definition(kind, group, version))
-    for kind, group, version in served:
-        path = f"/apis/{group}/{version}/namespaces/default/{kind.lower()}s"
-        there.wait(lambda path=path: there.client.get(path).is_success)
-    yield
-    for kind, group, _ in served:
-        there.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind.lower()}s.{group}")
+    for kind, group in GROUPS.items():
+        there.serve(kind, *group)
+    there.serve("InferencePool", *OLDER_POOLS)
 
 
 def workload(kind: str, name: str, app: str) -> dict[str, Any]:

@@ -19,11 +19,10 @@ from tests.support.kubernetes_cluster import Cluster
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
 NAMESPACE = "release"
-ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 FOREIGN = (  # custom resources of other products that the chart makes where it is told to
-    ("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
-    ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
-    ("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+    ("ServiceMonitor", "monitoring.coreos.com", "v1"),
+    ("PrometheusRule", "monitoring.coreos.com", "v1"),
+    ("HTTPRoute", "gateway.networking.k8s.io", "v1"),
 )
 # Each value of the guide's tables, and of values.yaml what else makes an object.
 DOCUMENTED: dict[str, dict[str, Any]] = {
@@ -53,20 +52,8 @@ MADE_UP = {"password", "secret-key", "metrics-token", "database-url", "redis-url
 
 @pytest.fixture(scope="module")
 def helm(there: Cluster) -> Iterator[helm_python.Config]:
-    for group, version, kind, plural in FOREIGN:
-        served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": ANYTHING}}
-        names = {"plural": plural, "singular": kind.lower(), "kind": kind}
-        there.create(
-            {
-                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": {
-                    "name": f"{plural}.{group}",
-                    "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api"},
-                },
-                "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
-            }
-        )  # fmt: skip
-        there.wait(lambda g=group, v=version, p=plural: there.client.get(f"/apis/{g}/{v}/{p}").status_code == 200)
+    for kind, group, version in FOREIGN:
+        there.serve(kind, group, version)
     there.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     with helm_python.Config(kubeconfig_path=there.kubeconfig(), namespace=NAMESPACE) as config:
         yield config

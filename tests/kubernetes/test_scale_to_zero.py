@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 MERGE = "application/merge-patch+json"
 PODS = "/api/v1/namespaces/inference/pods"
 GROUPS = "leaderworkerset.x-k8s.io"
-COUNT = {"type": "integer", "format": "int32"}
 
 
 def driver(there: Cluster, folder: Path, account: str, **params: Any) -> KubernetesDriver:
@@ -90,30 +89,8 @@ def test_a_deployment_goes_to_zero_and_back_and_its_drained_pod_is_the_one_that_
 def test_a_leader_worker_set_is_scaled_by_its_own_subresource_and_only_leaders_are_replicas(
     there: Cluster, tmp_path: Path
 ) -> None:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    properties = {
-        "spec": schema | {"properties": {"replicas": COUNT}},
-        "status": schema | {"properties": {"replicas": COUNT}},
-    }
-    paths = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
-    version = {
-        "name": "v1", "served": True, "storage": True, "subresources": {"status": {}, "scale": paths},
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
-    }  # fmt: skip
-    kind = {"plural": "leaderworkersets", "singular": "leaderworkerset", "kind": "LeaderWorkerSet"}
-    there.create(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            # The group is protected by the community's approval; its own definition carries this note as well.
-            "metadata": {
-                "name": f"leaderworkersets.{GROUPS}",
-                "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/lws"},
-            },
-            "spec": {"group": GROUPS, "scope": "Namespaced", "names": kind, "versions": [version]},
-        }
-    )  # fmt: skip
+    there.serve("LeaderWorkerSet", GROUPS, "v1")
     path = f"/apis/{GROUPS}/v1/namespaces/inference/leaderworkersets"
-    there.wait(lambda: there.client.get(path).status_code == 200)
     name = f"big-{os.urandom(3).hex()}"
     made = {
         "apiVersion": f"{GROUPS}/v1",

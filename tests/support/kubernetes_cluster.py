@@ -86,6 +86,31 @@ class Cluster:
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
         return self.call("POST", self.path(kind, namespace=namespace), body)
 
+    def serve(self, kind: str, group: str, version: str) -> None:
+        """A kind of another product from now on, with any fields and ``spec.replicas`` behind its scale subresource.
+
+        It stays served: tests of other files, which run in any order, have the same one.
+        """
+        plural = _plural(kind)
+        made = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            # Groups of the community's are protected by its approval; their own definitions carry this note as well.
+            "metadata": {
+                "name": f"{plural}.{group}",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+                "versions": [{"name": version, "served": True, "storage": True} | _ANYTHING_WITH_SCALE],
+            },
+        }
+        answer = self.client.post(_path(made, ""), json=made)
+        assert answer.status_code in (201, 409), answer.text[:600]
+        self.wait(lambda: self.client.get(f"/apis/{group}/{version}/{plural}").is_success)
+
     def get(self, kind: str, name: str, namespace: str = "default") -> dict[str, Any]:
         return self.call("GET", self.path(kind, name, namespace))
 
@@ -119,15 +144,29 @@ class Cluster:
 
 
 _PLURAL = {"Ingress": "ingresses", "NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
+_COUNT = {"type": "integer", "format": "int32"}
+_ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_COUNTED = _ANYTHING | {"properties": {"replicas": _COUNT}}
+_ANYTHING_WITH_SCALE = {
+    "subresources": {
+        "status": {},
+        "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+    },
+    "schema": {"openAPIV3Schema": _ANYTHING | {"properties": {"spec": _COUNTED, "status": _COUNTED}}},
+}
 _CLUSTER_WIDE = {
     "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace", "Node", "PriorityClass",
 }  # fmt: skip
 
 
+def _plural(kind: str) -> str:
+    return _PLURAL.get(kind, kind.lower() + "s")
+
+
 def _path(made: dict[str, Any], namespace: str) -> str:
     version, kind = made["apiVersion"], made["kind"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    plural = BY_KIND[kind].plural if version == API_VERSION else _PLURAL.get(kind, kind.lower() + "s")
+    plural = BY_KIND[kind].plural if version == API_VERSION else _plural(kind)
     if kind in _CLUSTER_WIDE:
         return f"{base}/{plural}"
     return f"{base}/namespaces/{made['metadata'].get('namespace', namespace)}/{plural}"
