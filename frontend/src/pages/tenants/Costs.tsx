@@ -1,6 +1,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { Spending, Usage } from "../../api/catalog";
 import { get } from "../../api/client";
+import { ceiling } from "../../charts/columns";
 import { category, tenantColor } from "../../charts/palette";
 import { useTenantColors } from "../../charts/useTenantColors";
 import { Meter } from "../../components/Meter";
@@ -62,6 +63,7 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
   const chart = data && barsOf(data.rows, group, NAMES);
   const total = data && totalOf(data.rows).cost;
   const color = (place: number): string => (group === "tenant" ? tenantColor(chart!.names[place]!, slots, dark) : category(place, dark));
+  const top = ceiling(chart?.most ?? 0);
   const wide = chart ? 100 / chart.bars.length : 0;
   return (
     <div className="mb-4 space-y-3">
@@ -75,25 +77,34 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
         </div>
         {chart && chart.most > 0 ? (
           <>
-            <svg role="img" aria-label={`Cost by day, at most ${money(chart.most, chart.currency)}`} viewBox="0 0 100 40" preserveAspectRatio="none" className="h-40 w-full">
-              {chart.bars.map((bar, x) => {
-                let below = 0;
-                return bar.parts.map((part, place) => {
-                  const height = (part / chart.most) * 40;
-                  below += height;
-                  return (
-                    <rect key={`${bar.day} ${chart.names[place]}`} x={x * wide + wide * 0.1} width={wide * 0.8} y={40 - below} height={height} fill={color(place)}>
-                      <title>{`${bar.day} ${chart.names[place]}: ${money(part, chart.currency)}`}</title>
-                    </rect>
-                  );
-                });
-              })}
-            </svg>
-            <p className="flex justify-between text-2xs text-faint">
-              <span>{chart.bars[0]!.day}</span>
-              <span>highest {money(chart.most, chart.currency)}</span>
-              <span>{chart.bars.at(-1)!.day}</span>
-            </p>
+            <div className="grid grid-cols-[auto_minmax(0,1fr)] gap-x-2 text-2xs text-faint">
+              <p aria-hidden="true" className="flex h-40 flex-col justify-between text-right leading-none">
+                {[top, top / 2, 0].map((tick) => (
+                  <span key={tick}>{money(tick, chart.currency)}</span>
+                ))}
+              </p>
+              <svg role="img" aria-label={`Cost by day, at most ${money(chart.most, chart.currency)}`} viewBox="0 0 100 40" preserveAspectRatio="none" className="h-40 w-full">
+                {[0, 20, 40].map((y) => (
+                  <line key={y} x1="0" x2="100" y1={y} y2={y} stroke="var(--line)" vectorEffect="non-scaling-stroke" />
+                ))}
+                {chart.bars.map((bar, x) => {
+                  let below = 0;
+                  return bar.parts.map((part, place) => {
+                    const height = (part / top) * 40;
+                    below += height;
+                    return (
+                      <rect key={`${bar.day} ${chart.names[place]}`} x={x * wide + wide * 0.1} width={wide * 0.8} y={40 - below} height={height} fill={color(place)}>
+                        <title>{`${bar.day} ${chart.names[place]}: ${money(part, chart.currency)}`}</title>
+                      </rect>
+                    );
+                  });
+                })}
+              </svg>
+              <p className="col-start-2 mt-1 flex justify-between">
+                <span>{chart.bars[0]!.day}</span>
+                {chart.bars.length > 1 && <span>{chart.bars.at(-1)!.day}</span>}
+              </p>
+            </div>
             <ul aria-label="Names in the chart" className="mt-2 flex flex-wrap gap-x-4 gap-y-1 text-xs text-soft">
               {chart.names.map((name, place) => (
                 <li key={name} className="flex items-center gap-1.5">
