@@ -66,7 +66,7 @@ class Pools:
     def has(self, pool: str, *urls: str) -> None:
         """All of them are found, ready and backends, and nothing else is."""
         counts = {"found": len(urls), "ready": len(urls)}
-        self.there.wait(lambda: (self.there.get("TokenPool", pool).get("status") or {}).get("replicas") == counts, 60)
+        self.there.wait(lambda: (self.there.get("TokenPool", pool).get("status") or {}).get("replicas") == counts, 150)
         self.there.wait(lambda: condition(self.there, "TokenPool", pool, "ReplicasFound").get("status") == "True")
         rows = f"sorted(Backend.objects.filter(pool__slug='{pool}').values_list('url', flat=True))"
         assert self.catalog.ask(rows) == str(sorted(urls))
@@ -78,7 +78,7 @@ class Pools:
             found = condition(self.there, "TokenPool", pool, "ReplicasFound")
             return found.get("status") == "False" and what in str(found.get("message"))
 
-        self.there.wait(said, 60)
+        self.there.wait(said, 150)
         assert condition(self.there, "TokenPool", pool)["status"] == "True", "the pool itself is as it says"
 
 
