@@ -55,7 +55,7 @@ from scheduling.state.types import (
     work_of,
 )
 from tests.reference.leader import ReferenceLeader
-from tests.reference.memory import with_limits
+from tests.reference.limits import with_limits
 
 
 class ReferencePool(ReferenceLeader):
