@@ -24,7 +24,7 @@ from channels.routing import URLRouter
 from django.conf import settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from controlplane.env import is_loopback
+from controlplane.loopback import is_loopback
 from controlplane.signin.recheck import make_recheck
 from controlplane.web import hashing
 from controlplane.web.body_limits import BodyLimits

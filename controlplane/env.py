@@ -1,4 +1,5 @@
-"""Every setting of the product: one typed table, read from the environment and checked once, at start.
+"""Every setting of the product: one typed table, read from the environment and checked once, at start
+(:mod:`controlplane.env_loading`).
 
 The dataclass below is the table: a field is a setting, its annotation the type, its default the default, its metadata
 the documentation. ``QUARTERMASTER_<FIELD>`` is its name in the environment; an empty value means the default.
@@ -8,21 +9,13 @@ the documentation. ``QUARTERMASTER_<FIELD>`` is its name in the environment; an 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 PREFIX = "QUARTERMASTER_"
-IN_A_FILE = "_FILE"  # behind the name of a secret: the file that holds it
-LONGEST_SECRET = 64 * 1024  # characters
-TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 MAIL_PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
-SECOND_FACTOR = ("optional", "admins", "all")
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class SettingsError(Exception):
@@ -379,58 +372,6 @@ def env_name(field_name: str) -> str:
     raise KeyError(field_name)
 
 
-def load(environ: Mapping[str, str] | None = None) -> Env:
-    """Reads and checks all settings.
-
-    Raises:
-        SettingsError: with every fault found, not only the first.
-    """
-    source = os.environ if environ is None else environ
-    types = get_type_hints(Env)
-    values: dict[str, Any] = {}
-    faults: list[str] = []
-    for f in fields(Env):
-        name = env_name(f.name)
-        raw = source.get(name, "").strip()
-        if not raw and f.metadata["secret"]:
-            try:
-                raw = _from_file(source.get(f"{name}{IN_A_FILE}", "").strip())
-            except (OSError, ValueError) as error:
-                faults.append(f"{name}{IN_A_FILE}: {error}")
-        if not raw:
-            continue
-        try:
-            values[f.name] = _parse(raw, types[f.name], f.metadata["low"])
-        except ValueError as error:
-            shown = "(hidden)" if f.metadata["secret"] else repr(raw)
-            faults.append(f"{name}={shown}: {error}")
-    env = Env(**values)
-    faults += _check(env, frozenset(values))
-    if faults:
-        raise SettingsError("Settings that cannot be used (docs/reference/settings.md):\n  " + "\n  ".join(faults))
-    return env
-
-
-def _from_file(path: str) -> str:
-    """What a file holds; nothing where none is named. ValueError where it holds too much to be a secret."""
-    if not path:
-        return ""
-    with open(path, encoding="utf-8") as file:
-        text = file.read(LONGEST_SECRET + 1)
-    if len(text) > LONGEST_SECRET:
-        raise ValueError(f"{path} is longer than {LONGEST_SECRET} characters")
-    if not text.strip():
-        raise ValueError(f"{path} is empty")
-    return text.strip()
-
-
-def unknown(environ: Mapping[str, str]) -> list[str]:
-    """Variables with our prefix that are no setting: probably a typing error, worth a line at start."""
-    names = {env_name(f.name) for f in fields(Env)}
-    names |= {f"{env_name(f.name)}{IN_A_FILE}" for f in fields(Env) if f.metadata["secret"]}
-    return sorted(n for n in environ if n.startswith(PREFIX) and n not in names)
-
-
 def table() -> list[tuple[str, str, str, str]]:
     """Rows of ``docs/reference/settings.md``: name, type, default, meaning."""
     types = get_type_hints(Env)
@@ -441,112 +382,3 @@ def table() -> list[tuple[str, str, str, str]]:
         kind = {bool: "on/off", int: "whole number", float: "number", str: "text", Path: "path"}[types[f.name]]
         rows.append((env_name(f.name), kind, default, f.metadata["doc"]))
     return rows
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on ``host``, or whether a peer of that address is this machine."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _oidc_faults(env: Env) -> list[str]:
-    if not env.oidc_issuer:
-        return []
-    faults = []
-    parts = urlsplit(env.oidc_issuer)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        faults.append(f"{env_name('oidc_issuer')}={env.oidc_issuer!r}: use https:// and a host, without ? and #")
-    elif parts.scheme == "http" and not is_loopback(parts.hostname):
-        faults.append(f"{env_name('oidc_issuer')}={env.oidc_issuer!r}: only https://; over http anybody could sign in")
-    if not env.oidc_client_id:
-        faults.append(f"{env_name('oidc_issuer')}: needs {env_name('oidc_client_id')}")
-    try:
-        secret = env.oidc_secret
-    except (OSError, ValueError) as error:
-        faults.append(f"{env_name('oidc_client_secret_file')}={env.oidc_client_secret_file!r}: {error}")
-    else:
-        if not secret:
-            faults.append(f"{env_name('oidc_issuer')}: needs {env_name('oidc_client_secret')} or a file with it")
-    return faults
-
-
-def _parse(raw: str, kind: type, low: float | None) -> Any:
-    if kind is bool:
-        if raw.lower() not in TRUE + FALSE:
-            raise ValueError("use on or off")
-        return raw.lower() in TRUE
-    if kind in (int, float):
-        if raw.startswith("tcp://"):
-            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false on the pod")
-        try:
-            number = kind(raw)
-        except ValueError:
-            raise ValueError("use a whole number" if kind is int else "use a number") from None
-        if number != number or (low is not None and number < low):
-            raise ValueError(f"must be at least {low:g}")
-        return number
-    return Path(raw).expanduser() if kind is Path else raw
-
-
-def _check(env: Env, given: frozenset[str]) -> list[str]:
-    """Rules over more than one character of one value."""
-    faults = []
-    if env.port > 65535:
-        faults.append(f"{env_name('port')}={env.port}: a port is at most 65535")
-    if env.log_level not in LOG_LEVELS:
-        faults.append(f"{env_name('log_level')}={env.log_level!r}: use one of {', '.join(LOG_LEVELS)}")
-    for name, least in (("secret_key", 32), ("metrics_token", 16)):
-        length = len(getattr(env, name))
-        if 0 < length < least:
-            faults.append(f"{env_name(name)}=(hidden): needs at least {least} characters, has {length}")
-    for proxy in env.proxies:
-        try:
-            ip_network(proxy)
-        except ValueError:
-            faults.append(
-                f"{env_name('trusted_proxies')}={proxy!r}: use an IP address or a network such as 10.0.0.0/24"
-            )
-    if env.debug and not is_loopback(env.host):
-        faults.append(
-            f"{env_name('debug')}: only with {env_name('host')}=127.0.0.1, not {env.host}; others would see it"
-        )
-    if env.hsts_preload and not env.hsts_subdomains:
-        faults.append(f"{env_name('hsts_preload')}: needs {env_name('hsts_subdomains')}, or browsers ignore it")
-    if env.database_url and urlsplit(env.database_url).scheme not in ("postgresql", "postgres"):
-        faults.append(f"{env_name('database_url')}=(hidden): must begin with postgresql://; leave it empty for SQLite")
-    if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "rediss", "unix"):
-        faults.append(f"{env_name('redis_url')}=(hidden): must begin with redis://, rediss:// or unix://")
-    if env.webhook_secret and len(env.webhook_secret) < 16:
-        faults.append(f"{env_name('webhook_secret')}=(hidden): needs at least 16 characters")
-    for name in ("alert_webhook", "public_url", "pagerduty_url"):
-        url = getattr(env, name)
-        if url and urlsplit(url).scheme not in ("http", "https"):
-            faults.append(f"{env_name(name)}={url!r}: must begin with http:// or https://")
-    if env.second_factor not in SECOND_FACTOR:
-        faults.append(f"{env_name('second_factor')}={env.second_factor!r}: use one of {', '.join(SECOND_FACTOR)}")
-    faults += _oidc_faults(env)
-    try:
-        _ = env.saml_apps
-    except (OSError, ValueError) as error:
-        faults.append(f"{env_name('saml_metadata_file')}={env.saml_metadata_file!r}: {error}")
-    try:
-        _ = env.mail_server
-    except ValueError:
-        faults.append(f"{env_name('email_url')}=(hidden): use smtp://, smtp+tls:// or smtps:// and a host")
-    try:
-        _ = env.file_storage_settings
-    except ValueError:
-        faults.append(f"{env_name('file_storage_options')}=(hidden): use a JSON object, or leave it empty")
-    for name in ("alert_webhook", "webhook_hosts"):
-        if getattr(env, name) and not env.webhook_secret:
-            faults.append(f"{env_name(name)}: needs {env_name('webhook_secret')}, which signs what is sent")
-    if env.replica_command and "{port}" not in env.replica_command:
-        faults.append(f"{env_name('replica_command')}: has no {{port}}, so no two replicas could run")
-    for url in env.engines:
-        if env.engine != "vllm" and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-            faults.append(f"ENGINE={url!r}: use http://host:port of a running server, or vllm")
-    if "idle_token_timeout_s" in given and env.idle_token_timeout_s > env.request_timeout_s:
-        faults.append(f"{env_name('idle_token_timeout_s')}: longer than {env_name('request_timeout_s')}, so never used")
-    return faults

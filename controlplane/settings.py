@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from controlplane import env as environment
+from controlplane import env_loading
+from controlplane.env import SettingsError
 from controlplane.secret_key import secret_key
 from tenants.unfold import UNFOLD as CATALOG_UNFOLD
 
@@ -18,9 +19,9 @@ from tenants.unfold import UNFOLD as CATALOG_UNFOLD
 gc.disable()
 
 try:
-    ENV = environment.load()
+    ENV = env_loading.load()
     SECRET_KEY = secret_key(ENV)
-except environment.SettingsError as error:
+except SettingsError as error:
     raise ImproperlyConfigured(str(error)) from None
 
 BASE_DIR = Path(__file__).resolve().parent.parent

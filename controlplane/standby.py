@@ -14,7 +14,7 @@ import sys
 import threading
 from types import FrameType
 
-from controlplane import env as environment
+from controlplane.env import SettingsError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -27,7 +27,7 @@ def main() -> int:
 
     try:
         django.setup()
-    except environment.SettingsError as error:
+    except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     from controlplane.wiring import make_dispatch  # its models load once Django is set up

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from controlplane import env as environment
+from controlplane import env_loading
 
 log = logging.getLogger("controlplane.load")
 MAX_AT_ONCE = 40  # of each pool: a demo that waits must not pile up
@@ -119,7 +119,7 @@ async def run_all(demo: Mapping[str, Any]) -> None:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    demo = json.loads((environment.load().home / "demo.json").read_text())
+    demo = json.loads((env_loading.load().home / "demo.json").read_text())
     asyncio.run(run_all(demo))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import django
 
-from controlplane import env as environment
+from controlplane import env_loading
 from controlplane.embedded.ask import ask
 from controlplane.embedded.home import CannotStart, write_private
 from controlplane.embedded.plan import Engine, Plan
@@ -40,7 +40,7 @@ def main(base_url: str, plan: Plan) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     plan = ask(plan)
     pool = plan.pool or slug(plan.model)
-    ours = environment.load()
+    ours = env_loading.load()
     file = ours.home / "demo.json"
     stored = read(file)
     passwords = {name: stored.get("passwords", {}).get(name) or secrets.token_urlsafe(12) for name in PEOPLE}

@@ -22,12 +22,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from controlplane import env as environment
+from controlplane import env_loading
 from controlplane.embedded import engines, replicas, valkey
 from controlplane.embedded.child import Child, die_with_parent
 from controlplane.embedded.gate import STANDBY, WEB, WORKER
 from controlplane.embedded.home import CannotStart, Home, require_free, write_private
 from controlplane.embedded.plan import Plan
+from controlplane.env import Env, SettingsError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TICK_S = 0.1
@@ -44,7 +45,7 @@ class Stopped(Exception):
 class Instance:
     """One running embedded instance."""
 
-    def __init__(self, env: environment.Env, home: Home) -> None:
+    def __init__(self, env: Env, home: Home) -> None:
         self.env = env
         self.home = home
         self.children: dict[str, Child] = {}
@@ -350,11 +351,11 @@ def main(arguments: Sequence[str] = ()) -> int:
     if "--with-parent" in arguments:  # should make be killed, nobody could end this instance with Ctrl-C any more
         die_with_parent(signal.SIGTERM)
     try:
-        env = environment.load()
-    except environment.SettingsError as error:
+        env = env_loading.load()
+    except SettingsError as error:
         show(str(error))
         return 2
-    for name in environment.unknown(os.environ):
+    for name in env_loading.unknown(os.environ):
         say(f"{name} is not a setting (docs/reference/settings.md) and is ignored")
     home = Home(env.home)
     try:

@@ -24,8 +24,8 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from controlplane import collector
-from controlplane import env as environment
+from controlplane import collector, env_loading
+from controlplane.env import SettingsError
 from controlplane.web.connections import ConnectionLimits, affordable
 from controlplane.web.protocol import protocol
 from controlplane.web.websockets import MESSAGE_BYTES, BoundedSocket
@@ -101,8 +101,8 @@ def inherited(fd: int) -> socket.socket:
 
 def main() -> int:
     try:
-        env = environment.load()
-    except environment.SettingsError as error:
+        env = env_loading.load()
+    except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     if not env.embedded:

@@ -10,10 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from controlplane import env
+from controlplane import env_loading
 from controlplane.embedded import engines
 from controlplane.embedded.home import Home
 from controlplane.embedded.load import Load, run
+from controlplane.env import Env
 from tenants import demo
 from tenants.models import Backend, Pool, TuningMode
 from tenants.tuning import tuning_of
@@ -22,8 +23,10 @@ FIRST = {"model": "llama-3-8b", "keys": {"premium": "p", "standard": "s", "batch
 SECOND = {"model": "summaries", "pool": "summaries", "keys": {"premium": "p2", "standard": "s2", "batch": "b2"}}
 
 
-def settings(home: Path, demo_load: str) -> env.Env:
-    return env.load({"QUARTERMASTER_HOME": str(home), "DEMO_LOAD": demo_load, "QUARTERMASTER_SIM_REPLICAS": "2"})
+def settings(home: Path, demo_load: str) -> Env:
+    return env_loading.load(
+        {"QUARTERMASTER_HOME": str(home), "DEMO_LOAD": demo_load, "QUARTERMASTER_SIM_REPLICAS": "2"}
+    )
 
 
 def planned(home: Path, demo_load: str) -> tuple[list[str], list[str], set[str]]:

@@ -7,23 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import env as environment
+from controlplane import env_loading
+from controlplane.env import SettingsError, table
 from controlplane.secret_key import secret_key
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_an_empty_environment_gives_the_defaults():
-    env = environment.load({})
+    env = env_loading.load({})
     assert (env.port, env.host, env.max_body_bytes, env.embedded) == (8000, "127.0.0.1", 4 * 1024 * 1024, True)
 
 
 def test_an_empty_value_means_the_default():
-    assert environment.load({"QUARTERMASTER_PORT": "", "DEMO_LOAD": " "}).port == 8000
+    assert env_loading.load({"QUARTERMASTER_PORT": "", "DEMO_LOAD": " "}).port == 8000
 
 
 def test_values_are_read_in_their_types():
-    env = environment.load(
+    env = env_loading.load(
         {
             "QUARTERMASTER_PORT": "8100",
             "QUARTERMASTER_DRAIN_S": "2.5",
@@ -57,28 +58,28 @@ def test_values_are_read_in_their_types():
     ],
 )
 def test_a_fault_names_the_setting_and_what_it_should_be(name, value, said):
-    with pytest.raises(environment.SettingsError) as caught:
-        environment.load({name: value})
+    with pytest.raises(SettingsError) as caught:
+        env_loading.load({name: value})
     assert name in str(caught.value)
     assert said in str(caught.value)
 
 
 def test_all_faults_are_told_at_once():
-    with pytest.raises(environment.SettingsError) as caught:
-        environment.load({"QUARTERMASTER_PORT": "x", "QUARTERMASTER_LOG_LEVEL": "loud"})
+    with pytest.raises(SettingsError) as caught:
+        env_loading.load({"QUARTERMASTER_PORT": "x", "QUARTERMASTER_LOG_LEVEL": "loud"})
     assert "QUARTERMASTER_PORT" in str(caught.value)
     assert "QUARTERMASTER_LOG_LEVEL" in str(caught.value)
 
 
 def test_secret_values_never_enter_a_message():
     for name in ("QUARTERMASTER_SECRET_KEY", "QUARTERMASTER_DATABASE_URL", "QUARTERMASTER_REDIS_URL"):
-        with pytest.raises(environment.SettingsError) as caught:
-            environment.load({name: "hunter2"})
+        with pytest.raises(SettingsError) as caught:
+            env_loading.load({name: "hunter2"})
         assert "hunter2" not in str(caught.value)
 
 
 def test_secret_values_are_not_in_what_is_printed_of_the_settings():
-    env = environment.load({"QUARTERMASTER_SECRET_KEY": "k" * 40, "QUARTERMASTER_REDIS_URL": "redis://:hunter2@h/0"})
+    env = env_loading.load({"QUARTERMASTER_SECRET_KEY": "k" * 40, "QUARTERMASTER_REDIS_URL": "redis://:hunter2@h/0"})
     assert "kkkk" not in repr(env)
     assert "hunter2" not in repr(env)
     assert "log_level='INFO'" in repr(env)
@@ -86,27 +87,27 @@ def test_secret_values_are_not_in_what_is_printed_of_the_settings():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "llm.example.org"])
 def test_debug_pages_are_for_this_machine_only(host):
-    with pytest.raises(environment.SettingsError, match="QUARTERMASTER_DEBUG"):
-        environment.load({"QUARTERMASTER_DEBUG": "on", "QUARTERMASTER_HOST": host})
+    with pytest.raises(SettingsError, match="QUARTERMASTER_DEBUG"):
+        env_loading.load({"QUARTERMASTER_DEBUG": "on", "QUARTERMASTER_HOST": host})
     for own in ("127.0.0.1", "::1", "localhost"):
-        assert environment.load({"QUARTERMASTER_DEBUG": "on", "QUARTERMASTER_HOST": own}).debug
+        assert env_loading.load({"QUARTERMASTER_DEBUG": "on", "QUARTERMASTER_HOST": own}).debug
 
 
 def test_proxies_are_trusted_where_they_are_named_and_on_this_machine_with_https():
-    assert environment.load({}).proxies == []
-    assert environment.load({"QUARTERMASTER_HTTPS": "on"}).proxies == ["127.0.0.1", "::1"]
+    assert env_loading.load({}).proxies == []
+    assert env_loading.load({"QUARTERMASTER_HTTPS": "on"}).proxies == ["127.0.0.1", "::1"]
     named = {"QUARTERMASTER_HTTPS": "on", "QUARTERMASTER_TRUSTED_PROXIES": "10.0.0.0/24, fd00::7"}
-    assert environment.load(named).proxies == ["10.0.0.0/24", "fd00::7"]
+    assert env_loading.load(named).proxies == ["10.0.0.0/24", "fd00::7"]
 
 
 def test_a_variable_that_is_no_setting_is_found():
-    assert environment.unknown({"QUARTERMASTER_PROT": "1", "QUARTERMASTER_PORT": "2", "PATH": ""}) == [
+    assert env_loading.unknown({"QUARTERMASTER_PROT": "1", "QUARTERMASTER_PORT": "2", "PATH": ""}) == [
         "QUARTERMASTER_PROT"
     ]
 
 
 def test_an_instance_makes_its_secret_key_once_and_for_its_owner_only(tmp_path):
-    env = environment.load({"QUARTERMASTER_HOME": str(tmp_path / "home")})
+    env = env_loading.load({"QUARTERMASTER_HOME": str(tmp_path / "home")})
     key = secret_key(env)
     assert len(key) >= 48
     assert secret_key(env) == key
@@ -114,8 +115,8 @@ def test_an_instance_makes_its_secret_key_once_and_for_its_owner_only(tmp_path):
 
 
 def test_a_shared_database_needs_a_shared_secret_key():
-    env = environment.load({"QUARTERMASTER_DATABASE_URL": "postgresql://u@h/d"})
-    with pytest.raises(environment.SettingsError, match="SECRET_KEY"):
+    env = env_loading.load({"QUARTERMASTER_DATABASE_URL": "postgresql://u@h/d"})
+    with pytest.raises(SettingsError, match="SECRET_KEY"):
         secret_key(env)
 
 
@@ -123,25 +124,25 @@ def test_the_page_of_settings_shows_the_table_as_it_is():
     page = (ROOT / "docs" / "reference" / "settings.md").read_text()
     rows = re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \| ([^|]*) \| (.+) \|$", page, re.MULTILINE)
     shown = sorted((n, t.strip(), d.strip().strip("`"), m) for n, t, d, m in rows)
-    assert shown == sorted(environment.table())
+    assert shown == sorted(table())
 
 
 def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text("k" * 40 + "\n")
-    assert environment.load({"QUARTERMASTER_SECRET_KEY_FILE": str(path)}).secret_key == "k" * 40
+    assert env_loading.load({"QUARTERMASTER_SECRET_KEY_FILE": str(path)}).secret_key == "k" * 40
     both = {"QUARTERMASTER_SECRET_KEY_FILE": str(path), "QUARTERMASTER_SECRET_KEY": "s" * 40}
-    assert environment.load(both).secret_key == "s" * 40
-    assert environment.unknown({"QUARTERMASTER_SECRET_KEY_FILE": "", "QUARTERMASTER_PORT_FILE": ""}) == [
+    assert env_loading.load(both).secret_key == "s" * 40
+    assert env_loading.unknown({"QUARTERMASTER_SECRET_KEY_FILE": "", "QUARTERMASTER_PORT_FILE": ""}) == [
         "QUARTERMASTER_PORT_FILE"
     ]
 
 
-@pytest.mark.parametrize("text", [None, "", "\n", "x" * (environment.LONGEST_SECRET + 1)])
+@pytest.mark.parametrize("text", [None, "", "\n", "x" * (env_loading.LONGEST_SECRET + 1)])
 def test_a_secret_file_that_cannot_be_used_is_named_and_not_shown(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "key"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(environment.SettingsError, match="QUARTERMASTER_SECRET_KEY_FILE") as fault:
-        environment.load({"QUARTERMASTER_SECRET_KEY_FILE": str(path)})
+    with pytest.raises(SettingsError, match="QUARTERMASTER_SECRET_KEY_FILE") as fault:
+        env_loading.load({"QUARTERMASTER_SECRET_KEY_FILE": str(path)})
     assert "xxx" not in str(fault.value)

@@ -18,7 +18,7 @@ from controlplane.embedded.ask import KV_TOKENS_UNKNOWN, ask
 from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.plan import Engine, Plan
 from controlplane.embedded.prepare import slug
-from controlplane.env import load
+from controlplane.env_loading import load
 from scheduling.engines.kinds import VLLM, kinds
 from scheduling.engines.simulated.server import EngineOptions
 from tests.support.engines import server_of

@@ -1,0 +1,13 @@
+"""What only this machine reaches."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on ``host``, or whether a peer of that address is this machine."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
