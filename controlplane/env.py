@@ -43,20 +43,20 @@ class MailServer:
 class Env:
     """The settings of one process."""
 
-    home: Path = setting(Path(".quartermaster"), "Where an embedded instance keeps all its state.")  # noqa: RUF009
+    home: Path = setting(Path(".quartermaster"), "Folder where an embedded instance keeps all its state.")  # noqa: RUF009
     host: str = setting("127.0.0.1", "Address the web server listens on.")
     port: int = setting(8000, "Port the web server listens on.", low=1)
     secret_key: str = setting(
         "",
-        "Signs sessions; at least 32 characters. Empty: made once and kept in HOME/secret-key (SQLite only).",
+        "Signs sessions; at least 32 characters. Empty: created once and kept in HOME/secret-key (SQLite only).",
         secret=True,
     )
     database_url: str = setting("", "`postgresql://user:password@host:port/name`. Empty: SQLite in HOME.", secret=True)
-    database_pool: int = setting(10, "PostgreSQL connections one process may hold.", low=1)
+    database_pool: int = setting(10, "Maximum number of PostgreSQL connections of one process.", low=1)
     database_timeout_s: float = setting(
         4.0,
-        "A web process waits so long for one answer of PostgreSQL [s]; then the page is answered 503 and the statement "
-        "cancelled. Workers wait 60 s, `manage.py` without end.",
+        "Longest time a web process waits for one answer of PostgreSQL [s]. Then the page is answered 503 and the "
+        "statement is cancelled. Workers wait 60 s, `manage.py` without limit.",
         low=0.1,
     )
     redis_url: str = setting(
@@ -65,94 +65,108 @@ class Env:
         "starts a server of its own.",
         secret=True,
     )
-    debug: bool = setting(False, "Django's debug pages. Only while HOST is a loopback address.")
-    allowed_hosts: str = setting("localhost,127.0.0.1,[::1]", "Host names the web server answers to, with commas.")
-    trusted_origins: str = setting(
-        "", "Origins behind a proxy that may post forms, with commas, e.g. `https://llm.example.org`."
+    debug: bool = setting(False, "Django's debug pages. Only if HOST is a loopback address.")
+    allowed_hosts: str = setting(
+        "localhost,127.0.0.1,[::1]", "Host names the web server answers to, separated by commas."
     )
-    https: bool = setting(False, "Clients come by HTTPS through a proxy: secure cookies, HSTS, redirects.")
+    trusted_origins: str = setting(
+        "", "Origins behind a proxy that may post forms, separated by commas, e.g. `https://llm.example.org`."
+    )
+    https: bool = setting(False, "Clients connect by HTTPS through a proxy: secure cookies, HSTS, redirects.")
     trusted_proxies: str = setting(
         "",
-        "Addresses or networks of proxies, with commas, e.g. `10.0.0.0/24`: their `X-Forwarded-For` and "
-        "`X-Forwarded-Proto` are believed, nobody else's, and they have no limit of connections. Empty: 127.0.0.1 and "
-        "::1 with HTTPS, otherwise none.",
+        "Addresses or networks of proxies, separated by commas, e.g. `10.0.0.0/24`. Only their `X-Forwarded-For` "
+        "and `X-Forwarded-Proto` are used, and they have no limit of connections. Empty: 127.0.0.1 and ::1 with "
+        "HTTPS, otherwise none.",
     )
     hsts_subdomains: bool = setting(False, "With HTTPS: HSTS covers all subdomains of the name as well.")
     hsts_preload: bool = setting(
-        False, "With HSTS_SUBDOMAINS: asks browsers' makers to list the name as HTTPS only, which is hard to undo."
+        False, "With HSTS_SUBDOMAINS: asks browser vendors to list the name as HTTPS only, which is hard to undo."
     )
     basic_auth: bool = setting(
-        False, "Whether `/api/v1` takes a name with its password (HTTP Basic), beside sessions and access tokens."
+        False,
+        "Whether `/api/v1` accepts a user name with its password (HTTP Basic), besides sessions and access tokens.",
     )
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
 
     metrics_token: str = setting(
         "",
-        "`/metrics`, which names tenants and pools, and the details of `/readyz` are for `Authorization: Bearer "
-        "<this>`, at least 16 characters. Empty: for this machine, and nobody who comes through a proxy.",
+        "Token for `/metrics`, which names tenants and pools, and for the details of `/readyz` (`Authorization: "
+        "Bearer <token>`); at least 16 characters. Empty: only clients on this machine get them, and none through a "
+        "proxy.",
         secret=True,
     )
     back_office: bool = setting(
-        True, "Whether this process loads the back office; a worker without it starts sooner and is smaller."
+        True, "Whether this process loads the back office. A worker without it starts sooner and needs less memory."
     )
 
     web_processes: int = setting(
-        1, "Web processes that `make up` starts; they share the port, each with a gateway of its own.", low=1
+        1, "Number of web processes that `make up` starts. They share the port; each has a gateway of its own.", low=1
     )
 
     max_body_bytes: int = setting(4 * 1024 * 1024, "Largest request body on `/v1` [bytes].", low=1024)
     max_header_bytes: int = setting(32 * 1024, "Largest request head on `/v1` [bytes].", low=1024)
     max_connections: int = setting(
         10_000,
-        "Connections of clients one web process holds; further ones are answered 503. Fewer where the limit of open "
-        "files is lower than two per connection.",
+        "Client connections of one web process; further ones are answered 503. Fewer if the limit of open files is "
+        "lower than two per connection.",
         low=1,
     )
     max_connections_per_address: int = setting(
         4_000,
-        "Of these, by one address that is not in TRUSTED_PROXIES; further ones are answered 429. 0: no such limit.",
+        "Client connections of one web process from one address that is not in TRUSTED_PROXIES; further ones are "
+        "answered 429. 0: no such limit.",
         low=0,
     )
-    max_websockets: int = setting(1_000, "Of these, open consoles (WebSockets); further ones are answered 503.", low=1)
+    max_websockets: int = setting(
+        1_000, "Open WebSockets (consoles) of one web process; further ones are answered 503.", low=1
+    )
     max_websockets_per_user: int = setting(
-        40, "Of these, of one user; further ones are answered 429. Each tab of the console has one.", low=1
+        40,
+        "Open WebSockets of one user in one web process; further ones are answered 429. Each tab of the console has "
+        "one.",
+        low=1,
     )
     max_open_requests_per_key: int = setting(
         2_000,
-        "Requests on `/v1` one API key may have open in one web process: still arriving, waiting and running ones. A "
-        "tenant may have as many as connections are still free (`docs/reference/limits.md`).",
+        "Requests on `/v1` that one API key may have open in one web process: arriving, waiting and running ones. A "
+        "tenant may have as many as connections are free (`docs/reference/limits.md`).",
         low=1,
     )
-    header_timeout_s: float = setting(10.0, "A client has this long to send its request head [s].", low=0.1)
-    body_timeout_s: float = setting(30.0, "... and this long for the body [s].", low=0.1)
-    send_timeout_s: float = setting(30.0, "A client that reads nothing for this long is disconnected [s].", low=0.1)
-    first_token_timeout_s: float = setting(120.0, "A granted request waits this long for its first token [s].", low=0.1)
-    idle_token_timeout_s: float = setting(20.0, "... and this long between tokens [s].", low=0.1)
-    request_timeout_s: float = setting(600.0, "Longest life of a request, waiting included [s].", low=1)
-    drain_s: float = setting(30.0, "At a stop, running requests may go on for this long [s].", low=0)
+    header_timeout_s: float = setting(10.0, "Longest time a client may take to send its request head [s].", low=0.1)
+    body_timeout_s: float = setting(30.0, "Longest time a client may take to send its request body [s].", low=0.1)
+    send_timeout_s: float = setting(30.0, "A client that reads nothing for this time is disconnected [s].", low=0.1)
+    first_token_timeout_s: float = setting(
+        120.0, "Longest time from the grant of a request to its first token [s].", low=0.1
+    )
+    idle_token_timeout_s: float = setting(20.0, "Longest time between two tokens [s].", low=0.1)
+    request_timeout_s: float = setting(600.0, "Longest time a request may take, waiting included [s].", low=1)
+    drain_s: float = setting(30.0, "When a process stops, running requests may continue for this time [s].", low=0)
     leave_s: float = setting(
         5.0,
-        "Of these, how long new requests are still taken while `/readyz` says 503 already [s]: as long as a load "
-        "balancer needs to notice (`docs/reference/limits.md`).",
+        "The part of DRAIN_S in which new requests are still accepted although `/readyz` already answers 503 [s]: "
+        "as long as a load balancer needs to notice (`docs/reference/limits.md`).",
         low=0,
     )
     idempotency_keep_s: float = setting(
-        86_400.0, "A key sent as `Idempotency-Key` is remembered for so long after its request completed [s].", low=1
+        86_400.0, "A key sent as `Idempotency-Key` is remembered for this time after its request completed [s].", low=1
     )
-    idempotency_keys: int = setting(10_000, "Of these keys, per tenant; the oldest are forgotten first.", low=1)
+    idempotency_keys: int = setting(
+        10_000, "Number of such keys remembered per tenant; the oldest are forgotten first.", low=1
+    )
     idempotency_answers: bool = setting(
         False,
-        "Whether answers of requests with an `Idempotency-Key` are kept in Redis for that time, encrypted, and given "
-        "again (`docs/reference/v1.md`). Off: the key only prevents a second execution, and no answer is kept "
-        "anywhere.",
+        "Whether answers of requests with an `Idempotency-Key` are kept for that time in Redis, encrypted, and sent "
+        "again to a retry (`docs/reference/v1.md`). Off: the key only prevents a second execution, and no answer is "
+        "kept anywhere.",
     )
     idempotency_bytes: int = setting(
         16 * 1024 * 1024, "Kept answers of one tenant [bytes]; the oldest are forgotten first.", low=1024
     )
     responses_kept: bool = setting(
         False,
-        "Whether responses of `/v1/responses` are kept in the database, encrypted, unless a request says `store: false`"
-        " (`docs/reference/v1.md`). Off: none is kept, and `previous_response_id` is refused.",
+        "Whether responses of `/v1/responses` are kept in the database, encrypted, unless a request has `store: "
+        "false` (`docs/reference/v1.md`). Off: none is kept, and `previous_response_id` is refused.",
     )
     responses_keep_days: int = setting(30, "A kept response is deleted after this time [days].", low=1)
     responses_per_tenant: int = setting(10_000, "Kept responses of one tenant; the oldest are deleted first.", low=1)
@@ -163,103 +177,110 @@ class Env:
     )
     traces: bool = setting(
         False,
-        "Whether a trace of each request is sent by OTLP/HTTP (`docs/reference/traces.md`), to where the usual "
-        "`OTEL_EXPORTER_OTLP_ENDPOINT` says.",
+        "Whether a trace of each request is sent by OTLP/HTTP (`docs/reference/traces.md`), to the standard "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT`.",
     )
     ext_authz_s: float = setting(
         0.0,
-        "Above 0, Envoy's `ext_authz` may ask for admission under `/ext-authz/` (`docs/guide/beside.md`), and a lease "
-        "whose completion nobody tells ends after so long [s].",
+        "Above 0, Envoy's `ext_authz` may request admission under `/ext-authz/` (`docs/guide/beside.md`), and a "
+        "lease whose completion is not reported ends after this time [s].",
         low=0,
     )
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
 
     file_storage: str = setting(
         "django.core.files.storage.FileSystemStorage",
-        "Class that keeps files of batches (`docs/guide/batches.md`), e.g. `storages.backends.s3.S3Storage` of "
+        "Class that stores files of batches (`docs/guide/batches.md`), e.g. `storages.backends.s3.S3Storage` of "
         "django-storages. Every process has to see the same files.",
     )
     file_storage_options: str = setting(
-        "", 'Its options as a JSON object, e.g. `{"bucket_name": "batches"}`. Empty: HOME/files.', secret=True
+        "",
+        'Options of FILE_STORAGE as a JSON object, e.g. `{"bucket_name": "batches"}`. Empty: HOME/files.',
+        secret=True,
     )
-    file_bytes: int = setting(100 * 1024 * 1024, "Largest file that can be brought to `/v1/files` [bytes].", low=1024)
+    file_bytes: int = setting(100 * 1024 * 1024, "Largest file that can be uploaded to `/v1/files` [bytes].", low=1024)
     files_per_entitlement: int = setting(200, "Files of one entitlement that are kept at once.", low=1)
     tenant_file_bytes: int = setting(
-        2 * 1024 * 1024 * 1024, "Kept files of one tenant [bytes], results among them; over it nothing new is taken.",
+        2 * 1024 * 1024 * 1024,
+        "Kept files of one tenant, results included [bytes]; above it, no new file is accepted.",
         low=1024,
-    )  # fmt: skip
+    )
     file_keep_days: int = setting(30, "A file is deleted after this time [days].", low=1)
     batch_lines: int = setting(100_000, "Lines of one batch.", low=1)
     batches_per_entitlement: int = setting(10, "Batches of one entitlement that are open at once.", low=1)
     batch_in_flight: int = setting(
-        256, "Lines of one entitlement's batches that run at once, however much is idle.", low=1
+        256, "Lines of one entitlement's batches that run at once, however much capacity is idle.", low=1
     )
     batch_slowdown: int = setting(
         5,
-        "While people use a pool, lines of batches make steps longer by at most this, averaged over its engines [%].",
+        "While interactive requests run in a pool, lines of batches make steps longer by at most this, averaged "
+        "over its engines [%].",
         low=0,
     )
 
-    alert_webhook: str = setting("", "`http(s)://` address that alerts are sent to. Empty: they are only shown.")
+    alert_webhook: str = setting(
+        "", "`http(s)://` address that alerts are sent to. Empty: they are only shown in the console."
+    )
     webhook_hosts: str = setting(
         "",
-        "Hosts that alert rules and the scaling driver `webhook` may send to besides that of ALERT_WEBHOOK: `name` or "
-        "`name:port`, with commas.",
+        "Hosts that alert rules and the scaling driver `webhook` may send to, besides the host of ALERT_WEBHOOK: "
+        "`name` or `name:port`, separated by commas.",
     )
     webhook_secret: str = setting(
         "", "Signs what is sent to webhooks (`docs/guide/scaling.md`); at least 16 characters.", secret=True
     )
     public_url: str = setting(
         "",
-        "The console's address as people reach it, e.g. `https://llm.example.org`: links in alerts begin with it. "
-        "Empty: alerts carry no link.",
+        "The console's address for users, e.g. `https://llm.example.org`; links in alerts begin with it. Empty: "
+        "alerts contain no link.",
     )
     token_days: int = setting(
         0,
-        "Longest life of a new access token to the management API [days]; one made without an end gets it. 0: none.",
+        "Longest life of a new access token to the management API [days]; also that of a token created without an "
+        "end. 0: no limit.",
         low=0,
     )
     second_factor: str = setting(
         "optional",
-        "Who must have a second factor to log in with a password: `optional` (nobody must), `admins` or `all`. "
-        "People of the identity provider have the provider's (`docs/guide/people.md`).",
+        "Who needs a second factor to log in with a password: `optional` (no user), `admins` or `all`. Users of the "
+        "identity provider use the provider's (`docs/guide/people.md`).",
     )
     oidc_issuer: str = setting(
         "",
-        "Identity provider that people sign in with (OIDC), e.g. `https://login.example.org/realms/staff`; its "
+        "Identity provider that users sign in with (OIDC), e.g. `https://login.example.org/realms/staff`; its "
         "`/.well-known/openid-configuration` is read. Empty: local accounts only (`docs/guide/people.md`).",
     )
-    oidc_client_id: str = setting("", "What this installation is called there.")
-    oidc_client_secret: str = setting("", "... and its secret there.", secret=True)
-    oidc_client_secret_file: str = setting("", "A file that holds the secret, instead of OIDC_CLIENT_SECRET.")
-    oidc_name: str = setting("your organisation", "The login page says `Sign in with <this>`.")
+    oidc_client_id: str = setting("", "Client id of this installation at the OIDC provider.")
+    oidc_client_secret: str = setting("", "Client secret of this installation at the OIDC provider.", secret=True)
+    oidc_client_secret_file: str = setting("", "File that contains the client secret, instead of OIDC_CLIENT_SECRET.")
+    oidc_name: str = setting("your organisation", "Name of the provider on the login page: `Sign in with <name>`.")
     oidc_scopes: str = setting(
         "openid profile email offline_access",
-        "What is asked for, with spaces. Without a refresh token (`offline_access` at most providers) people are "
-        "signed out when their access token ends.",
+        "Scopes that are requested, separated by spaces. Without a refresh token (`offline_access` at most "
+        "providers), users are signed out when their access token expires.",
     )
     oidc_groups_claim: str = setting(
-        "groups", "The claim that lists a person's groups; dots lead into objects, e.g. `realm_access.roles`."
+        "groups", "Claim that lists a user's groups; dots name members of objects, e.g. `realm_access.roles`."
     )
     oidc_recheck_s: float = setting(
-        30.0, "The provider is asked this often whether a person is still there, and in which groups [s].", low=1
+        30.0, "How often the provider is asked whether a user still exists, and in which groups [s].", low=1
     )
     oidc_end_keys: bool = setting(
         False,
-        "Whether API keys that a person made, or that are attributed to their user name or e-mail address, are revoked "
-        "when the provider removes them.",
+        "Whether API keys that a user created, or that are attributed to the user's name or e-mail address, are "
+        "revoked when the provider removes the user.",
     )
     saml_metadata_file: str = setting(
         "",
-        "Metadata of an identity provider that people sign in with by SAML 2.0, a file. Needs `make extras`. Empty: "
-        "none (`docs/guide/people.md`).",
+        "File with the metadata of an identity provider that users sign in with by SAML 2.0. Needs `make extras`. "
+        "Empty: none (`docs/guide/people.md`).",
     )
-    saml_name: str = setting("your organisation", "The login page says `Sign in with <this>`.")
-    saml_groups_attribute: str = setting("groups", "The attribute that lists a person's groups.")
+    saml_name: str = setting("your organisation", "Name of the provider on the login page: `Sign in with <name>`.")
+    saml_groups_attribute: str = setting("groups", "Attribute that lists a user's groups.")
     saml_hours: float = setting(
         72.0,
-        "How long a sign-in by SAML counts [hours]. Who does not sign in again by then is ended here, as one whom the "
-        "provider removed: SAML has no way to ask.",
+        "How long a sign-in by SAML is valid [hours]. A user who does not sign in again by then is treated as "
+        "removed by the provider, because SAML has no way to ask.",
         low=1,
     )
     email_url: str = setting(
@@ -271,34 +292,35 @@ class Env:
     email_from: str = setting("", "Sender of e-mails. Empty: `quartermaster@` and the mail server's host.")
     pagerduty_url: str = setting(
         "https://events.pagerduty.com/v2/enqueue",
-        "Where events for PagerDuty are sent; in the EU `https://events.eu.pagerduty.com/v2/enqueue`.",
+        "Address that events for PagerDuty are sent to; in the EU `https://events.eu.pagerduty.com/v2/enqueue`.",
     )
     replica_command: str = setting(
         "",
-        "Command of one more engine for the scaling driver `local`, with `{port}`, `{index}` and `{name}`, e.g. "
-        "`env CUDA_VISIBLE_DEVICES={index} vllm serve MODEL --port {port}`. Empty: a simulated one like the first.",
+        "Command that starts one more engine for the scaling driver `local`, with `{port}`, `{index}` and `{name}`, "
+        "e.g. `env CUDA_VISIBLE_DEVICES={index} vllm serve MODEL --port {port}`. Empty: a simulated engine like the "
+        "first.",
     )
 
     engine: str = setting(
         "",
-        "Engines for `make up`: empty for simulated ones, one or more `http://host:port` (spaces or commas between) "
-        "for servers that already run, `vllm` to start a real one on the CPU with a tiny model.",
+        "Engines for `make up`. Empty: simulated ones. One or more `http://host:port`, separated by spaces or "
+        "commas: servers that already run. `vllm`: a real vLLM on the CPU with a tiny model.",
         name="ENGINE",
     )
     engine_kind: str = setting(
         "",
-        "Kind of the servers named in ENGINE (docs/reference/engines.md), such as `sglang`. Empty: as configured for "
-        "the pool, `vllm` for a new one. Tenants share the prefix cache of kinds without `cache_salt`.",
+        "Kind of the servers named in ENGINE (`docs/reference/engines.md`), such as `sglang`. Empty: as configured "
+        "for the pool, and `vllm` for a new one. Tenants share the prefix cache of kinds without `cache_salt`.",
     )
     demo_load: bool = setting(
-        True, "Whether `make up` sends about one request a second as its demo tenants.", name="DEMO_LOAD"
+        True, "Whether `make up` sends about one request per second as its demo tenants.", name="DEMO_LOAD"
     )
     engine_slots: int = setting(
-        256, "Sequences each server named in ENGINE runs at once (vLLM's `--max-num-seqs`).", low=1
+        256, "Sequences that each server named in ENGINE runs at once (vLLM's `--max-num-seqs`).", low=1
     )
-    sim_replicas: int = setting(2, "Simulated engines started by `make up`.", low=1)
-    sim_preset: str = setting("llama-3-8b-a100", "Hardware and model they imitate (`scheduling/core/presets`).")
-    sim_slots: int = setting(0, "Sequences each runs at once; 0 takes the preset's.", low=0)
+    sim_replicas: int = setting(2, "Number of simulated engines that `make up` starts.", low=1)
+    sim_preset: str = setting("llama-3-8b-a100", "Hardware and model that they simulate (`scheduling/core/presets`).")
+    sim_slots: int = setting(0, "Sequences that each simulated engine runs at once; 0 uses the preset's.", low=0)
 
     @property
     def embedded(self) -> bool:
