@@ -2,7 +2,7 @@
 the alert rules that the leader looks at.
 
 Times are epoch seconds. Something is *away since* the moment at which it was last seen; where this process has never
-seen it, since *at least* the process's own start. Looked at once a second by one thread of each web process, whether
+seen it, since *at least* the process's own start. Looked at twice a second by one thread of each web process, whether
 or not anybody has a page open: a page that is opened during an outage is told when it began.
 
 What of an engine cannot be seen stands in its pool's snapshot (``docs/reference/feed.md``, ``unseen_since``).
@@ -22,8 +22,8 @@ from telemetry.feed.store import Heads, LiveUnavailable
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-LEADER_S = 5.0  # a leader publishes each second; a pool changes hands within this time
+LOOK_S = 0.5
+LEADER_S = 4.0  # leaders publish each second and change hands within 2.3 s; later than SILENT_S, when figures are hidden
 RULES_S = 20.0  # rules are looked at every five seconds
 DATABASE_S = 6.0  # the catalog asks every two seconds
 REDIS, DATABASE, LEADER, RULES = "redis", "database", "leader", "rules"
@@ -222,7 +222,7 @@ class DatabaseStatus(Protocol):
 
 
 class SourceWatch:
-    """The thread that looks once a second."""
+    """The thread that looks twice a second."""
 
     def __init__(
         self,
