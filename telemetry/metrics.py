@@ -63,34 +63,37 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "slo_violations_total", "counter", "requests", ("pool", "tier", "tenant"),
-        "Requests that missed their promise about time.",
+        "Requests that violated their SLO: served too late, or failed.",
     ),
     Metric(
         "slo_kept_total", "counter", "requests", ("pool", "tier", "tenant"),
-        "Requests that kept their promise about time.",
+        "Requests that met their SLO.",
     ),
     Metric(
         "slo_asked_total", "counter", "requests", ("pool", "tier", "tenant"),
-        "Requests with a promise about time: kept, missed, or refused with 429 or 503. Attainment is kept / asked.",
+        "Requests to which an SLO applies: met, violated, or refused with 429 or 503. Attainment is kept / asked.",
     ),
     Metric(
         "storm_refusals_total", "counter", "requests", ("pool", "tenant", "reason"),
-        "Requests of keys that storm, refused without asking: they have no ledger row and are not in requests_total.",
+        "Requests of keys that storm, refused without a look at shared state: they have no ledger row and are not "
+        "in requests_total.",
     ),
     Metric(
         "engine_usage_rejected_total", "counter", "answers", ("pool", "backend"),
-        "Complete answers whose usage could not be true or was missing: charged by our own count.",
+        "Complete answers whose usage was missing or impossible; they are charged by the gateway's own count.",
     ),
     Metric(
         "engine_answers_rejected_total", "counter", "answers", ("pool", "backend", "cause"),
-        "Answers of engines that were not passed on; cause is broken (not of the API's shape) or foreign (another's).",
+        "Answers of engines that were not passed on; cause is broken (not in the API's format) or foreign "
+        "(belongs to another request).",
     ),
     Metric(
         "queue_wait_seconds", "histogram", "seconds", ("pool", "tier", "outcome"),
-        "Wait for a slot, also of requests that gave up waiting.", _WAIT,
+        "Time in the queue, also of requests that stopped waiting; 0 if granted at once.", _WAIT,
     ),
     Metric(
-        "time_to_first_token_seconds", "histogram", "seconds", ("pool", "tier"), "First token after arrival.", _FIRST
+        "time_to_first_token_seconds", "histogram", "seconds", ("pool", "tier"),
+        "Time from arrival to the first token.", _FIRST,
     ),
     Metric(
         "time_per_output_token_seconds", "histogram", "seconds", ("pool", "tier"),
@@ -98,47 +101,51 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "time_to_last_token_seconds", "histogram", "seconds", ("pool", "tier"),
-        "Whole time of completed requests, from arrival.", _TOTAL,
+        "Time from arrival to the last token of a completed request.", _TOTAL,
     ),
-    Metric("open_requests", "gauge", "requests", (), "Requests this process has open."),
-    Metric("waiting_requests", "gauge", "requests", (), "Of these, those that wait for a slot."),
-    Metric("connections", "gauge", "connections", (), "Connections of clients to this process, WebSockets among them."),
-    Metric("connections_limit", "gauge", "connections", (), "Of these, as many as it takes."),
-    Metric("websockets", "gauge", "connections", (), "Open WebSockets of this process: consoles."),
-    Metric("websockets_limit", "gauge", "connections", (), "Of these, as many as it takes."),
+    Metric("open_requests", "gauge", "requests", (), "Open requests of this process."),
+    Metric("waiting_requests", "gauge", "requests", (), "Open requests of this process that wait for a slot."),
+    Metric("connections", "gauge", "connections", (), "Client connections of this process, including WebSockets."),
+    Metric("connections_limit", "gauge", "connections", (), "Maximum number of client connections of this process."),
+    Metric("websockets", "gauge", "connections", (), "Open WebSockets (consoles) of this process."),
+    Metric("websockets_limit", "gauge", "connections", (), "Maximum number of WebSockets of this process."),
     Metric(
         "connections_refused_total", "counter", "connections", ("reason",),
-        "Connections that the server itself refused and closed, before any application: too many, too much, too slow.",
+        "Connections that the web server refused and closed before a request was handled: too many, too large or "
+        "too slow.",
     ),
-    Metric("upstream_connections", "gauge", "connections", (), "Connections of this process to engines."),
+    Metric("upstream_connections", "gauge", "connections", (), "Connections from this process to engines."),
     Metric(
         "unstored_records", "gauge", "records", (),
-        "Ledger records that this process keeps until they are in the database.",
+        "Ledger records that this process keeps until they are stored in the database.",
     ),
     Metric(
         "clock_skew_seconds", "gauge", "seconds", ("process", "pool"),
-        "How far a clock is ahead of Redis': of this web process, and of each pool's leader.",
+        "How far the clock of this web process, or of a pool's leader, is ahead of the clock of Redis.",
     ),
     Metric("tasks", "gauge", "tasks", (), "asyncio tasks of this process: its own, and about two per open request."),
     Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
     Metric(
         "state_refuses_writes", "gauge", "", (),
-        "1 while Redis answers this process and takes no writes (out of memory, a save that failed), else 0.",
+        "1 while Redis answers this process but refuses writes (out of memory, or a failed save), else 0.",
     ),
-    Metric("redis_used_memory_bytes", "gauge", "bytes", (), "Memory that Redis uses, by its own count."),
+    Metric("redis_used_memory_bytes", "gauge", "bytes", (), "Memory that Redis uses, as it reports."),
     Metric(
         "redis_max_memory_bytes", "gauge", "bytes", (),
-        "Of that, as much as it may (maxmemory); missing: no limit is set.",
+        "Memory that Redis may use (maxmemory); missing: no limit is set.",
     ),
     Metric(
         "snapshots_available", "gauge", "", (),
-        "1 when the figures of pools below were read from Redis at the last attempt, else 0.",
+        "1 if the figures of pools were read from Redis at the last attempt, else 0.",
     ),
-    Metric("snapshot_age_seconds", "gauge", "seconds", ("pool",), "Age of the figures below; grows without a leader."),
-    Metric("leader_epoch", "gauge", "", ("pool",), "Fencing epoch of the pool's leader: rises with each takeover."),
+    Metric(
+        "snapshot_age_seconds", "gauge", "seconds", ("pool",),
+        "Age of the pool's figures; it grows while the pool has no leader.",
+    ),
+    Metric("leader_epoch", "gauge", "", ("pool",), "Epoch of the pool's leader; it rises with each takeover."),
     Metric(
         "state_rebuilt_total", "counter", "", ("pool",),
-        "Times that totals in Redis differed from the leases and the leader wrote them anew.",
+        "How often the leader rewrote totals in Redis because they differed from the leases.",
     ),
     Metric(
         "state_lost_timestamp_seconds", "gauge", "seconds", ("pool",),
@@ -146,66 +153,69 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "ledger_unread", "gauge", "entries", ("pool",),
-        "Entries of the ledger stream that could not be read, set aside in Redis.",
+        "Entries of the ledger stream that could not be read and were set aside in Redis.",
     ),
     Metric("queue_depth", "gauge", "requests", ("pool",), "Requests waiting in the pool."),
-    Metric("queue_oldest_seconds", "gauge", "seconds", ("pool",), "How long the oldest of them has waited."),
-    Metric("running", "gauge", "requests", ("pool",), "Leases held: requests running on engines."),
-    Metric("slots", "gauge", "requests", ("pool",), "Requests that fit on ready backends."),
+    Metric("queue_oldest_seconds", "gauge", "seconds", ("pool",), "How long the oldest waiting request has waited."),
+    Metric("running", "gauge", "requests", ("pool",), "Leases: requests that run on engines."),
+    Metric("slots", "gauge", "requests", ("pool",), "Slots of ready backends: requests that can run at once."),
     Metric("kv_used_tokens", "gauge", "tokens", ("pool",), "KV cache reserved by leases."),
     Metric("kv_capacity_tokens", "gauge", "tokens", ("pool",), "KV cache of ready backends."),
     Metric(
         "entitlement_weight", "gauge", "", ("pool", "entitlement"),
-        "Weight of the entitlement: admission and ordering compare by it.",
+        "Weight of the entitlement, by which admission and ordering compare.",
     ),
     Metric(
         "entitlement_debt", "gauge", "", ("pool", "entitlement"),
-        "Service debt: above 0 it got less than its baseline, below 0 more.",
+        "Debt of the entitlement: above 0 it was served below its baseline, below 0 above it.",
     ),
-    Metric("entitlement_burst", "gauge", "", ("pool", "entitlement"), "How far above its baseline it has been lately."),
+    Metric(
+        "entitlement_burst", "gauge", "", ("pool", "entitlement"),
+        "Burst of the entitlement: how far it was recently served above its baseline.",
+    ),
     Metric(
         "bucket_gap_tokens", "gauge", "tokens", ("pool", "entitlement"),
-        "By how much the token bucket was beyond what ledger and leases allow, in the last minute that was compared.",
+        "Tokens in the bucket beyond what ledger and leases allow, in the last minute that was compared.",
     ),
     Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
     Metric(
         "backend_asleep", "gauge", "", ("pool", "backend"),
-        "1 while the backend sleeps and can be woken, or starts because its pool slept, else 0.",
+        "1 while the backend sleeps and can be woken, or starts because its pool was asleep, else 0.",
     ),
     Metric(
-        "pool_wakes_in_seconds", "gauge", "s", ("pool",),
-        "In how long a pool that sleeps is expected to serve. Missing: it serves, or nobody would wake it.",
+        "pool_wakes_in_seconds", "gauge", "seconds", ("pool",),
+        "Time until a sleeping pool is expected to serve; missing: it serves, or no request would wake it.",
     ),
     Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend.", of_backend="running"),
     Metric(
         "backend_engine_waiting", "gauge", "requests", ("pool", "backend"),
-        "Requests in the engine's own queue, by it.", of_backend="engine_waiting",
+        "Requests in the engine's own queue, as it reports.", of_backend="engine_waiting",
     ),
     Metric(
         "backend_foreign_requests", "gauge", "requests", ("pool", "backend"),
-        "Requests in the engine that were not granted here, at least so many over the last five looks.",
+        "Requests in the engine that were not granted by Quartermaster: the minimum of the last five scrapes.",
         of_backend="foreign",
     ),
     Metric(
         "backend_adapter_loaded", "gauge", "", ("pool", "backend", "adapter"),
-        "1 where the engine lists the LoRA adapter, else 0; missing: not known.",
+        "1 if the engine lists the LoRA adapter, else 0; missing: unknown.",
     ),
     Metric(
         "backend_prefill_credit_tokens", "gauge", "tokens", ("pool", "backend"),
-        "Prompt tokens that the backend may have before their first output token; 0: no bound.",
+        "Limit on prompt tokens granted to the backend that have no first output token yet; 0: no limit.",
         of_backend="prefill_credit",
     ),
     Metric(
         "backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"),
-        "KV cache in use, by the engine, 0 to 1.", of_backend="kv_usage",
+        "Share of the KV cache in use, as the engine reports, 0 to 1.", of_backend="kv_usage",
     ),
     Metric(
         "backend_output_tokens_per_second", "gauge", "tokens/s", ("pool", "backend"),
-        "Generation speed by the engine's counters.", of_backend="output_tokens_per_s",
+        "Output tokens per second, from the engine's counters.", of_backend="output_tokens_per_s",
     ),
     Metric(
         "backend_gpu_utilization_ratio", "gauge", "ratio", ("pool", "backend"),
-        "GPU at work, 0 to 1.", of_backend="gpu_util",
+        "GPU utilization, 0 to 1.", of_backend="gpu_util",
     ),
     Metric(
         "backend_gpu_memory_used_bytes", "gauge", "bytes", ("pool", "backend"),
@@ -213,7 +223,7 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "backend_gpu_memory_total_bytes", "gauge", "bytes", ("pool", "backend"),
-        "GPU memory there is.", of_backend="gpu_mem_total_bytes",
+        "Total GPU memory.", of_backend="gpu_mem_total_bytes",
     ),
 )  # fmt: skip
 
