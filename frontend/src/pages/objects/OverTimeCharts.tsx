@@ -7,7 +7,7 @@ import { moment, percent, text } from "../../lib/format";
 import { useDark } from "../../lib/theme";
 import { useExplored } from "../requests/useExplored";
 import { Waiting } from "../tenants/parts";
-import { endedAt, isWhole, panelsOf } from "./overTime";
+import { endedAt, endOf, isWhole, panelsOf } from "./overTime";
 
 interface Props {
   /** Of one object, with its time. */
@@ -26,11 +26,10 @@ export function OverTimeCharts({ filters, now, until, events, onZoom, onReset }:
   const { data, error } = useExplored(filters, true);
   const told = data?.over_time ?? undefined;
   const asked = useMemo(() => told && endedAt(told, until), [told, until]);
-  const panels = useMemo(() => asked && panelsOf(asked, dark), [asked, dark]);
+  const panels = useMemo(() => asked && panelsOf(asked, dark, now), [asked, dark, now]);
   const marks = useMemo(() => marksOf(events), [events]);
   if (error) return <p className="text-sm text-bad">The figures over time could not be read: {error.message}</p>;
   if (!asked || !panels) return <Waiting />;
-  const to = Math.min(now, asked.from + asked.step_s * asked.known_s.length);
   return (
     <div data-testid="over-time">
       <p className="mb-2 text-2xs text-soft">
@@ -41,7 +40,7 @@ export function OverTimeCharts({ filters, now, until, events, onZoom, onReset }:
       </p>
       <div className="grid grid-cols-1 gap-2 md:grid-cols-2 xl:grid-cols-3">
         {panels.map((panel) => (
-          <TimeChart key={panel.id} panel={panel} from={asked.from} to={to} dark={dark} onZoom={onZoom} onReset={onReset} marks={marks} />
+          <TimeChart key={panel.id} panel={panel} from={asked.from} to={endOf(asked, now)} dark={dark} onZoom={onZoom} onReset={onReset} marks={marks} />
         ))}
       </div>
     </div>

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { endedAt, isWhole, panelsOf, type OverTime } from "./overTime";
+import { endedAt, endOf, isWhole, panelsOf, type OverTime } from "./overTime";
 
 const asked = (changes: Partial<OverTime["figures"]> = {}, known_s = [0, 10, 10, 5]): OverTime => ({
   from: 1000,
@@ -7,12 +7,20 @@ const asked = (changes: Partial<OverTime["figures"]> = {}, known_s = [0, 10, 10,
   known_s,
   figures: { requests: [null, 20, 0, 5], refused: [null, 5, 0, 0], waited_p95: [null, 0.5, null, 2], attainment: [null, 0.8, null, 1], ...changes } as OverTime["figures"],
 });
-const panel = (id: string, of = asked()) => panelsOf(of, false).find((one) => one.id === id)!;
+const panel = (id: string, of = asked()) => panelsOf(of, false, 1040).find((one) => one.id === id)!;
 
 it("counts are drawn per second of what is known of a step, in the middle of it", () => {
   expect(panel("requests").times).toEqual([1005, 1015, 1025, 1035]);
   expect(panel("requests").values).toEqual([[null, 2, 0, 1]]);
   expect(panel("refusals").values[0]).toEqual([null, 0.5, 0, 0]);
+});
+
+it("the figure of a step that is not over lies where the chart's axes reach", () => {
+  const times = (nowS: number) => panelsOf(asked(), false, nowS)[0]!.times;
+  expect(times(1032)).toEqual([1005, 1015, 1025, 1031]);
+  expect(times(1012), "a clock that is late").toEqual([1005, 1015, 1025, 1030]);
+  for (const nowS of [1012, 1032, 1040, 1090]) expect(times(nowS).at(-1)).toBeLessThanOrEqual(endOf(asked(), nowS));
+  expect([endOf(asked(), 1032), endOf(asked(), 1090)]).toEqual([1032, 1040]);
 });
 
 it("a step of which nothing is known is a gap, and a duration that no request had is no zero", () => {

@@ -28,9 +28,20 @@ export function endedAt(asked: OverTime, untilS: number | undefined): OverTime {
   };
 }
 
-export function panelsOf(asked: OverTime, dark: boolean): Panel[] {
+/** The end of what is drawn: now, or the end of the last step if that is over. */
+export function endOf(asked: OverTime, nowS: number): number {
+  const end = asked.from + asked.step_s * asked.known_s.length;
+  return Math.max(end - asked.step_s, Math.min(nowS, end));
+}
+
+/** Each figure lies in the middle of its step; of one that is not over, in the middle of what has passed of it. */
+export function panelsOf(asked: OverTime, dark: boolean, nowS: number): Panel[] {
+  const end = endOf(asked, nowS);
   const of = (name: string): Column => asked.figures[name] ?? asked.known_s.map(() => null);
-  const times = asked.known_s.map((_, i) => asked.from + (i + 0.5) * asked.step_s);
+  const times = asked.known_s.map((_, i) => {
+    const began = asked.from + i * asked.step_s;
+    return (began + Math.min(end, began + asked.step_s)) / 2;
+  });
   const [usual, high] = percentileColors(dark);
   const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: readonly (Series & { values: Column })[]): Panel => ({
     ...panel,
