@@ -16,9 +16,10 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.batch_account import account_of, surplus_of
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
-from scheduling.core.types import Catalog, PoolSpec
-from scheduling.gateway.app import NEW_KEY_WAIT_S, GatewayApp
-from scheduling.gateway.auth import Access
+from scheduling.core.types import PoolSpec
+from scheduling.gateway.app import GatewayApp
+from scheduling.gateway.auth import Access, Keyring
+from scheduling.gateway.authenticator import NEW_KEY_WAIT_S, Authenticator
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.guard import Message
@@ -74,15 +75,47 @@ class LineAnswer:
         return not self.never and self.reason.ending.outcome is not Outcome.COMPLETED and self.reason.ending.retry
 
 
+class LineAuthenticator(Authenticator):
+    """Of lines: each is sent with the id of the key whose batch it is of."""
+
+    def __init__(self, catalog: CatalogCache, keyring: Callable[[], Keyring]) -> None:
+        super().__init__(catalog, keyring)
+        self._surplus: dict[str, Access] = {}
+
+    async def access(self, authorization: bytes | None, now_s: float) -> Access:
+        key_id = (authorization or b"").decode("ascii")
+        if not self._keyring().holds(key_id, now_s):
+            await self._catalog.refreshed(NEW_KEY_WAIT_S)
+            if not self._keyring().holds(key_id, now_s):
+                raise Refusal(Reason.NO_KEY)
+        access = self._keyring().opened(key_id)
+        if access is None:
+            raise Refusal(Reason.NOT_ENTITLED, state="missing")
+        return access
+
+    def choose(self, model: str, access: Access) -> Access:
+        """A line runs on the surplus account of what it asks for, and nowhere else."""
+        asked = super().choose(model, access)
+        spec = self._surplus.get(asked.door)
+        if spec is None:
+            account = surplus_of(asked.entitlement)
+            spec = self._surplus[asked.door] = replace(asked, entitlement=account, reach=None)
+        return spec
+
+    def configured(self) -> None:
+        self._surplus.clear()
+
+
 class SurplusGateway(GatewayApp):
     """The gateway of a process that works on batches."""
+
+    AUTHENTICATOR = LineAuthenticator
 
     def __init__(
         self, config: GatewayConfig, catalog: CatalogCache, redis_url: str, kept: Kept = lambda pool: ()
     ) -> None:
         """``kept``: the replicas of a pool that lines leave to people now."""
         config = replace(config, unrecorded=WAITS, max_answer_bytes=LARGEST_ANSWER, drain_s=0.0)
-        self._surplus: dict[str, Access] = {}
         self._kept = kept
         super().__init__(config, catalog, redis_url, Unmeasured())
 
@@ -113,7 +146,7 @@ class SurplusGateway(GatewayApp):
             "path": path,
             "headers": [(b"authorization", key_id.encode("ascii")), (b"content-length", b"%d" % len(body))],
         }
-        await self._http(scope, receive, send, request_id)
+        await self._requests.handle(scope, receive, send, request_id)
         reason = next((v.decode("ascii") for k, v in headers if k == b"x-quartermaster-reason"), "")
         # A limit of its key or user that is smaller than the line. The entitlement's own are not asked of lines.
         too_large = reason in LIMITS and not any(k == b"retry-after" for k, _ in headers)
@@ -134,30 +167,6 @@ class SurplusGateway(GatewayApp):
         """The shared state of a pool."""
         return self._store(pool)
 
-    async def _access(self, authorization: bytes | None, now_s: float) -> Access:
-        key_id = (authorization or b"").decode("ascii")
-        if not self._keyring.holds(key_id, now_s):
-            await self._catalog.refreshed(NEW_KEY_WAIT_S)
-            if not self._keyring.holds(key_id, now_s):
-                raise Refusal(Reason.NO_KEY)
-        access = self._keyring.opened(key_id)
-        if access is None:
-            raise Refusal(Reason.NOT_ENTITLED, state="missing")
-        return access
-
-    def _choose(self, model: str, access: Access) -> Access:
-        """A line runs on the surplus account of what it asks for, and nowhere else."""
-        asked = super()._choose(model, access)
-        spec = self._surplus.get(asked.door)
-        if spec is None:
-            account = surplus_of(asked.entitlement)
-            spec = self._surplus[asked.door] = replace(asked, entitlement=account, reach=None)
-        return spec
-
     def _avoided(self, pool: PoolSpec) -> Collection[str]:
         """What is kept for people. An adapter's lines go anywhere: it may be on no other replica."""
         return () if pool.adapter else self._kept(pool.id)
-
-    def _configured(self, catalog: Catalog) -> None:
-        self._surplus.clear()
-        super()._configured(catalog)

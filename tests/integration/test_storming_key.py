@@ -35,7 +35,7 @@ async def world(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(storms, "STORM_AFTER", 10)
     monkeypatch.setattr(storms, "STORM_PER_S", 0.1)
     monkeypatch.setattr(storms, "MEMO_S", 2.0)
-    monkeypatch.setattr("scheduling.gateway.app.HOLD_S", 0.01)
+    monkeypatch.setattr("scheduling.gateway.request_handler.HOLD_S", 0.01)
     async with gateway_world(redis_url, "storm") as world:
         calm = replace(world.entitlement, id="calm-ent", tenant="calm")
         world.calm_key, spec = make_key(777, calm.id)  # type: ignore[attr-defined]

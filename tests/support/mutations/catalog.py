@@ -388,7 +388,7 @@ MUTATIONS = (
     Mutation(
         "clients-headers-travel",
         "what a client wrote into its head reaches the engine (promise 36)",
-        "scheduling/gateway/app.py",
+        "scheduling/gateway/request_handler.py",
         "        call = Call(request_id or new_request_id(time.time()), scope, receive, send, loop)",
         '        mine = dict(scope["headers"]).get(b"x-request-id", b"").decode() or new_request_id(time.time())\n'
         "        call = Call(mine, scope, receive, send, loop)",

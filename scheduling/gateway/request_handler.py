@@ -1,0 +1,268 @@
+"""One request on ``/v1``: from its head to its end.
+
+One coroutine per request; what a request is goes through :class:`Call`, what happens to it through :class:`Lifecycle`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from typing import Any
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.tracing import trace_line
+from scheduling.gateway.asgi import PEER
+from scheduling.gateway.authenticator import Authenticator
+from scheduling.gateway.conclusion import refused, send_answer
+from scheduling.gateway.dialects import MESSAGES
+from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
+from scheduling.gateway.errors import Answer, Refusal
+from scheduling.gateway.grammar import check_grammar
+from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
+from scheduling.gateway.headers import JSON
+from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled
+from scheduling.gateway.model_list import MODELS, list_models, speaks_anthropic
+from scheduling.gateway.open_requests import OpenRequests
+from scheduling.gateway.ports import Routes
+from scheduling.gateway.prepare import check_choices, parse_as
+from scheduling.gateway.questions import QUESTIONS, Question, Questions
+from scheduling.gateway.relay import EngineTrouble
+from scheduling.gateway.request_ids import new_request_id
+from scheduling.gateway.stages import Call, Identified
+from scheduling.gateway.stored import Stored
+from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD
+from scheduling.gateway.timeouts import Timeouts
+from scheduling.gateway.users import take_user
+
+log = logging.getLogger(__name__)
+
+_NO_EXTENSIONS: dict[str, Any] = {}
+
+
+class RequestHandler:
+    """The requests of one gateway. Those that are open are the calls of its ``timeouts``."""
+
+    def __init__(
+        self,
+        services: Services,
+        lifecycle: Lifecycle,
+        authenticator: Authenticator,
+        timeouts: Timeouts,
+        open_requests: OpenRequests,
+        questions: Questions,
+        stored: Stored,
+        routes: Collection[Routes],
+    ) -> None:
+        self._config = services.config
+        self._conclusion = services.conclusion
+        self._metrics = services.metrics
+        self._idempotency = services.idempotency
+        self._storms = services.storms
+        self._lifecycle = lifecycle
+        self._authenticator = authenticator
+        self._timeouts = timeouts
+        self._open = open_requests
+        self._questions = questions
+        self._stored = stored
+        self._routes = routes
+        self._started_s = int(time.time())
+        self.draining = False  # new requests are refused
+        self.loop: asyncio.AbstractEventLoop | None = None  # once it runs
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, request_id: str = "") -> None:
+        """Serves one, from its head to its end."""
+        loop = self.loop or asyncio.get_running_loop()
+        call = Call(request_id or new_request_id(time.time()), scope, receive, send, loop)
+        calls = self._timeouts.calls
+        calls.add(call)
+        try:
+            await self._run(call)
+            call.part()
+        finally:
+            calls.discard(call)
+            if call.listener is not None:
+                call.listener.cancel()
+
+    async def _run(self, call: Call) -> None:
+        """Serves a call; whatever stops it is one reason, told once."""
+        refusal: Refusal | None = None
+        try:
+            await self._serve(call)
+            return
+        except Refusal as exc:
+            refusal = exc.with_traceback(None)  # which holds this frame, and all of the request
+            reason = exc.reason
+        except EngineTrouble as exc:
+            reason = exc.reason
+        except ClientGone:
+            reason = Reason.CLIENT_LEFT
+        except asyncio.CancelledError:
+            if call.why is None:  # the server gives up on us: it waits for nothing any more
+                call.closed = True
+                if call.identified is not None:
+                    self._conclusion.abandon(call.identified, Reason.SHUTTING_DOWN)
+                raise
+            call.task.uncancel()
+            reason = call.why
+        except OSError:
+            reason = Reason.CLIENT_LEFT  # some servers raise where a client has gone
+        except Exception:
+            log.exception("request %s failed", call.id)
+            reason = Reason.INTERNAL
+        await self._fail(call, reason, refusal)
+
+    async def _serve(self, call: Call) -> None:
+        scope = call.scope
+        path, method = scope["path"], scope["method"]
+        endpoint = ENDPOINTS.get(path)
+        if endpoint is None and path in QUESTIONS and method == "POST":
+            await self._question(call, QUESTIONS[path])
+            return
+        if endpoint is None:
+            call.body_read = method in ("GET", "HEAD")
+            await self._small(call, path, method)
+            return
+        call.dialect = endpoint.dialect
+        if method != "POST":
+            call.body_read = method in ("GET", "HEAD")
+            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"POST", detail=f"{path} takes POST.")
+        config = self._config
+        head = Head(scope["headers"], config.max_header_bytes)
+        check_size(head, config.max_body_bytes)
+        access = await self._authenticator.access(head.authorization, call.received_s)
+        trace = trace_line(endpoint.operation, head.traceparent) if config.traces else ""
+        identified = call.identified = Identified(call, access, trace, endpoint)
+        if self.draining:
+            raise Refusal(Reason.SHUTTING_DOWN, close=True)
+        key_id = access.key.id
+        tenant = access.entitlement.tenant
+        peer = (scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
+        self._open.add(key_id, tenant, peer)
+        try:
+            refusal = self._storms.answer(key_id, call.started_loop) if self._storms and access.one_model else None
+            if refusal is not None:
+                await self._turn_away(identified, head, refusal)
+                return
+            await self._ask(identified, head)
+        except Refusal as refusal:
+            self._storms.refused(identified.access, refusal, call.loop.time())
+            raise
+        finally:
+            self._open.remove(key_id, tenant, peer)
+
+    async def _turn_away(self, identified: Identified, head: Head, refusal: Refusal) -> None:
+        """Refuses a request of a key that storms: no parsing, no question to shared state, no ledger row."""
+        call, access = identified.call, identified.access
+        call.limit(Reason.SLOW_REQUEST, call.started_loop + self._config.body_timeout_s)
+        if not call.body_read and (head.content_length or 0) <= MAX_DRAINED:
+            # read: a new connection would cost us more
+            call.body_read = await drain(call.receive, MAX_DRAINED)
+        call.closed = True
+        if self._storms.held_back < MAX_HELD:
+            self._storms.held_back += 1
+            try:
+                await asyncio.sleep(HOLD_S)
+            finally:
+                self._storms.held_back -= 1
+        self._metrics.storm_refused(access.pool.id, access.entitlement.tenant, refusal.reason.value)
+        refusal.close = not call.body_read
+        await send_answer(call, refused(call, refusal))
+
+    async def _ask(self, identified: Identified, head: Head) -> None:
+        """A request of a known key, from its body on."""
+        config, call = self._config, identified.call
+        call.last_deadline = call.started_loop + config.request_timeout_s
+        call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
+        data = await read_body(call.receive, config.max_body_bytes)
+        call.limit(Reason.DEADLINE, call.last_deadline)
+        call.body_read = True
+        size = len(data)
+        body = identified.endpoint.form.parse(data)
+        access = identified.access = self._authenticator.choose(body.model, identified.access)
+        identified.user = take_user(body) or access.key.user
+        if self._storms and not access.one_model:  # only now it is known which entitlement it is for
+            refusal = self._storms.answer(access.door, call.started_loop)
+            if refusal is not None:
+                await self._turn_away(identified, head, refusal)
+                return
+        if identified.endpoint.keeps:
+            identified.keeping = await self._stored.begin(body, access)
+        prepared = identified.endpoint.fit(body, access.pool)
+        check_choices(prepared, access.entitlement.concurrency)
+        identified.streamed = prepared.stream
+        check_grammar(prepared.body, access.entitlement.tier.max_grammar_bytes)
+        if head.idempotency_key is not None:
+            identified.idempotency = self._idempotency.pass_for(
+                identified.id,
+                access.entitlement.tenant,
+                call.scope["path"],
+                head.idempotency_key,
+                data,
+                access.key.project,
+            )
+        del data  # it may be large, and the call may wait
+        await self._lifecycle.run(identified, prepared, size, head.hints)
+
+    async def _question(self, call: Call, question: Question) -> None:
+        """What an engine is asked without a slot."""
+        config = self._config
+        call.dialect = question.dialect
+        head = Head(call.scope["headers"], config.max_header_bytes)
+        check_size(head, config.max_body_bytes)
+        access = await self._authenticator.access(head.authorization, call.received_s)
+        if self.draining:
+            raise Refusal(Reason.SHUTTING_DOWN, close=True)
+        call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
+        data = await read_body(call.receive, config.max_body_bytes)
+        call.body_read = True
+        call.limit(Reason.DEADLINE, call.started_loop + config.first_token_timeout_s)
+        asked = parse_as(data, question.form)
+        access = self._authenticator.choose(asked.model, access)
+        check_entitled(access.entitlement, call.received_s)
+        body = await self._questions.ask(question, access, asked)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
+        call.closed = True
+        await send_answer(call, Answer(200, headers, body))
+
+    async def _small(self, call: Call, path: str, method: str) -> None:
+        """``/v1/models``, what others serve, and everything that does not exist."""
+        routes = next((one for one in self._routes if one.serves(path)), None)
+        if routes is not None:
+            head = Head(call.scope["headers"], self._config.max_header_bytes)
+            access = await self._authenticator.access(head.authorization, call.received_s)
+            if self.draining:
+                raise Refusal(Reason.SHUTTING_DOWN, close=True)
+            await routes.serve(call, access, head)
+            return
+        if path in QUESTIONS:
+            call.dialect = QUESTIONS[path].dialect
+            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"POST", detail=f"{path} takes POST.")
+        headers = call.scope["headers"]
+        anthropic = speaks_anthropic(headers)
+        if anthropic or path.startswith(MESSAGES_PATH):
+            call.dialect = MESSAGES
+        if path != MODELS and not path.startswith(MODELS + "/"):
+            raise Refusal(Reason.INVALID_REQUEST, status=404, detail=not_served(path))
+        if method not in ("GET", "HEAD"):
+            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"GET, HEAD", detail=f"{MODELS} takes GET.")
+        head = Head(headers, self._config.max_header_bytes)
+        access = await self._authenticator.access(head.authorization, call.received_s)
+        query = call.scope.get("query_string", b"")
+        body = list_models(path, query, access.cards(), self._started_s, anthropic)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
+        call.closed = True
+        await send_answer(call, Answer(200, headers, body))
+
+    async def _fail(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
+        if call.identified is not None:
+            await self._conclusion.conclude(call.identified, reason, refusal)
+            return
+        # nobody's request: no ledger, only metrics
+        call.closed = True
+        refusal = refusal or Refusal(reason)
+        refusal.close = refusal.close or not call.body_read
+        self._metrics.rejected(reason.value, refusal.status)
+        if reason is not Reason.CLIENT_LEFT and not call.responding:
+            await send_answer(call, refused(call, refusal))
