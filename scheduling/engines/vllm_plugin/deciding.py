@@ -1,4 +1,5 @@
-"""What differs from vLLM's scheduler: how much prompt a step takes, whose, and whom a full cache preempts.
+"""What differs from vLLM's scheduler: how much prompt a step takes, whose, and whom a full cache preempts
+(``victims.py``).
 
 :class:`Deciding` stands in front of a class with the interface of vLLM's V1 scheduler and changes nothing of how that
 one works: it sets the token budget, the order of ``running`` and ``waiting``, a cap for prompts that give way, and the
@@ -22,7 +23,7 @@ from scheduling.core.calibration import LoggedStep
 from scheduling.core.chunking import prefill_budget, time_left_s, tokens_to_catch_up
 from scheduling.core.deadline import prefill_due_s
 from scheduling.core.engine_digest import ARGUMENT, decode, plain
-from scheduling.core.engine_step import Begun, hand_out, last_first, place_among_running, progressed
+from scheduling.core.engine_step import Begun, hand_out, progressed
 from scheduling.core.relegation import may_interrupt, smoothed_rate
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
 from scheduling.engines.vllm_plugin.learning import Learning, Runner, in_a_thread
@@ -31,6 +32,7 @@ from scheduling.engines.vllm_plugin.order import EngineRequest, PolicyOrder
 from scheduling.engines.vllm_plugin.plan import Plan, RequestState
 from scheduling.engines.vllm_plugin.recording import Recording
 from scheduling.engines.vllm_plugin.settings import Settings
+from scheduling.engines.vllm_plugin.victims import Victims
 
 if TYPE_CHECKING:  # to a checker any class may stand behind; vLLM is not installed where this is checked
 
@@ -50,10 +52,6 @@ if TYPE_CHECKING:  # to a checker any class may stand behind; vLLM is not instal
 else:
     _Base = object
 
-VICTIMS = 16  # of one step that are ranked; vLLM rarely needs a second
-LOOKED = 64  # running requests that one step looks at, whether their place is still true
-PLACED = 24  # ... and places anew, at 5 to 9 us each
-AHEAD = 4  # places are kept up to date from so many times the blocks on that a step may need
 
 logger = logging.getLogger("vllm.quartermaster")  # below vLLM's own, so that its handlers print it
 
@@ -80,7 +78,6 @@ class Deciding(_Base):
         self.qm_fits = 0
         self.qm_recording = Recording(settings.record, settings.record_steps) if settings.record else None
         policy = settings.make_policy()
-        self.qm_place = place_among_running(policy)
         full = self.max_num_scheduled_tokens
         self.qm_log.limits = {"slots": self.max_num_running_reqs, "step_tokens": full}
         self.qm_most = min(settings.most or full, full)
@@ -97,8 +94,6 @@ class Deciding(_Base):
         self.qm_plan: Plan | None = None
         self.qm_ended_s = -inf
         self.qm_busy = False  # the engine had work when the last step ended
-        self.qm_ranked: list[EngineRequest] = []  # who has a priority as a victim
-        self.qm_place_from = 0  # index among the running
         self.qm_own_policy = self.policy
         self.qm_order: PolicyOrder | None = None
         if settings.order:
@@ -106,8 +101,9 @@ class Deciding(_Base):
                 policy.queue(), self._qm_look, own_queue, self._qm_fail, self.qm_clock, self.qm_view
             )
             self.waiting = self.qm_order
-        self.qm_ranks = settings.victims and settings.order and self.PRIORITY is not None
-        if self.qm_ranks:
+        self.qm_victims: Victims | None = None
+        if settings.victims and settings.order and self.PRIORITY is not None:
+            self.qm_victims = Victims(self, policy, self._qm_look, self.qm_groups, settings.bucket_tokens)
             self.policy = self.PRIORITY
 
     def qm_give_up(self, why: str) -> None:
@@ -179,7 +175,8 @@ class Deciding(_Base):
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         self.qm_log.counters.victims += 1
-        if self.qm_recording is not None and self.qm_ranked and not self.qm_log.off:
+        victims = self.qm_victims
+        if self.qm_recording is not None and victims is not None and victims.ranked and not self.qm_log.off:
             rows = [(each, self._qm_look(each)) for each in (*self.running, request)]
             self.qm_recording.victim(request.request_id, [(q, each.quartermaster.order) for each, q in rows])
         super()._preempt_request(request, *args, **kwargs)
@@ -220,7 +217,7 @@ class Deciding(_Base):
             pace = self.qm_settings.pace_s
         state = request.quartermaster = RequestState(queued, pace, due, request.priority)
         state.added_s = now
-        if self.qm_ranks:
+        if self.qm_victims is not None:
             request.priority = 0  # all alike until ranked: of those vLLM's victim is the last to arrive
         if self.qm_recording is not None:
             self.qm_recording.arrived(queued, pace)
@@ -307,8 +304,8 @@ class Deciding(_Base):
             order.arrived = False
             order.new_step()
         budget = min(full, taken + room) if room < most else full
-        if self.qm_ranks:
-            self._qm_rank(decodes, len(begun), room if begun or waiting else 0)
+        if self.qm_victims is not None:
+            self.qm_victims.rank(decodes, len(begun), room if begun or waiting else 0)
         return Plan(
             now_s, room, max(1, budget), decodes, kv_dec, slack, shortened, waiting,
             [(request, request.num_computed_tokens) for request in begun], wants, late,
@@ -376,45 +373,6 @@ class Deciding(_Base):
         # Decoding requests first: what is left of the budget is for prompts.
         self.running[:] = [*decoding, *requests]
         return shares.room, shares.waits
-
-    def _qm_rank(self, decodes: int, begun: int, room: int) -> None:
-        """Says whom vLLM preempts, where it might have to: the last by the policy.
-
-        No step looks at more than :data:`LOOKED` or places more than :data:`PLACED`. So that few are left to place when
-        the cache is full, it begins before that. Who has no place yet is not preempted while others have one.
-        """
-        for request in self.qm_ranked:
-            request.priority = 0
-        self.qm_ranked = []
-        need = self.qm_groups * (decodes + begun + room // self.block_size + 1)
-        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        if free >= need * AHEAD:
-            return
-        self._qm_place_running()
-        if free >= need:
-            return
-        rows = [row for request in self.running if (row := request.quartermaster.standing) is not None]
-        for at, name in enumerate(last_first(rows, VICTIMS)):
-            request = self.requests[name]
-            request.priority = VICTIMS - at  # vLLM preempts the largest
-            self.qm_ranked.append(request)
-
-    def _qm_place_running(self) -> None:
-        """Places anew who has been admitted, has ended its prompt, or has come to another bucket."""
-        bucket_tokens, left, running = self.qm_settings.bucket_tokens, PLACED, self.running
-        at = self.qm_place_from
-        for _ in range(min(LOOKED, len(running))):
-            at = at + 1 if at + 1 < len(running) else 0
-            request = running[at]
-            state = request.quartermaster
-            bucket = -2 if request.is_prefill_chunk else request.num_output_tokens // bucket_tokens
-            if bucket != state.bucket:
-                state.bucket = bucket
-                state.standing = (self.qm_place(self._qm_look(request)), state.order, request.request_id)
-                left -= 1
-                if not left:
-                    break
-        self.qm_place_from = at
 
     def _qm_scheduled(self, plan: Plan, output: Any) -> None:
         """vLLM has scheduled the step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -58,13 +59,14 @@ def test_an_error_in_a_decision_leaves_vllms_budget(monkeypatch: pytest.MonkeyPa
     assert engine.step(clock) == {"chat": 1, "long": 2047}
 
 
-@pytest.mark.parametrize("method", ["_qm_scheduled", "_qm_ended", "_qm_meet", "_qm_rank"])
+@pytest.mark.parametrize("method", ["_qm_scheduled", "_qm_ended", "_qm_meet", "qm_victims.rank"])
 def test_an_error_anywhere_lets_the_engine_serve_on(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     engine = plugged(clock)
     ask(engine, clock, "one", 40, 3, CHAT)
     engine.step(clock)
-    monkeypatch.setattr(engine, method, _breaks)
+    *parts, name = method.split(".")
+    monkeypatch.setattr(attrgetter(*parts)(engine) if parts else engine, name, _breaks)
     ask(engine, clock, "two", 40, 3, CHAT)
     for _ in range(6):
         engine.step(clock)

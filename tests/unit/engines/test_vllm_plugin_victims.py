@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.engines.vllm_plugin.deciding import PLACED, VICTIMS
+from scheduling.engines.vllm_plugin.victims import PLACED, VICTIMS
 from tests.support.plugged_engine import LATER, ask, digest, plugged
 from tests.support.vllm_stand_in import Clock, Request
 
@@ -43,8 +43,9 @@ def test_a_step_places_few_of_those_that_run_and_begins_before_the_cache_is_full
     clock = Clock()
     engine = plugged(clock, policy="gittins", bucket_tokens=100, budget=4096, blocks=1000, seats=200)
     placed: list[str] = []
-    place = engine.qm_place
-    monkeypatch.setattr(engine, "qm_place", lambda queued: (placed.append(queued.id), place(queued))[1])
+    assert engine.qm_victims is not None
+    place = engine.qm_victims.place
+    monkeypatch.setattr(engine.qm_victims, "place", lambda queued: (placed.append(queued.id), place(queued))[1])
     for number in range(100):
         ask(engine, clock, f"{number}", 16, 400, LATER)
     for _ in range(9):
