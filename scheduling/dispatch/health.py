@@ -15,29 +15,25 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from scheduling.core.calibration import fit_steps
 from scheduling.core.prefill_credit import Counters, Prompts
 from scheduling.core.types import Phase, PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
+from scheduling.dispatch.backend_status import status_of
 from scheduling.dispatch.phases import Phases
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
-from scheduling.dispatch.sleeping import WHY_CHARS, PoolSleep, wake_fails
+from scheduling.dispatch.sleeping import PoolSleep
+from scheduling.dispatch.step_logs import follow_steps
 from scheduling.dispatch.watched import (
-    FOREIGN_LOOKS,
     WAKE_S,
     EngineFactory,
     WatchedBackend,
     address,
-    credit_why,
-    facts_of,
     limits_of,
     patience_s,
     prefills,
     return_patience_s,
     serves,
-    state_why,
-    step_status,
     wanted_credit,
 )
 from scheduling.engines.client import EngineError, EngineMetrics
@@ -53,7 +49,6 @@ MAX_PAUSE_S = 30.0
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
 ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been in the engine
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
-STEPS_S = 5.0  # so often the log of an engine's own scheduler is read
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
 
@@ -130,7 +125,7 @@ class BackendMonitor:
                     backend.credit.inherit((credits or {}).get(name, 0))
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
                 if kind.logs_steps:
-                    backend.reading = self._group.create_task(self._read(backend), name=f"steps-{pool.id}-{name}")
+                    backend.reading = self._group.create_task(follow_steps(backend), name=f"steps-{pool.id}-{name}")
             elif former.spec != spec or former.model != pool.upstream_model:
                 former.facts = None
                 former.spec, former.control, former.model = spec, self._engine(spec, pool), pool.upstream_model
@@ -155,41 +150,9 @@ class BackendMonitor:
 
     def statuses(self) -> list[BackendStatus]:
         """All replicas as they are seen now, by name."""
-        statuses = []
         now_s = asyncio.get_running_loop().time()
         comes = not self.sleep.serves and self.sleep.added_in_s(now_s) > 0
-        for name, b in sorted(self._backends.items()):
-            m, rates = b.metrics, b.watch.rates
-            (spec, why), lacks = self.phases.in_force(b), self.phases.lacks(b)
-            state = "draining" if b.spec.draining else "waking" if comes and b.state == "probing" else b.state
-            statuses.append(
-                BackendStatus(
-                    id=name,
-                    state="unpaired" if lacks else state,
-                    why="taken out of service by an administrator" if b.spec.draining else lacks or state_why(b, now_s),
-                    wake_fails=wake_fails(b, now_s),
-                    observed_s=b.observed_s,
-                    engine_running=m.running if m else None,
-                    engine_waiting=m.waiting if m else None,
-                    kv_usage=m.kv_usage if m else None,
-                    output_tokens_per_s=rates.output_tokens_per_s,
-                    input_tokens_per_s=rates.input_tokens_per_s,
-                    gpu_util=m.gpu_util if m else None,
-                    gpu_mem_used_bytes=m.gpu_mem_used_bytes if m else None,
-                    gpu_mem_total_bytes=m.gpu_mem_total_bytes if m else None,
-                    engine_facts=facts_of(b),
-                    slots=spec.slots,
-                    kv_tokens=spec.kv_tokens,
-                    prefill_credit=spec.prefill_tokens,
-                    limits_why=why,
-                    credit_why=credit_why(b),
-                    prefill_per_s=b.prefill_per_s,
-                    steps=step_status(b),
-                    foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
-                    adapters=self.adapters.status(name) if self.adapters else None,
-                )
-            )
-        return statuses
+        return [status_of(b, self.phases, self.adapters, comes, now_s) for _, b in sorted(self._backends.items())]
 
     def suspect(self, name: str, why: str) -> None:
         """A gateway reports a failure: look at once, and grant nothing there until the answer is in."""
@@ -319,39 +282,6 @@ class BackendMonitor:
             except TimeoutError:
                 pass
             backend.nudge.clear()
-
-    async def _read(self, backend: WatchedBackend) -> None:
-        """Collects what the engine's own scheduler logs, and fits step times to it in a thread."""
-        while True:
-            if backend.state == "ready":
-                await self._read_once(backend)
-            await asyncio.sleep(STEPS_S)
-
-    async def _read_once(self, backend: WatchedBackend) -> None:
-        after, began = backend.steps_read
-        try:
-            page = await backend.control.steps(after, began)
-        except EngineError as error:
-            if not backend.steps_why:
-                log.info("backend %s: its log of steps is not read: %s", backend.spec.id, error)
-            backend.steps_why = str(error)[:WHY_CHARS]
-            return
-        if page.began != began:
-            backend.steps.restarted()
-        backend.steps_read, backend.steps_why = (page.last, page.began), ""
-        before = backend.steps.drifts
-        backend.steps.saw(page.steps)
-        if backend.steps.drifts != before:
-            log.warning(
-                "backend %s: its steps take another time than was fitted (error %.0f %%); fitted anew",
-                backend.spec.id, 100 * (backend.steps.recent_error or 0.0),
-            )  # fmt: skip
-        if steps := backend.steps.due():
-            found = None
-            try:
-                found = await asyncio.to_thread(fit_steps, steps)
-            finally:
-                backend.steps.took(found)
 
     async def _scrape(self, backend: WatchedBackend) -> EngineMetrics | None:
         metrics = await backend.control.scrape()

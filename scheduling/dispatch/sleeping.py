@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduling.core.types import Phase, PoolSpec
 from scheduling.dispatch.phases import Phases, slots_wanted
-from scheduling.dispatch.watched import WatchedBackend, serves
+from scheduling.dispatch.watched import WHY_CHARS, WatchedBackend, serves
 from scheduling.engines.client import EngineError
 from scheduling.state.store import PoolStore
 
@@ -20,7 +20,6 @@ OVERDUE = 3.0  # times as long as usual: a replica that was to be added does not
 WAKE_AGAIN_S = 10.0  # after it could not be woken
 OVERDUE = 3.0  # a wake that takes so many times as long as expected has failed
 SLEEP_AGAIN_S = 600.0  # after it could not be put to sleep
-WHY_CHARS = 300
 
 
 @dataclass(slots=True)

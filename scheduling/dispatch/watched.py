@@ -14,7 +14,6 @@ from scheduling.core.prefill_speed import PrefillSpeed
 from scheduling.core.step_model import StepModel
 from scheduling.core.types import BackendSpec, Phase, PoolSpec
 from scheduling.dispatch.outliers import Outlier
-from scheduling.dispatch.ports import StepStatus
 from scheduling.dispatch.progress import ProgressWatch
 from scheduling.engines.client import EngineKind, EngineMetrics, EngineModel, Probe, StepPage
 
@@ -22,9 +21,8 @@ PROBE_TIMEOUT_S = 10.0
 FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
 STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
 WAKE_S = 20.0  # until a sleeping engine serves, where it was not seen yet
+WHY_CHARS = 300  # of an engine's error, as it is shown
 FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
-_CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
-_NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"
 
 
 class EngineControl(Protocol):
@@ -105,12 +103,6 @@ def wanted_credit(pool: PoolSpec, kind: EngineKind) -> int | None:
     return pool.prefill_credit if kind.reports else 0
 
 
-def credit_why(backend: WatchedBackend) -> str:
-    if not backend.kind.reports:
-        return _NO_REPORTS
-    return _CREDIT_WHY.get(backend.wanted_credit, "as the pool says") or backend.credit.why
-
-
 def patience_s(backend: WatchedBackend) -> float:
     """How long a probe of a replica that is ready may take."""
     if not backend.kind.takes_priority:
@@ -122,14 +114,6 @@ def patience_s(backend: WatchedBackend) -> float:
 def return_patience_s(first: bool) -> float:
     """How long a probe may take of one that is to become ready: for the first time since it was found, or again."""
     return FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S
-
-
-def step_status(backend: WatchedBackend) -> StepStatus | None:
-    """What is known of its step times; None where its kind logs none."""
-    if not backend.kind.logs_steps:
-        return None
-    model = backend.steps
-    return StepStatus(model.fit, model.believed is not None, model.recent_error, model.drifts, backend.steps_why)
 
 
 def facts_of(backend: WatchedBackend) -> EngineFacts:
@@ -151,11 +135,6 @@ def offer_of(backend: WatchedBackend) -> BackendSpec:
     spec, _ = limits_of(backend)
     slots = backend.outlier.offered(spec.slots, asyncio.get_running_loop().time())
     return spec if slots == spec.slots else replace(spec, slots=slots)
-
-
-def state_why(backend: WatchedBackend, now_s: float) -> str:
-    less = backend.outlier.says(now_s) if backend.state == "ready" else ""
-    return f"{backend.why}; {less}" if less else backend.why
 
 
 def serves(backend: WatchedBackend) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.types import BackendView, PoolView
-from scheduling.dispatch import health
+from scheduling.dispatch import step_logs
 from scheduling.dispatch.ports import StepStatus
 from tests.support.dispatch_world import until
 from tests.support.logged_steps import TRUTH, steps
@@ -20,7 +20,7 @@ from tests.unit.dispatch.test_dispatch_health import Ward
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "STEPS_S", 0.01)
+    monkeypatch.setattr(step_logs, "STEPS_S", 0.01)
 
 
 @asynccontextmanager
