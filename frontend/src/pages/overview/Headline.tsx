@@ -49,7 +49,7 @@ const Tile = memo(function Tile({ label, value, tone, target, delta, spark, top,
       </dd>
       <dd className={`mt-0.5 min-h-4 text-2xs ${tone ? inks[tone] : "text-soft"}`}>{children}</dd>
       <dd className="mt-0.5 flex min-h-4 flex-wrap justify-between gap-x-2 text-2xs text-faint">
-        <span>{target}</span>
+        {target && <span>{target}</span>}
         {delta && <span title="Against five minutes ago">{delta}</span>}
       </dd>
       <Sparkline values={spark} top={top} className="pointer-events-none absolute top-2 right-2.5 h-5 w-[36%] md:top-2.5 md:h-8 text-accent opacity-80" />

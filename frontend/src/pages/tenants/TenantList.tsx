@@ -80,7 +80,8 @@ const columns: Column<Row>[] = [
   { label: "Tokens", unit: "per s", right: true, by: (row) => row.use?.tokensPerS, cell: ({ use }) => (use ? compact(use.tokensPerS) : "–") },
   { label: "Refused", unit: "1 min", right: true, by: (row) => row.use?.refused, cell: ({ use }) => count(use?.refused) },
   {
-    label: "SLO met",
+    label: "Attainment",
+    unit: "1 min",
     right: true,
     by: (row) => attainment(row.use),
     cell: ({ use }) => <span className={(attainment(use) ?? 1) < 0.9 ? "font-medium text-bad" : ""}>{text(percent(attainment(use)))}</span>,
