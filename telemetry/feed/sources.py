@@ -23,7 +23,7 @@ from telemetry.feed.store import Heads, LiveUnavailable
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-LEADER_S = 4.0  # leaders publish each second and change hands within 2.3 s; later than SILENT_S, when figures are hidden
+LEADER_S = 4.0  # they publish each second and change hands within 2.3 s; later than SILENT_S, when figures are hidden
 RULES_S = 20.0  # rules are looked at every five seconds
 DATABASE_S = 6.0  # the catalog asks every two seconds
 REDIS, DATABASE, LEADER, RULES = "redis", "database", "leader", "rules"
