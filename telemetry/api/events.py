@@ -168,11 +168,25 @@ def _line_of(entry: AuditEntry) -> str:
     after = entry.after if isinstance(entry.after, dict) else {}
     before = entry.before if isinstance(entry.before, dict) else {}
     changed = [
-        f"{name.replace('_', ' ')} {_value(before[name])} -> {_value(after[name])}"
-        for name in after
-        if name in before and before[name] != after[name] and name not in _UNTOLD
+        f"{name.replace('_', ' ')} {_value(old)} -> {_value(new)}" for name, old, new in _differences(before, after)
     ]
-    return (f"{line}: {', '.join(changed[:_SHOWN])}" if changed else line)[:400]
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return (f"{line}: {', '.join(changed[:_SHOWN])}{more}" if changed else line)[:400]
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, old and new value of each field that differs; of a field with members, of each member."""
+    for name, new in after.items():
+        if name not in before or before[name] == new or name in _UNTOLD:
+            continue
+        old = before[name]
+        if isinstance(old or {}, dict) and isinstance(new or {}, dict):
+            was, now = old or {}, new or {}
+            for member in was | now:
+                if was.get(member) != now.get(member):
+                    yield member, was.get(member), now.get(member)
+        else:
+            yield name, old, new
 
 
 def _value(value: Any) -> str:

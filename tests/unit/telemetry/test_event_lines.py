@@ -46,6 +46,18 @@ def test_a_long_value_is_cut_and_does_not_push_others_out() -> None:
     assert len(told) < 160
 
 
+def test_of_a_field_with_members_those_that_differ_are_told() -> None:
+    before = {"policy_params": {"alpha_ms": 8.0, "partition": "1-2", "base": 1}, "pair": ["a"]}
+    after = {"policy_params": {"alpha_ms": 4.0, "base": 1, "tier_ratio": 3.0}, "pair": ["b"]}
+    assert line("policy", "pool", "llama", before, after) == (
+        "olga changed the policy of pool llama: alpha ms 8.0 -> 4.0, partition 1-2 -> none, tier ratio none -> 3.0 "
+        "and 1 more"
+    )
+    assert line("policy", "pool", "llama", {"policy_params": None}, {"policy_params": {"base": 1}}) == (
+        "olga changed the policy of pool llama: base none -> 1"
+    )
+
+
 def test_a_verdict_writes_durations_as_the_console_does() -> None:
     assert [_s(s) for s in (0.64, 4.1, 12.34, 99.9, 125, 600)] == [
         "640 ms",
