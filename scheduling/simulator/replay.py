@@ -49,17 +49,15 @@ from scheduling.simulator.engine import Estimator
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
 from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
-from scheduling.simulator.kernel import NEVER, Kernel, rng, to_fs, to_s
+from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
 from scheduling.simulator.legs import Legs
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, outcome_of, refused_outcome
+from scheduling.simulator.returning_clients import ReturningClients
 from scheduling.simulator.workload import SimRequest
 
 FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT, PACED, OVER, HANDED = range(9)  # ranks of events at one instant
-NEVER_BACK_S = 120.0  # told to wait for so long, the OpenAI SDK does not come back
-JITTER = 0.25  # of a Retry-After, up and down
-RETRYABLE = frozenset(reason for reason in Reason if reason.ending.retry)
 Setting = Callable[[PoolView], Admission]  # makes a pool's admission from the view of its replicas
 
 Looker = Callable[[float, Sequence[Life], Mapping[str, float]], OrderingPolicy | None]
@@ -97,9 +95,7 @@ class Replay:
         if self._admission is not None:
             self._scheduler.headroom = self._admission.headroom
             self._scheduler.unreserved = self._admission.unreserved
-        self._returns = returns
-        self._random = rng(seed, "returns")
-        self._tries: dict[int, int] = {}  # how often a request was sent, by its index; where more than once
+        self._clients = ReturningClients(returns, seed)
         self._running: dict[str, Life] = {}  # what was granted and has not ended
         self._firsts: set[str] = set()  # of those: whose first token has come
         self._refused: list[Outcome] = []
@@ -253,15 +249,12 @@ class Replay:
 
     def _refuse(self, request: SimRequest, reason: Reason, retry_s: float | None) -> None:
         """The client is told so; it comes back, or has nothing."""
-        tries = self._tries.get(request.index, 1)
-        if retry_s is None or retry_s >= NEVER_BACK_S or tries > self._returns or reason not in RETRYABLE:
+        back = self._clients.back(request, reason, retry_s, self._kernel.now_fs)
+        if back is None:
             waited_s = to_s(self._kernel.now_fs - request.arrival_fs)
             self._refused.append(refused_outcome(request, reason.value, waited_s))
             return
-        self._tries[request.index] = tries + 1
-        wait_s = retry_s * (1.0 + JITTER * (2.0 * self._random.random() - 1.0))
-        at_fs = self._kernel.now_fs + to_fs(wait_s)
-        self._kernel.post(at_fs, ARRIVED, replace(request, queued=_again(request.queued, to_s(at_fs), tries + 1)))
+        self._kernel.post(back[0], ARRIVED, back[1])
 
     def _end_waits(self) -> None:
         """Who has waited as long as its tier lets it has nothing."""
@@ -516,22 +509,6 @@ class Replay:
         self._ended_seen[number] = len(engine.finished)
         if goes_on:
             self._rouse(number)
-
-
-def _again(queued: QueuedRequest, at_s: float, tries: int) -> QueuedRequest:
-    """The same request, sent once more: for the pool it is a new one, with deadlines of its own."""
-    later = at_s - queued.arrival_s
-
-    def moved(deadline_s: float | None) -> float | None:
-        return None if deadline_s is None else deadline_s + later
-
-    return replace(
-        queued,
-        id=f"{queued.id.partition('~')[0]}~{tries}",
-        arrival_s=at_s,
-        ttft_deadline_s=moved(queued.ttft_deadline_s),
-        ttlt_deadline_s=moved(queued.ttlt_deadline_s),
-    )
 
 
 def _order_of(policy: OrderingPolicy, ranks: Iterable[int] = ()) -> EngineOrder:
