@@ -35,12 +35,9 @@ from scheduling.core.contracts import OrderingPolicy, RoutingPolicy, Served
 from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
 from scheduling.core.entitlement import TICK_S
 from scheduling.core.evictions import entitled_to_room
-from scheduling.core.legs import share
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import read_points
-from scheduling.core.prefill_pace import WHOLE_AT_ONCE, PrefillPace
 from scheduling.core.scheduler import Scheduler
-from scheduling.core.step import RESERVED
 from scheduling.core.stuck import stuck
 from scheduling.core.types import Grant, Phase, PoolView, QueuedRequest, oldest_waits
 from scheduling.simulator import room
@@ -49,6 +46,7 @@ from scheduling.simulator.engine import Estimator
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
 from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
+from scheduling.simulator.held_credit import HeldCredit
 from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
 from scheduling.simulator.legs import Legs
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
@@ -120,14 +118,7 @@ class Replay:
         self._requests: dict[str, SimRequest] = {}
         self._lives: list[Life] = []
         self._granted = 0
-        prefill_steps = [replica.token_budget for replica in replicas if replica.phase is Phase.PREFILL]
-        shared = share(prefill_steps, self._phases.count(Phase.DECODE))
-        self._steps = [shared if one.phase is Phase.DECODE else one.token_budget for one in replicas]
-        self._paces = [PrefillPace() for _ in replicas]
-        self._prefill_held = [0] * len(self.engines)  # of each one's prefill credit, by what has no first token
-        self._prefill_owned = [0] * len(self.engines)  # of those: by owners of reserved capacity
-        self._unseen: list[dict[str, Life]] = [{} for _ in self.engines]  # whole answers that hold credit, as granted
-        self._bounded = any(replica.prefill_tokens != 0 for replica in replicas)
+        self._credit = HeldCredit(replicas, self._view, signal_s)
         self._paced = NEVER  # when the next prediction is to be looked at
 
     def run(
@@ -182,10 +173,7 @@ class Replay:
         self._scheduler.headroom = headroom
         for number, credit in enumerate(credits):
             self._watch.give(_name(number), credit)
-        self._bounded = any(credit != 0 for credit in credits)
-        if not self._bounded:
-            for backend in self._view.backends.values():
-                backend.prefill_used = backend.prefill_owned = 0
+        self._credit.bound(any(credit != 0 for credit in credits))
 
     @property
     def view(self) -> PoolView:
@@ -221,8 +209,7 @@ class Replay:
     def _admit(self, request: SimRequest, admission: Admission) -> None:
         queued = under(request.queued, admission.specs.get(request.queued.entitlement))
         request = replace(request, queued=queued)
-        if self._bounded:
-            self._predict()
+        self._credit.predict(self._now_s)
         decision = admission.decide(queued, self._now_ms)
         if decision.verdict is AdmissionAnswer.REFUSE:
             assert decision.reason is not None
@@ -272,7 +259,7 @@ class Replay:
         life = self._running.pop(request_id)
         number, queued = life.replica, life.sim.queued
         if request_id not in self._firsts:
-            self._give_credit_back(life)
+            self._credit.give_back(life)
         self._firsts.discard(request_id)
         leg = self._legs.end(request_id)
         in_leg = leg is not None and leg.life is life
@@ -323,8 +310,7 @@ class Replay:
         admission = self._admission
         if admission is not None:
             self._end_waits()
-        if self._bounded:
-            self._predict()
+        self._credit.predict(self._now_s)
         grants: list[Grant] = []
         if any(backend.running < backend.slots for backend in self._view.backends.values()):
             grants = self._scheduler.step(self._view, self._now_s)
@@ -339,15 +325,6 @@ class Replay:
         if self._scheduler.credit_holds:
             self._look_again()
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
-
-    def _predict(self) -> None:
-        """What counts of each replica's prefill credit now."""
-        now_ms, turnaround_ms = self._now_s * 1000.0, to_s(self._signal_fs) * 1000.0
-        for number, backend in enumerate(self._view.backends.values()):
-            used, step, pace = self._prefill_held[number], self._steps[number], self._paces[number]
-            backend.prefill_used = pace.ahead(used, step, turnaround_ms, now_ms)
-            backend.prefill_owned = min(self._prefill_owned[number], backend.prefill_used)
-            backend.falls_s = pace.falls_in_ms(used, step, turnaround_ms, now_ms) / 1000.0
 
     def _look_again(self) -> None:
         """Somebody waits for credit: the next decision is due when less is predicted to count."""
@@ -380,11 +357,9 @@ class Replay:
             cached = min(self._caches[at].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
             life.prefilled = cached
             self.cached_tokens += cached
-        need = grant.request.prefill_tokens
-        self._paces[number].granted(self._prefill_held[number], need, request.whole, self._now_s * 1000.0)
-        self._hold(number, grant.request, need)
+        self._credit.granted(number, grant.request, request.whole, self._now_s)
         if request.whole and not apart:
-            self._unseen[number][grant.request.id] = life
+            self._credit.unseen(number, life)
         self._rouse(at)
 
     def _handed_over(self, life: Life) -> None:
@@ -398,60 +373,38 @@ class Replay:
         self._running[request_id] = writes
         self._rouse(number)
 
-    def _hold(self, number: int, request: QueuedRequest, tokens: int) -> None:
-        self._prefill_held[number] += tokens
-        if request.service_class in RESERVED:
-            self._prefill_owned[number] += tokens
-
     def _first_token(self, life: Life) -> None:
         if self._legs.of(life) is not None:  # its gateway sees the prompt's end, whatever the answer comes as
-            self._first_tokens_known(life.replica, [life], self._steps[life.replica])
+            self._first_tokens_known(life.replica, [life])
             return
         request_id = life.sim.queued.id
         if self._running.get(request_id) is not life:
             return  # it was evicted meanwhile
         if life.sim.whole:
             return
-        unseen = list(self._unseen[life.replica].values())[:WHOLE_AT_ONCE]
-        before = [one for one in unseen if one.sim.arrival_fs < life.sim.arrival_fs]
-        self._first_tokens_known(
-            life.replica, [life, *before], self._steps[life.replica]
-        )  # engines take prompts as they come
+        self._first_tokens_known(life.replica, [life, *self._credit.unseen_before(life)])
 
     def _look_at_queues(self) -> None:
-        """What an engine says of its queue: whole answers that wait there no more have been prefilled, but for the last
-        of them, which may be in the middle. The latest grants it may not have counted. One where nothing waits although
-        requests wait here is faster than was thought (``scheduling/state/scripts/prefilled.lua``)."""
-        now_ms = self._now_s * 1000.0
+        """What engines say of their queues. One where nothing waits although requests wait here is faster than was
+        thought (``scheduling/state/scripts/prefilled.lua``)."""
         for number, backend in enumerate(self._view.backends.values()):
-            pace, waiting = self._paces[number], self._watch.waiting(backend.id)
-            until_fs = self._kernel.now_fs - to_fs(pace.unseen_ms(0.0, self._steps[number]) / 1000.0)
-            arrived = [life for life in self._unseen[number].values() if life.sim.arrival_fs < until_fs]
-            done = max(0, len(arrived) - waiting - (pace.per_ms > 0))
-            kept = arrived[done : done + 1] if pace.per_ms > 0 else []
-            if done:
-                self._first_tokens_known(number, arrived[:done], sum(life.sim.queued.prefill_tokens for life in kept))
-            hurry, granted = self._watch.hurry(backend.id), self._prefill_held[number]
-            idle = not waiting and arrived and hurry != 1.0 and len(self._scheduler) > 0
-            if idle and pace.ahead(granted, self._steps[number], to_s(self._signal_fs) * 1000.0, now_ms) > 0:
-                pace.faster(hurry)
+            waiting = self._watch.waiting(backend.id)
+            arrived = self._credit.arrived(number, self._kernel.now_fs)
+            prefilled, begun = self._credit.prefilled(number, arrived, waiting)
+            if prefilled:
+                self._first_tokens_known(number, prefilled, begun)
+            if not waiting and arrived and len(self._scheduler) > 0:
+                self._credit.idle(number, self._watch.hurry(backend.id), self._now_s)
 
-    def _first_tokens_known(self, number: int, lives: Sequence[Life], begun: int) -> None:
-        """First tokens are known to have come, on one replica; ``begun``: of what is still held, may be prefilled."""
+    def _first_tokens_known(self, number: int, lives: Sequence[Life], begun: int | None = None) -> None:
+        """First tokens are known to have come, on one replica; ``begun`` as in :meth:`HeldCredit.first_tokens`."""
         for life in lives:
             request_id = life.sim.queued.id
             self._firsts.add(request_id)
-            self._give_credit_back(life)
+            self._credit.give_back(life)
             if self._admission is not None:
                 self._admission.first_token(request_id)
-        given = sum(life.sim.queued.prefill_tokens for life in lives)
-        oldest_ms = to_s(min(life.sim.arrival_fs for life in lives)) * 1000.0
-        self._paces[number].first_token(self._prefill_held[number], given, oldest_ms, begun, self._now_s * 1000.0)
-
-    def _give_credit_back(self, life: Life) -> None:
-        self._unseen[life.replica].pop(life.sim.queued.id, None)
-        room.first_token(self._view, life.sim.queued, _name(life.replica))
-        self._hold(life.replica, life.sim.queued, -life.sim.queued.prefill_tokens)
+        self._credit.first_tokens(number, lives, begun, self._now_s)
 
     def _ended(self, life: Life) -> None:
         request_id = life.sim.queued.id
@@ -459,7 +412,7 @@ class Replay:
             return  # it was evicted meanwhile
         del self._running[request_id]
         if request_id not in self._firsts:
-            self._give_credit_back(life)  # nobody saw its first token
+            self._credit.give_back(life)  # nobody saw its first token
         self._firsts.discard(request_id)
         request = self._requests.pop(request_id)
         leg, sent_fs = self._legs.end(request_id), life.sim.arrival_fs

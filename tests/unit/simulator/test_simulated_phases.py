@@ -114,7 +114,7 @@ def test_an_empty_queue_of_the_decode_replica_says_nothing_of_a_whole_answers_pr
     first, second = replay.run(work)
     assert first.ttft_s > 3.0, "looks came while it was computed"
     assert second.arrival_s + second.wait_s > 0.95 * first.ttft_s, "granted when the first was computed"
-    assert replay._prefill_held == [0, 0]
+    assert replay._credit.held == [0, 0]
 
 
 @pytest.mark.parametrize("replicas", [(PREFILL, DECODE), (DECODE,), (BOTH, PREFILL)])
