@@ -16,9 +16,8 @@ from scheduling.state.store import PoolStore
 
 log = logging.getLogger("quartermaster.dispatch")
 
-OVERDUE = 3.0  # times as long as usual: a replica that was to be added does not come
+OVERDUE = 3.0  # times as long as usual: a wake has failed, or a replica that was to be added does not come
 WAKE_AGAIN_S = 10.0  # after it could not be woken
-OVERDUE = 3.0  # a wake that takes so many times as long as expected has failed
 SLEEP_AGAIN_S = 600.0  # after it could not be put to sleep
 
 

@@ -42,8 +42,8 @@ async def read_steps(backend: WatchedBackend) -> None:
             backend.spec.id, 100 * (backend.steps.recent_error or 0.0),
         )  # fmt: skip
     if steps := backend.steps.due():
-        found = None
+        fit = None
         try:
-            found = await asyncio.to_thread(fit_steps, steps)
+            fit = await asyncio.to_thread(fit_steps, steps)
         finally:
-            backend.steps.took(found)
+            backend.steps.took(fit)
