@@ -18,7 +18,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.kubernetes.catalog import CustomResource, actor_of, error_text
-from controlplane.kubernetes.resources import API_VERSION, GROUP, SECRET
+from controlplane.kubernetes.resources import API_VERSION, DEFAULT_KEY, GROUP, SECRET
 from tenants import keys, services
 from tenants.connections import own_connection
 from tenants.manifest.document import parse
@@ -28,7 +28,6 @@ from tenants.models import ApiKey, Entitlement, Owner, Project
 
 KIND = "ApiKey"
 ROTATED = f"{GROUP}/rotate"  # annotation of a Secret: the ``rotate`` for which its value was made
-DEFAULT_KEY = "api-key"
 
 
 class KeyFault(Exception):

@@ -30,7 +30,7 @@ LABELLED: dict[str, dict[str, str]] = {
     "LeaderWorkerSet": LEADERS,
     "InferenceService": {"serving.kserve.io/inferenceservice": "{name}"},
 }
-KINDS = ("Service", "Deployment", "StatefulSet", "LeaderWorkerSet", "InferencePool", "InferenceService")
+KINDS = ("Service", *OBJECTS, *LABELLED)
 
 
 class SourceError(Exception):
@@ -217,8 +217,8 @@ SCHEMA: dict[str, Any] = {
             "type": "integer",
             "minimum": 1,
             "maximum": 65535,
-            "description": "Where they answer. Empty: the Service's or InferencePool's own, 8080 of an "
-            "InferenceService, else 8000.",
+            "description": f"Where they answer. Empty: the Service's or InferencePool's own, {KSERVE_PORT} of an "
+            f"InferenceService, else {DEFAULT_PORT}.",
         },
         "slots": {
             "type": "integer", "minimum": 1, "maximum": MOST_SLOTS,

@@ -24,6 +24,7 @@ from tenants.validators import SCHEMAS, json_pattern, slug_validator
 GROUP = "quartermaster.dev"
 VERSION = "v1alpha1"
 SECRET = "secret"  # noqa: S105  the field of an ApiKey's spec
+DEFAULT_KEY = "api-key"  # of that Secret
 API_VERSION = f"{GROUP}/{VERSION}"
 NAME: dict[str, Any] = {"maxLength": 63, "pattern": json_pattern(slug_validator)}  # of a row
 
@@ -89,7 +90,7 @@ _SECRET: dict[str, Any] = {
             "type": "string", "minLength": 1, "maxLength": 253,
             "description": "Made with a fresh value where there is none; a value that is there is taken.",
         },
-        "key": {"type": "string", "pattern": "^[-._a-zA-Z0-9]{1,253}$", "description": "Empty: api-key."},
+        "key": {"type": "string", "pattern": "^[-._a-zA-Z0-9]{1,253}$", "description": f"Empty: {DEFAULT_KEY}."},
         "rotate": {
             "type": "string", "maxLength": 100, "description": "Any text; another one makes another value.",
         },
