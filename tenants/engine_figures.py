@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from scheduling.engines.client import EngineError, control_http
 from scheduling.engines.kinds import VLLM, kinds, make_client
 from tenants.models import Pool
-from tenants.validators import validate_base_url
+from tenants.validators import MOST_SLOTS, validate_base_url
 
 WAIT_S, TRIAL_S = 8.0, 2.0  # a person waits for it
 FIELDS = ("slots", "kv_tokens")
@@ -59,7 +59,7 @@ async def _ask(url: str, api_key: str, wait_s: float, kind: str) -> dict[str, in
                 figures["kv_tokens"] = metrics.kv_tokens
             facts = await client.facts(metrics.engines)
             if facts.slots is not None:
-                figures["slots"] = min(facts.slots, 100_000)
+                figures["slots"] = min(facts.slots, MOST_SLOTS)
     except (EngineError, TimeoutError):
         pass
     return figures

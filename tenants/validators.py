@@ -16,6 +16,8 @@ from django.core.validators import RegexValidator
 from scheduling.core.entitlement import read_coefficients
 from scheduling.core.money import MAX_ALERTS
 
+MOST_SLOTS = 100_000  # of one replica
+
 slug_validator = RegexValidator(
     r"\A[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z",
     "Use up to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends, such as 'llama-8b'.",

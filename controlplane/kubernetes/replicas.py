@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.scaling.drivers.kubernetes import COST, FIRST_TO_GO, LEADERS
+from tenants.validators import MOST_SLOTS
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 SLICES = ("discovery.k8s.io/v1", "discovery.k8s.io/v1beta1")  # the newest first
 DEFAULT_PORT = 8000  # vLLM's
 KSERVE_PORT = 8080
-MOST_SLOTS = 100_000
 SPEC = "replicas"  # the field of a TokenPool's spec
 
 # By kind: versions under which the object is asked for, and its plural. Others are known by a label of their pods.

@@ -13,7 +13,7 @@ from scheduling.core import types as core
 from scheduling.engines.kinds import kind_of
 from tenants.models.base import Named
 from tenants.models.capacity import Phase, Pool
-from tenants.validators import finite, validate_base_url, validate_http_url
+from tenants.validators import MOST_SLOTS, finite, validate_base_url, validate_http_url
 
 _AT_LEAST_ONE = [MinValueValidator(1)]
 
@@ -32,7 +32,7 @@ class Backend(Named):
     )
     slots = models.PositiveIntegerField(
         default=32,
-        validators=[MinValueValidator(1), MaxValueValidator(100_000)],
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_SLOTS)],
         help_text="Sequences it may run at once (vLLM's --max-num-seqs).",
     )
     kv_tokens = models.PositiveBigIntegerField(
