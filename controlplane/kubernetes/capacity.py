@@ -17,7 +17,8 @@ from controlplane.kubernetes.catalog import Snapshot
 from controlplane.kubernetes.resources import GROUP
 from scheduling.core.capacity import Amounts
 
-HEARTBEAT_S = 10.0  # of virtual nodes; a cluster takes one that is silent for 40 s for lost
+HEARTBEAT_S = 10.0  # of virtual nodes
+LOST_S = 40  # a cluster takes a node that is silent for so long for lost
 REFUSED_AGAIN_S = 15.0  # a lease pod that the API server refused is asked for again
 CALLS = 16  # to the API at a time
 
@@ -112,7 +113,7 @@ class ClusterCapacity:
         path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
         spec = {
             "holderIdentity": node,
-            "leaseDurationSeconds": 40,
+            "leaseDurationSeconds": LOST_S,
             "renewTime": datetime.now(UTC).isoformat()[:-6] + "Z",
         }
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node}, "spec": spec}

@@ -17,7 +17,7 @@ from django.db.models import Model, ProtectedError
 
 from controlplane.kubernetes import replicas
 from controlplane.kubernetes.leases import Reservation
-from controlplane.kubernetes.resources import RESOURCES, SECRET
+from controlplane.kubernetes.resources import AMOUNTS, RESOURCES, SECRET
 from scheduling.core import capacity
 from tenants import ownership, promises, services
 from tenants.audit import Actor
@@ -327,8 +327,7 @@ def _amounts(row: Entitlement) -> capacity.Amounts:
 
 
 def _as_json(amounts: capacity.Amounts) -> dict[str, float]:
-    names = {"slots": "slots", "kv_tokens": "kvTokens", "tokens_per_s": "tokensPerSecond"}
-    return {names[name]: value for name, value in amounts.as_dict().items()}
+    return {AMOUNTS[name]: value for name, value in amounts.as_dict().items()}
 
 
 @own_connection

@@ -16,6 +16,7 @@ from controlplane.kubernetes.resources import API_VERSION, GROUP
 from scheduling.core.capacity import Amounts
 
 NODE_LABEL = f"{GROUP}/pool"
+NAMESPACE_LABEL = f"{GROUP}/namespace"  # of that pool
 LEASE_LABEL = f"{GROUP}/entitlement"
 TAINT = f"{GROUP}/virtual"
 PAUSE = "registry.k8s.io/pause:3.10"  # never started: no kubelet serves such a node
@@ -68,7 +69,7 @@ def node(namespace: str, pool: str, uid: str) -> dict[str, Any]:
             "name": name,
             "labels": {
                 NODE_LABEL: pool,
-                f"{GROUP}/namespace": namespace,
+                NAMESPACE_LABEL: namespace,
                 "type": "virtual",
                 "kubernetes.io/hostname": name,
                 "node.kubernetes.io/exclude-from-external-load-balancers": "true",
@@ -115,7 +116,7 @@ def pod(namespace: str, reservation: Reservation, uid: str, pool_namespace: str,
         },
         "spec": {
             "priorityClassName": f"quartermaster-{reservation.service_class}",
-            "nodeSelector": {NODE_LABEL: reservation.pool, f"{GROUP}/namespace": pool_namespace},
+            "nodeSelector": {NODE_LABEL: reservation.pool, NAMESPACE_LABEL: pool_namespace},
             "tolerations": [{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}],
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,

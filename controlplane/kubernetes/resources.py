@@ -26,6 +26,7 @@ VERSION = "v1alpha1"
 SECRET = "secret"  # noqa: S105  the field of an ApiKey's spec
 DEFAULT_KEY = "api-key"  # of that Secret
 API_VERSION = f"{GROUP}/{VERSION}"
+AMOUNTS = {"slots": "slots", "kv_tokens": "kvTokens", "tokens_per_s": "tokensPerSecond"}  # as a status names them
 NAME: dict[str, Any] = {"maxLength": 63, "pattern": json_pattern(slug_validator)}  # of a row
 
 
@@ -253,7 +254,7 @@ def _status(kind: str) -> dict[str, Any]:
             "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
         },
     }  # fmt: skip
-    amounts = {"type": "object", "properties": {"slots": number, "kvTokens": number, "tokensPerSecond": number}}
+    amounts = {"type": "object", "properties": dict.fromkeys(AMOUNTS.values(), number)}
     if kind == "TokenPool":
         counts = {"type": "object", "properties": {"found": {"type": "integer"}, "ready": {"type": "integer"}}}
         properties |= {
