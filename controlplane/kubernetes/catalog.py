@@ -31,7 +31,7 @@ from tenants.models import Backend, Entitlement, Owner, Pool
 log = logging.getLogger(__name__)
 
 ONLY_HERE = {"TokenPool": (replicas.SPEC,), "ApiKey": (SECRET,)}  # fields of a spec that no file has
-FOUND = ("pool", "url", "slots", "kv_tokens")  # what the cluster says of a replica that was found
+REPLICA_FIELDS = ("pool", "url", "slots", "kv_tokens")  # what the cluster says of a replica that was found
 ORDER = {resource.kind: at for at, resource in enumerate(RESOURCES)}
 
 
@@ -74,37 +74,37 @@ def reconcile(objects: Iterable[CustomResource]) -> dict[str, str]:
 
     All at once if all fit, which is quick for many; else one after the other, so that one fault holds up nobody else.
     """
-    objects = sorted(objects, key=lambda one: (ORDER[one.kind], one.namespace, one.name))
+    objects = sorted(objects, key=lambda resource: (ORDER[resource.kind], resource.namespace, resource.name))
     faults = _name_conflicts(objects)
-    free = [one for one in objects if one.uid not in faults]
+    free = [resource for resource in objects if resource.uid not in faults]
     if not free:
         return faults
     together = Actor("operator", ownership.KUBERNETES)
     try:
         _apply(free, together if len(free) > 1 else actor_of(free[0]))
-    except _OF_ONE as error:
+    except _RESOURCE_FAULTS as error:
         if len(free) == 1:
             return faults | {free[0].uid: _said(error, free[0])}
     else:
-        return faults | {one.uid: "" for one in free}
-    for one in free:
+        return faults | {resource.uid: "" for resource in free}
+    for resource in free:
         try:
-            _apply([one], actor_of(one))
-            faults[one.uid] = ""
-        except _OF_ONE as error:
-            faults[one.uid] = _said(error, one)
+            _apply([resource], actor_of(resource))
+            faults[resource.uid] = ""
+        except _RESOURCE_FAULTS as error:
+            faults[resource.uid] = _said(error, resource)
     return faults
 
 
 # What a resource can be at fault for: beside what the rules refuse, a value that they did not think of. A database that
 # is away is nobody's.
-_OF_ONE = (ManifestError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError, DataError)
+_RESOURCE_FAULTS = (ManifestError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError, DataError)
 
 
-def _said(error: Exception, one: CustomResource) -> str:
+def _said(error: Exception, resource: CustomResource) -> str:
     if isinstance(error, ManifestError):
         return error_text(error)
-    log.warning("%s cannot be applied", one.where, exc_info=error)
+    log.warning("%s cannot be applied", resource.where, exc_info=error)
     return f"it cannot be applied: {type(error).__name__}: {error}"[:300].replace("\0", "")
 
 
@@ -112,51 +112,51 @@ def _name_conflicts(objects: list[CustomResource]) -> dict[str, str]:
     """Resources whose name another one, elsewhere in the cluster, has in the catalog."""
     owners = {(owner.kind, owner.name): owner for owner in Owner.objects.all()}
     faults = {}
-    for one in objects:
-        owner = owners.get((one.kind, one.name))
-        if owner is not None and owner.uid != one.uid and owner.namespace != one.namespace:
-            faults[one.uid] = f"the name {one.name} belongs to {owner}: names are unique over all namespaces"
+    for resource in objects:
+        owner = owners.get((resource.kind, resource.name))
+        if owner is not None and owner.uid != resource.uid and owner.namespace != resource.namespace:
+            faults[resource.uid] = f"the name {resource.name} belongs to {owner}: names are unique over all namespaces"
     return faults
 
 
 def _apply(objects: list[CustomResource], actor: Actor) -> None:
-    nodes = [one.node() for one in objects]
+    nodes = [resource.node() for resource in objects]
     with transaction.atomic():
-        desired = {(one.kind.name, one.name): one for one in parse(nodes)}
+        desired = {(row.kind.name, row.name): row for row in parse(nodes)}
         apply(plan(nodes), actor=actor)
-        for one in objects:
-            _record_owner(one, desired)
+        for resource in objects:
+            _record_owner(resource, desired)
 
 
-def _record_owner(one: CustomResource, desired: Mapping[tuple[str, str], Desired]) -> None:
+def _record_owner(resource: CustomResource, desired: Mapping[tuple[str, str], Desired]) -> None:
     """Notes which fields this resource sets, of its row and of rows inside it."""
-    mine = desired[one.kind, one.name]
-    rows = {(one.kind, one.name): mine}
-    if one.kind == "TokenPool":
+    mine = desired[resource.kind, resource.name]
+    rows = {(resource.kind, resource.name): mine}
+    if resource.kind == "TokenPool":
         rows |= {
             key: specified
             for key, specified in desired.items()
-            if specified.state.get("pool") == one.name and key[0] == "Backend"
+            if specified.state.get("pool") == resource.name and key[0] == "Backend"
         }
     for (kind, name), specified in rows.items():
         names = sorted(rule.attribute for rule in specified.kind.fields if rule.path in specified.state)
-        if kind == one.kind:
-            names += [name for name in ONLY_HERE.get(kind, ()) if name in one.spec]
+        if kind == resource.kind:
+            names += [name for name in ONLY_HERE.get(kind, ()) if name in resource.spec]
         Owner.objects.update_or_create(
-            kind=kind, name=name, defaults={"namespace": one.namespace, "uid": one.uid, "attributes": names}
+            kind=kind, name=name, defaults={"namespace": resource.namespace, "uid": resource.uid, "attributes": names}
         )
-    if one.kind == "TokenPool":
-        _remove_backends(one, {name for kind, name in rows if kind == "Backend"})
+    if resource.kind == "TokenPool":
+        _remove_backends(resource, {name for kind, name in rows if kind == "Backend"})
 
 
-def _remove_backends(one: CustomResource, there: set[str]) -> None:
+def _remove_backends(resource: CustomResource, there: set[str]) -> None:
     """Backends that this pool's resource had and no longer has. Those that were found go by themselves
     (:func:`update_replicas`) while it says where to find them."""
-    gone = Owner.objects.filter(kind="Backend", uid=one.uid).exclude(name__in=there)
-    if replicas.SPEC in one.spec:
+    gone = Owner.objects.filter(kind="Backend", uid=resource.uid).exclude(name__in=there)
+    if replicas.SPEC in resource.spec:
         gone = gone.exclude(name__in=Backend.objects.filter(managed=True).values("slug"))
     for owner in gone:
-        _delete("Backend", owner.name, actor_of(one))
+        _delete("Backend", owner.name, actor_of(resource))
         owner.delete()
 
 
@@ -165,18 +165,18 @@ def error_text(error: ManifestError) -> str:
 
 
 @own_connection
-def remove(one: CustomResource) -> str:
+def remove(resource: CustomResource) -> str:
     """Deletes the row of a resource that is being deleted. Empty, or why it has to stay for now."""
-    owner = Owner.objects.filter(kind=one.kind, name=one.name).first()
-    if owner is None or owner.uid != one.uid:
+    owner = Owner.objects.filter(kind=resource.kind, name=resource.name).first()
+    if owner is None or owner.uid != resource.uid:
         return ""  # never ours: it was refused, or another resource has taken the name
     try:
         with transaction.atomic():
-            if one.kind == "TokenPool":
-                for backend in Owner.objects.filter(kind="Backend", uid=one.uid):
-                    _delete("Backend", backend.name, actor_of(one))
+            if resource.kind == "TokenPool":
+                for backend in Owner.objects.filter(kind="Backend", uid=resource.uid):
+                    _delete("Backend", backend.name, actor_of(resource))
                     backend.delete()
-            _delete(one.kind, one.name, actor_of(one))
+            _delete(resource.kind, resource.name, actor_of(resource))
             owner.delete()
     except ProtectedError as error:
         needed = sorted({f"{row._meta.verbose_name} {row}" for row in error.protected_objects})
@@ -212,19 +212,19 @@ class NewReplica:
 
 
 @own_connection
-def catalog_replicas(one: CustomResource) -> tuple[Pool, list[CatalogReplica]] | None:
+def catalog_replicas(resource: CustomResource) -> tuple[Pool, list[CatalogReplica]] | None:
     """The pool of a resource and the replicas that were found for it; None where there is no such pool yet."""
-    pool = Pool.objects.filter(slug=one.name).first()
-    if pool is None or not Owner.objects.filter(kind="TokenPool", name=one.name, uid=one.uid).exists():
+    pool = Pool.objects.filter(slug=resource.name).first()
+    if pool is None or not Owner.objects.filter(kind="TokenPool", name=resource.name, uid=resource.uid).exists():
         return None
-    owners = {o.name: o for o in Owner.objects.filter(kind="Backend", uid=one.uid)}
+    owners = {o.name: o for o in Owner.objects.filter(kind="Backend", uid=resource.uid)}
     rows = Backend.objects.filter(pool=pool, managed=True, slug__in=owners)
     return pool, [CatalogReplica(row.slug, row.url, "draining" in owners[row.slug].attributes) for row in rows]
 
 
 @own_connection
 def update_replicas(
-    one: CustomResource,
+    resource: CustomResource,
     *,
     add: Iterable[NewReplica],
     drain: Iterable[str],
@@ -232,53 +232,53 @@ def update_replicas(
     remove: Iterable[str],
 ) -> dict[str, str]:
     """Writes what was found; ``drain``, ``resume`` and ``remove`` name backends. By URL, why one could not be added."""
-    actor = actor_of(one)
+    actor = actor_of(resource)
     for name in remove:
         with transaction.atomic():
             _delete("Backend", name, actor)
-            Owner.objects.filter(kind="Backend", name=name, uid=one.uid).delete()
+            Owner.objects.filter(kind="Backend", name=name, uid=resource.uid).delete()
     for names, draining in ((drain, True), (resume, False)):
         for name in names:
-            _set_draining(one, name, draining, actor)
+            _set_draining(resource, name, draining, actor)
     faults = {}
     for new in add:
         try:
-            _add(one, new, actor)
+            _add(resource, new, actor)
         except ValidationError as error:
             faults[new.url] = "; ".join(error.messages)
     return faults
 
 
-def _set_draining(one: CustomResource, name: str, draining: bool, actor: Actor) -> None:
+def _set_draining(resource: CustomResource, name: str, draining: bool, actor: Actor) -> None:
     """While the cluster keeps a backend draining, nobody else says whether it does."""
     with transaction.atomic():
-        owner = Owner.objects.select_for_update().filter(kind="Backend", name=name, uid=one.uid).first()
+        owner = Owner.objects.select_for_update().filter(kind="Backend", name=name, uid=resource.uid).first()
         backend = Backend.objects.filter(slug=name).first()
         if owner is None or backend is None:
             return
         services.drain_backend(actor=actor, backend=backend, draining=draining)
-        owner.attributes = [*FOUND, "draining"] if draining else list(FOUND)
+        owner.attributes = [*REPLICA_FIELDS, "draining"] if draining else list(REPLICA_FIELDS)
         owner.save(update_fields=["attributes"])
 
 
-def _add(one: CustomResource, new: NewReplica, actor: Actor) -> None:
+def _add(resource: CustomResource, new: NewReplica, actor: Actor) -> None:
     with transaction.atomic():
         name = replicas.backend_name(new.name)
         if Backend.objects.filter(slug=name).exists():  # another namespace may have a pod of this name
-            name = replicas.backend_name(f"{new.name}-{one.namespace}-{one.name}")
+            name = replicas.backend_name(f"{new.name}-{resource.namespace}-{resource.name}")
         backend = Backend(
             slug=name,
-            pool=Pool.objects.get(slug=one.name),
+            pool=Pool.objects.get(slug=resource.name),
             url=new.url,
             managed=True,
-            description=f"Found by TokenPool {one.namespace}/{one.name}."[:200],
+            description=f"Found by TokenPool {resource.namespace}/{resource.name}."[:200],
             **new.figures,
         )
         services.save(actor=actor, instance=backend)
         Owner.objects.update_or_create(
             kind="Backend",
             name=name,
-            defaults={"namespace": one.namespace, "uid": one.uid, "attributes": list(FOUND)},
+            defaults={"namespace": resource.namespace, "uid": resource.uid, "attributes": list(REPLICA_FIELDS)},
         )
 
 

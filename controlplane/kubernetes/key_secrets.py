@@ -45,8 +45,8 @@ class SecretReference:
     overlap_s: int
 
     @classmethod
-    def of(cls, one: CustomResource) -> SecretReference:
-        spec = one.spec[SECRET]
+    def of(cls, resource: CustomResource) -> SecretReference:
+        spec = resource.spec[SECRET]
         return cls(
             spec["name"], spec.get("key") or DEFAULT_KEY, spec.get("rotate") or "",
             spec.get("rotateEverySeconds") or 0, spec.get("overlapSeconds") or 0,
@@ -68,16 +68,22 @@ class SecretReference:
             raise KeyFault(f"Secret {self.name}: {self.key} is no key of ours; remove it there to have one made")
         return text
 
-    def body(self, one: CustomResource, credential: keys.Credential) -> dict[str, Any]:
+    def body(self, resource: CustomResource, credential: keys.Credential) -> dict[str, Any]:
         """The Secret with another value. One that we make goes with its resource."""
-        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": one.name, "uid": one.uid, "controller": True}
+        owner = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": resource.name,
+            "uid": resource.uid,
+            "controller": True,
+        }
         return {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {
                 "name": self.name,
-                "namespace": one.namespace,
-                "labels": {f"{GROUP}/key": one.name},
+                "namespace": resource.namespace,
+                "labels": {f"{GROUP}/key": resource.name},
                 "annotations": {ROTATED: self.rotate},
                 "ownerReferences": [owner],
             },
@@ -86,7 +92,7 @@ class SecretReference:
 
 
 @own_connection
-def is_due(one: CustomResource, place: SecretReference, value: str, annotations: Mapping[str, str]) -> bool:
+def is_due(resource: CustomResource, place: SecretReference, value: str, annotations: Mapping[str, str]) -> bool:
     """Whether another value has to be made."""
     if not value:
         return True
@@ -98,7 +104,7 @@ def is_due(one: CustomResource, place: SecretReference, value: str, annotations:
 
 
 @own_connection
-def settle(one: CustomResource, place: SecretReference, value: str) -> str:
+def settle(resource: CustomResource, place: SecretReference, value: str) -> str:
     """Makes the catalog know this value under its resource's rights and limits; those before it end. The key's id.
 
     Raises:
@@ -110,18 +116,18 @@ def settle(one: CustomResource, place: SecretReference, value: str) -> str:
         with transaction.atomic():
             row = ApiKey.objects.filter(public_id=credential.public_id).first()
             if row is None:
-                _issue(one, place, credential)
+                _issue(resource, place, credential)
             else:
-                _check(one, credential, row)
-            spec = {name: part for name, part in one.spec.items() if name != SECRET}
-            node = CustomResource(KIND, one.namespace, credential.public_id, one.uid, spec).node()
-            apply(plan([node]), actor=actor_of(one))
+                _check(resource, credential, row)
+            spec = {name: part for name, part in resource.spec.items() if name != SECRET}
+            node = CustomResource(KIND, resource.namespace, credential.public_id, resource.uid, spec).node()
+            apply(plan([node]), actor=actor_of(resource))
             [mine] = parse([node])
             attributes = sorted(rule.attribute for rule in mine.kind.fields if rule.path in mine.state)
             Owner.objects.update_or_create(
                 kind=KIND,
                 name=credential.public_id,
-                defaults={"namespace": one.namespace, "uid": one.uid, "attributes": attributes},
+                defaults={"namespace": resource.namespace, "uid": resource.uid, "attributes": attributes},
             )
     except ManifestError as error:
         raise KeyFault(error_text(error)) from error
@@ -130,44 +136,44 @@ def settle(one: CustomResource, place: SecretReference, value: str) -> str:
     return credential.public_id
 
 
-def _issue(one: CustomResource, place: SecretReference, credential: keys.Credential) -> None:
+def _issue(resource: CustomResource, place: SecretReference, credential: keys.Credential) -> None:
     services.issue_key(
-        actor=actor_of(one),
-        name=one.spec.get("displayName") or one.name,
-        entitlement=_named(Entitlement, one, "entitlementRef"),
-        project=_named(Project, one, "projectRef"),
+        actor=actor_of(resource),
+        name=resource.spec.get("displayName") or resource.name,
+        entitlement=_named(Entitlement, resource, "entitlementRef"),
+        project=_named(Project, resource, "projectRef"),
         credential=credential,
     )
-    for owner in Owner.objects.filter(kind=KIND, uid=one.uid):
+    for owner in Owner.objects.filter(kind=KIND, uid=resource.uid):
         before = ApiKey.objects.filter(public_id=owner.name).first()
         if before is not None and before.revoked_at is None:
-            _end(one, before, place.overlap_s)
+            _end(resource, before, place.overlap_s)
         owner.delete()  # it ends by itself; what its resource says is now another key's
 
 
-def _named(model: Any, one: CustomResource, reference: str) -> Any:
-    name = (one.spec.get(reference) or {}).get("name")
+def _named(model: Any, resource: CustomResource, reference: str) -> Any:
+    name = (resource.spec.get(reference) or {}).get("name")
     if not name:
         return None
     row = model.objects.filter(slug=name).first()
     if row is None:
-        raise KeyFault(f"{one.where}: {reference}.name: there is no {model._meta.verbose_name} {name!r}")
+        raise KeyFault(f"{resource.where}: {reference}.name: there is no {model._meta.verbose_name} {name!r}")
     return row
 
 
-def _end(one: CustomResource, key: ApiKey, overlap_s: int) -> None:
+def _end(resource: CustomResource, key: ApiKey, overlap_s: int) -> None:
     if overlap_s <= 0:
-        services.revoke_key(actor=actor_of(one), key=key)
+        services.revoke_key(actor=actor_of(resource), key=key)
         return
     end = timezone.now() + timedelta(seconds=overlap_s)
     key.expires_at = end if key.expires_at is None else min(end, key.expires_at)
-    services.save(actor=actor_of(one), instance=key, action="rotate")
+    services.save(actor=actor_of(resource), instance=key, action="rotate")
 
 
-def _check(one: CustomResource, credential: keys.Credential, row: ApiKey) -> None:
+def _check(resource: CustomResource, credential: keys.Credential, row: ApiKey) -> None:
     if (
         not keys.matches(credential, row.digest)
-        or not Owner.objects.filter(kind=KIND, name=row.public_id, uid=one.uid).exists()
+        or not Owner.objects.filter(kind=KIND, name=row.public_id, uid=resource.uid).exists()
     ):
         raise KeyFault(f"the key in the Secret, {row}, was not made for this resource; remove it to have one made")
     if row.revoked_at is not None:
@@ -175,11 +181,11 @@ def _check(one: CustomResource, credential: keys.Credential, row: ApiKey) -> Non
 
 
 @own_connection
-def remove(one: CustomResource) -> None:
+def remove(resource: CustomResource) -> None:
     """Ends the keys of a resource that is being deleted. Their rows stay: records name them."""
-    for owner in Owner.objects.filter(kind=KIND, uid=one.uid):
+    for owner in Owner.objects.filter(kind=KIND, uid=resource.uid):
         with transaction.atomic():
             row = ApiKey.objects.filter(public_id=owner.name).first()
             if row is not None:
-                services.revoke_key(actor=actor_of(one), key=row)
+                services.revoke_key(actor=actor_of(resource), key=row)
             owner.delete()
