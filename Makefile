@@ -79,7 +79,7 @@ test-frontend: setup-test ## the console's own tests and types
 	@$(SETUP) frontend-tests
 
 test-browser: setup-test ## the console and the back office in Chromium
-	$(PYTEST) -m browser --timeout 600 $(ARGS)
+	$(PYTEST) -m "browser and not slow" --timeout 600 $(ARGS)
 
 pictures: setup-test ## keep how the console's pages look now, for tests/browser/test_pictures.py
 	PICTURES=anew $(PYTEST) -m browser --timeout 600 tests/browser/test_pictures.py $(ARGS)
