@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +16,9 @@ from tests.support.gateway_world import World, gateway_world
 
 CONFIG = GatewayConfig()
 SIZE = CONFIG.max_body_bytes - 300
-LONGEST_MS = 150.0  # of CPU: the promise is 50 on a machine of its own; up to 480 without a bound on parts
+# Of CPU, in times of what Python's own parser takes for two million numbers, so that it holds on slow machines: 50 ms,
+# which are promised, on a quick one. The worst body takes about as long; without a bound on parts 4 to 8 times that.
+LONGEST = 2.5
 
 
 def filled(piece: bytes, separator: bytes = b",", size: int = SIZE) -> bytes:
@@ -55,6 +59,16 @@ OTHERS: dict[str, Callable[[], bytes]] = {
 }
 
 
+def yardstick_ms() -> float:
+    """What Python's own parser takes now for a body of numbers [ms of CPU]."""
+    body, took = OTHERS["token ids"](), []
+    for _ in range(3):
+        began_s = time.process_time()
+        json.loads(body)
+        took.append(1000 * (time.process_time() - began_s))
+    return min(took)
+
+
 async def ask(world: World, port: int, body: bytes) -> bytes:
     path = "/v1/completions" if b'"prompt"' in body[:60] else "/v1/chat/completions"
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {world.key}\r\n"
@@ -76,15 +90,16 @@ async def test_no_body_holds_up_the_event_loop(redis_url: str, pool_id: str) -> 
     ):
         assert b" 200 " in await ask(world, port, prompt(b'"x"'))  # its lazy imports are over
         await longest_turn_ms(process)
+        longest_ms = LONGEST * await asyncio.to_thread(yardstick_ms)
         for name, make in (TOO_MANY | OTHERS).items():
             body = await asyncio.to_thread(make)
             answer = await ask(world, port, body)
             found[name] = await longest_turn_ms(process)
-            if found[name] > LONGEST_MS:  # what the body costs, it costs again; what the machine did then, it does not
+            if found[name] > longest_ms:  # what the body costs, it costs again; what the machine did then, it does not
                 answer = await ask(world, port, body)
                 found[name] = min(found[name], await longest_turn_ms(process))
             assert answer[9:12] in (b"200", b"400"), (name, answer[:300])
             assert (b"strings, objects and arrays" in answer) == (name in TOO_MANY), (name, answer[:300])
     worst = max(found, key=lambda name: found[name])
-    print(f"\nthe loop stood still for {found[worst]:.0f} ms of CPU at most, for: {worst}; {found}")
-    assert found[worst] <= LONGEST_MS, found
+    print(f"\nthe loop stood still for {found[worst]:.0f} of {longest_ms:.0f} ms of CPU, for: {worst}; {found}")
+    assert found[worst] <= longest_ms, found
