@@ -13,6 +13,7 @@ import { clock, day, inZone, moment, oneZone, utc, zone } from "../../lib/format
 import { useAddress } from "../../lib/useAddress";
 import { useNarrow } from "../../lib/useNarrow";
 import { Failed, Waiting } from "../tenants/parts";
+import { atOf, eventColumns, idOf } from "./columns";
 
 const REFRESH_MS = 10_000;
 const AROUND_S = 900;
@@ -22,8 +23,6 @@ const SPANS = [
   { value: "168", label: "7 d" },
 ] as const;
 
-const atOf = (row: Happened): number => Date.parse(row.at) / 1000;
-const id = (row: Happened): string => `${row.at} ${row.kind} ${row.subject} ${row.line}`;
 const NOTHING = "No events in this time.";
 
 function ThatMoment({ row }: { row: Happened }) {
@@ -42,14 +41,8 @@ function ThatMoment({ row }: { row: Happened }) {
   );
 }
 
-const columns: Column<Happened>[] = [
-  { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(atOf(row))}>{moment(atOf(row))}</time> },
-  { label: "Kind", cell: (row) => <Badge tone={badgeOf(row)}>{row.kind}</Badge> },
-  { label: "Event", className: "min-w-72", cell: (row) => inZone(row.line) },
-  { label: "Pool", className: "whitespace-nowrap", cell: (row) => row.pool || "–" },
-  { label: "By", cell: (row) => row.actor || "–" },
-  { label: "That moment", className: "whitespace-nowrap", cell: (row) => <ThatMoment row={row} /> },
-];
+const POOL: Column<Happened> = { label: "Pool", className: "whitespace-nowrap", cell: (row) => row.pool || "–" };
+const THAT_MOMENT: Column<Happened> = { label: "That moment", className: "whitespace-nowrap", cell: (row) => <ThatMoment row={row} /> };
 
 /** Where there is no room for columns: two lines an event, and all of it once it is opened. */
 function Lines({ rows }: { rows: readonly Happened[] }) {
@@ -60,7 +53,7 @@ function Lines({ rows }: { rows: readonly Happened[] }) {
       {zoned && <p className="text-2xs text-faint">Times in {zoned}</p>}
       <ul aria-label="Events" className="panel divide-y divide-line">
         {rows.map((row) => (
-          <li key={id(row)}>
+          <li key={idOf(row)}>
             <details className="group text-sm">
               <summary className="list-none px-3 py-1.5 hover:bg-raised/50 [&::-webkit-details-marker]:hidden">
                 <span className="flex items-center gap-2 text-2xs text-faint">
@@ -145,7 +138,7 @@ export function Events() {
       ) : narrow ? (
         <Lines rows={data.events} />
       ) : (
-        <Table label="Events" rows={data.events} columns={columns} id={id} empty={NOTHING} className="max-h-[calc(100dvh-9rem)]" />
+        <Table label="Events" rows={data.events} columns={[...eventColumns(data.events, [POOL]), THAT_MOMENT]} id={idOf} empty={NOTHING} className="max-h-[calc(100dvh-9rem)]" />
       )}
       {data && !data.whole && <p className="text-sm text-soft">Only the newest 300 are listed; choose a shorter time.</p>}
     </div>

@@ -3,17 +3,16 @@ import { useMemo, type ReactNode } from "react";
 import { Link, useNavigate } from "react-router";
 import { eventsOf, type Happened } from "../../api/events";
 import type { Filters } from "../../api/requests";
-import { badgeOf } from "../../charts/marks";
-import { Badge } from "../../components/Badge";
 import { Notices } from "../../components/Notices";
 import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
-import { Table, type Column } from "../../components/Table";
+import { Table } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { clock, day, inZone, moment, utc, zone } from "../../lib/format";
+import { clock, day, zone } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
+import { eventColumns, idOf } from "../events/columns";
 import { Explore } from "../requests/Explore";
 import { Failed, Waiting } from "../tenants/parts";
 import { OverTimeCharts } from "./OverTimeCharts";
@@ -25,13 +24,6 @@ export const NO_FILTERS: Filters = {
 };
 const EVENTS_MS = 15_000;
 const LOOK = ["heat", "group"]; // what Explore keeps in the address itself
-
-const columns: Column<Happened>[] = [
-  { label: "Time", className: "whitespace-nowrap", cell: (row) => <time title={utc(Date.parse(row.at) / 1000)}>{moment(Date.parse(row.at) / 1000)}</time> },
-  { label: "Kind", cell: (row) => <Badge tone={badgeOf(row)}>{row.kind}</Badge> },
-  { label: "Event", className: "min-w-72", cell: (row) => inZone(row.line) },
-  { label: "By", cell: (row) => row.actor || "–" },
-];
 
 interface PastProps {
   /** What the requests of this object have in common. */
@@ -109,7 +101,7 @@ export function Past({ filters, pool, events }: PastProps) {
           <h2 id="happened" className="mb-2 text-sm font-semibold">
             Events
           </h2>
-          {happened.error ? <Failed error={happened.error} retry={() => void happened.refetch()} /> : !happened.data ? <Waiting /> : <Table label="Events" rows={rows} columns={columns} id={(row) => `${row.at} ${row.kind} ${row.subject} ${row.line}`} empty={missing ? `None is known; what happened ${since(missing)} may be missing.` : "Nothing happened to it in this time."} className="max-h-96" />}
+          {happened.error ? <Failed error={happened.error} retry={() => void happened.refetch()} /> : !happened.data ? <Waiting /> : <Table label="Events" rows={rows} columns={eventColumns(rows)} id={idOf} empty={missing ? `None is known; what happened ${since(missing)} may be missing.` : "Nothing happened to it in this time."} className="max-h-96" />}
           {happened.data && !happened.data.whole && <p className="mt-1 text-sm text-soft">Only the newest 300 events of this time were looked at; choose a shorter one.</p>}
         </section>
       )}
