@@ -20,7 +20,7 @@ from telemetry.feed.window import MEASURES, WINDOW_S, Cell, Window
 Snapshot = dict[str, Any]
 Patch = dict[str, Any]
 
-UNSEEN_S = 5.0  # a replica is scraped each second; without an answer for so long its figures are not known
+UNSEEN_S = 4.0  # a replica is scraped each second; without an answer for so long its figures are not known
 
 _SERVES_NOTHING = ("ejected", "probing", "unpaired")
 _OUT_OF_SERVICE = ("draining", "drained")
