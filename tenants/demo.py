@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 
 from django.contrib.auth import get_user_model
 from django.utils import timezone
@@ -15,7 +16,20 @@ from django.utils import timezone
 from scheduling.engines.kinds import kind_of
 from tenants import keys, services, tuning
 from tenants.audit import Actor
-from tenants.models import AccessToken, ApiKey, Backend, Entitlement, Membership, Pool, Role, Tenant, Tier, TuningMode
+from tenants.models import (
+    AccessToken,
+    ApiKey,
+    Backend,
+    Budget,
+    Entitlement,
+    Membership,
+    Pool,
+    Price,
+    Role,
+    Tenant,
+    Tier,
+    TuningMode,
+)
 from tenants.models.capacity import PrefixCache
 
 ACTOR = Actor("demo", "system")
@@ -65,6 +79,9 @@ TUNED = {
     "every_s": 120, "window_s": 480, "interval_s": 90, "trials": 16, "pairs": 5, "least_requests": 240,
     "most_requests": 900,
 }  # fmt: skip
+# What the demo's load costs within minutes is seen under Usage; the budget only raises an alert.
+PRICE = {"per_million_input": Decimal("0.10"), "per_million_output": Decimal("0.40")}
+BUDGET = ("acme", Decimal(25))
 _PEOPLE = (("admin", Role.ADMIN, None), ("operator", Role.OPERATOR, None), ("member", Role.MEMBER, "acme"))
 
 
@@ -80,6 +97,7 @@ def ensure_demo(
     max_model_len: int = 8192,
     engine: str = "",
     show_tuning: bool = False,
+    priced: bool = False,
 ) -> DemoKeys:
     """Makes the demo's catalog, or brings them up to date.
 
@@ -91,15 +109,19 @@ def ensure_demo(
         engine: the kind of the engines; empty keeps that of a pool which is there.
         show_tuning: a new pool begins with queues by length and automatic tuning at short intervals, so that all of
             the strategic loop is seen within minutes. Otherwise it begins as every new pool does.
+        priced: a new pool has prices and the first customer a budget, so that Usage shows money.
 
     Returns:
         The keys, in clear text.
     """
     engines = [DemoEngine(*backend) for backend in backends]
     with services.change(actor=ACTOR, reporting=True):  # it must start with whatever engines there are
-        shows = show_tuning and not Pool.objects.filter(slug=pool_id).exists()
+        new = not Pool.objects.filter(slug=pool_id).exists()
+        shows = show_tuning and new
         first = {"description": description} | ({"policy": BEGINS_WITH} if shows else {})
         pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine, first)
+        if priced and new:
+            services.save(actor=ACTOR, instance=Price(pool=pool, **PRICE))
         if shows:
             tuning.set_tuning(actor=ACTOR, pool=pool, mode=TuningMode.AUTOMATIC, settings=TUNED)
         slots_before = _slots(pool)
@@ -108,6 +130,8 @@ def ensure_demo(
         for customer in _CUSTOMERS:
             entitlement = _entitlement(customer, pool, slots_before, sum(engine.slots for engine in engines))
             texts[customer.tier] = _key(entitlement, (remembered or {}).get(customer.tier, ""))
+        if priced and new:
+            _budget(*BUDGET)
         for username, role, tenant in _PEOPLE:
             _person(username, role, tenant, passwords[username], reset=remembered is None)
     return DemoKeys(**texts)
@@ -174,6 +198,12 @@ def _entitlement(customer: _Customer, pool: Pool, slots_before: int, slots: int)
         return entitlement  # a person chose this size
     entitlement.concurrency = customer.concurrency(slots)
     return services.save(actor=ACTOR, instance=entitlement)
+
+
+def _budget(slug: str, a_month: Decimal) -> None:
+    tenant = Tenant.objects.get(slug=slug)
+    if not Budget.objects.filter(tenant=tenant).exists():
+        services.save(actor=ACTOR, instance=Budget(tenant=tenant, soft_amount=a_month, alert_at=[80]))
 
 
 def _key(entitlement: Entitlement, remembered: str) -> str:

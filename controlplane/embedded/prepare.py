@@ -52,6 +52,7 @@ def main(base_url: str, plan: Plan) -> None:
         remembered=stored.get("keys"),
         max_model_len=plan.max_model_len,
         engine=plan.kind,
+        priced=bool(plan.summaries),
     ).as_dict()
     summaries: dict[str, Any] = {}
     if plan.summaries:
@@ -65,6 +66,7 @@ def main(base_url: str, plan: Plan) -> None:
             remembered=stored.get("summaries", {}).get("keys", {}),
             max_model_len=plan.max_model_len,
             show_tuning=True,
+            priced=True,
         ).as_dict()
         summaries = {
             "summaries": {"model": SUMMARIES, "pool": SUMMARIES, "keys": {tier: texts[tier] for tier in TIERS}}

@@ -16,7 +16,7 @@ from controlplane.embedded.home import Home
 from controlplane.embedded.load import Load, run
 from controlplane.env import Env
 from tenants import demo
-from tenants.models import Backend, Pool, TuningMode
+from tenants.models import Backend, Budget, Pool, Price, TuningMode
 from tenants.tuning import tuning_of
 
 FIRST = {"model": "llama-3-8b", "keys": {"premium": "p", "standard": "s", "batch": "b"}}
@@ -77,7 +77,20 @@ def test_only_the_second_pool_begins_with_queues_by_length_and_tunes_itself() ->
         "llama-3-8b": (Pool().policy, TuningMode.ADVISE),
         "summaries": ("ewsjf", TuningMode.AUTOMATIC),
     }
+    assert not Price.objects.exists()
     assert {backend.slug: backend.pool.slug for backend in Backend.objects.all()} == {
         "engine-0": "llama-3-8b",
         "summaries-0": "summaries",
     }
+
+
+@pytest.mark.django_db
+def test_the_demo_has_prices_and_one_budget_that_refuses_nothing_and_a_price_taken_away_stays_away() -> None:
+    passwords = dict.fromkeys(("admin", "operator", "member"), "correct horse 9")
+    engines = [("engine-0", "http://127.0.0.1:9000", 8, 1000)]
+    demo.ensure_demo("llama-3-8b", "llama-3-8b", engines, passwords=passwords, priced=True)
+    assert [(price.pool.slug, price.per_million_output > 0) for price in Price.objects.all()] == [("llama-3-8b", True)]
+    assert [(budget.tenant.slug, budget.hard_amount) for budget in Budget.objects.all()] == [("acme", None)]
+    Budget.objects.all().delete()
+    demo.ensure_demo("llama-3-8b", "llama-3-8b", engines, passwords=passwords, remembered={}, priced=True)
+    assert (Price.objects.count(), Budget.objects.count()) == (1, 0)
