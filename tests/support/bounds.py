@@ -44,6 +44,7 @@ STRANGERS = (
 )  # fmt: skip
 TENANTS = (
     Row("strings, objects and arrays in a body", "scheduling.gateway.prepare:MAX_PARTS", "400", "integration/test_hostile_bodies.py::test_no_body_holds_up_the_event_loop"),
+    Row("values with commas between them in a body, such as token ids", "scheduling.gateway.prepare:MAX_VALUES", "400", "integration/test_hostile_bodies.py::test_no_body_holds_up_the_event_loop"),
     Row("messages of a request", "scheduling.gateway.openai_types:MAX_MESSAGES", "400", "unit/gateway/test_request_bounds.py::test_as_many_as_the_bound_are_taken_and_one_more_is_refused"),
     Row("answers of a request (`n` times its prompts)", "scheduling.gateway.openai_types:MAX_CHOICES", "400", "integration/test_gateway_several.py::test_what_is_too_many_or_mixed_is_refused"),
     Row("tools of a request", "scheduling.gateway.openai_types:MAX_TOOLS", "400", "unit/gateway/test_request_bounds.py::test_as_many_as_the_bound_are_taken_and_one_more_is_refused"),
