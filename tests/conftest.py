@@ -38,9 +38,18 @@ LONG = (
 PARTS = {"test_state_model": 3}  # a third of its 100 s of CPU each; none of its tests needs what another one made
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", metavar="K/N", help="only each Nth test, by its name: part K, from 0, of N such parts")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """For several processes (``--dist loadgroup``): each takes a file at a time, and what empties the database at its
     end, seeded rows included, comes after everything else."""
+    if sample := config.getoption("--sample"):
+        part, parts = map(int, sample.split("/"))
+        chosen = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part % parts]
+        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+        items[:] = chosen
     if wrong := misplaced(items):
         raise pytest.UsageError(f"{wrong[0]} uses the database: see tests/support/database_tests.py")
     for item in items:
