@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -10,18 +12,34 @@ import openai
 import pytest
 
 from tests.support.instance import Up
+from tests.support.postgresql import postgresql
+from tests.support.real_vllm import real_vllm
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    home = tmp_path_factory.mktemp("responses") / "home"
-    instance = Up(home, QUARTERMASTER_SIM_REPLICAS="1", QUARTERMASTER_RESPONSES_KEPT="on").start()
-    try:
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.slow),
+        pytest.param("postgresql and a real vLLM", marks=pytest.mark.vllm),
+    ],
+)
+def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("responses")
+    settings = {"QUARTERMASTER_RESPONSES_KEPT": "on"}
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            settings["QUARTERMASTER_SIM_REPLICAS"] = "1"
+        else:
+            settings["QUARTERMASTER_DATABASE_URL"] = stack.enter_context(postgresql(folder))
+            settings["QUARTERMASTER_SECRET_KEY"] = secrets.token_urlsafe(48)
+        if request.param.endswith("vLLM"):
+            settings["ENGINE"] = stack.enter_context(real_vllm(folder))
+        instance = Up(folder / "home", **settings).start()
+        stack.callback(instance.stop)
         yield instance.wait_ready()
-    finally:
-        instance.stop()
 
 
 @pytest.fixture(scope="module")
