@@ -13,4 +13,4 @@ register = template.Library()
 def console_styles() -> list[str]:
     """URLs of the built stylesheets; none where the front end was not built, and the pages stay readable without."""
     built = assets()
-    return built[1] if built else []
+    return built.styles if built else []

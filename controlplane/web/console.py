@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,25 +19,37 @@ from tenants.access import scope_for
 ENTRY = "index.html"
 
 
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """Names of files, or their URLs."""
+
+    scripts: list[str]
+    styles: list[str]
+    preloads: list[str]  # what the scripts import, so that a browser need not find it file by file
+
+
 @lru_cache(maxsize=4)
-def _entry(manifest: Path, modified_ns: int) -> tuple[list[str], list[str]]:
-    """Scripts and stylesheets of the front end's entry, from Vite's manifest."""
+def _entry(manifest: Path, modified_ns: int) -> Assets:
+    """What the front end's entry needs, from Vite's manifest."""
     chunks = json.loads(manifest.read_text())
-    entry = chunks.get(ENTRY) or next(c for c in chunks.values() if c.get("isEntry"))
-    styles = list(entry.get("css", []))
-    for name in entry.get("imports", []):
-        styles += [s for s in chunks[name].get("css", []) if s not in styles]
-    return [entry["file"]], styles
+    name = ENTRY if ENTRY in chunks else next(n for n, c in chunks.items() if c.get("isEntry"))
+    needed = [name]
+    for known in needed:  # grows meanwhile
+        needed += [other for other in chunks[known].get("imports", []) if other not in needed]
+    styles = dict.fromkeys(style for other in needed for style in chunks[other].get("css", []))
+    return Assets([chunks[name]["file"]], list(styles), [chunks[other]["file"] for other in needed[1:]])
 
 
-def assets() -> tuple[list[str], list[str]] | None:
-    """URLs of (scripts, stylesheets), or None where the front end was not built."""
+def assets() -> Assets | None:
+    """The URLs, or None where the front end was not built."""
     manifest = settings.FRONTEND_DIST / ".vite" / "manifest.json"
     try:
-        scripts, styles = _entry(manifest, manifest.stat().st_mtime_ns)
+        found = _entry(manifest, manifest.stat().st_mtime_ns)
     except FileNotFoundError:
         return None
-    return [static(f"console/{s}") for s in scripts], [static(f"console/{s}") for s in styles]
+    return Assets(
+        *([static(f"console/{name}") for name in names] for names in (found.scripts, found.styles, found.preloads))
+    )
 
 
 @login_required
@@ -46,6 +59,5 @@ def console(request: HttpRequest, path: str = "") -> HttpResponse:
     built = assets()
     if built is None:
         return render(request, "console_missing.html", status=503)
-    scripts, styles = built
     role = scope_for(request.user).role or ""
-    return render(request, "console.html", {"scripts": scripts, "styles": styles, "role": role})
+    return render(request, "console.html", {"scripts": built.scripts, "preloads": built.preloads, "role": role})

@@ -44,6 +44,23 @@ def test_the_console_loads_only_what_was_built(client, user, settings, tmp_path)
     assert client.get("/pools/llama").status_code == 200
 
 
+def test_the_console_names_all_that_its_script_imports(client, user, settings, tmp_path):
+    (tmp_path / ".vite").mkdir()
+    (tmp_path / ".vite" / "manifest.json").write_text(
+        """{"src/main.tsx": {"file": "assets/main-1.js", "isEntry": true, "imports": ["_a", "_b"],
+            "dynamicImports": ["_later"]},
+        "_a": {"file": "assets/a-1.js", "imports": ["_b", "src/main.tsx"], "css": ["assets/a-2.css"]},
+        "_b": {"file": "assets/b-1.js", "imports": ["_c"]}, "_c": {"file": "assets/c-1.js"},
+        "_later": {"file": "assets/later-1.js"}}"""
+    )
+    settings.FRONTEND_DIST = tmp_path
+    client.force_login(user)
+    page = client.get("/").content.decode()
+    assert re.findall(r'"modulepreload" href="/static/console/assets/(\w)-1.js"', page) == ["a", "b", "c"]
+    assert "/static/console/assets/a-2.css" in page
+    assert "later-1" not in page
+
+
 def test_built_files_are_cached_for_good_and_others_are_not(settings):
     built, other = {}, {}
     settings.SERVESTATIC_ADD_HEADERS_FUNCTION(built, "", "/static/console/assets/main-1.js")
