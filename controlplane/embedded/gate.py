@@ -19,6 +19,8 @@ WORKER = (
     "controlplane.celery,controlplane.wiring,telemetry.tasks,controlplane.lab.tasks,controlplane.tuning.tasks,controlplane.batches.tasks,celery.bin.celery,"
     "celery.apps.worker,celery.worker.components,celery.worker.consumer,celery.concurrency.prefork,kombu.transport.redis"
 )
+# What a study imports. In a process of tasks it may come late; in a thread it would hold up who leads pools.
+LATE = "skopt"
 
 
 def main() -> None:

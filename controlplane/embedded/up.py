@@ -25,7 +25,7 @@ from typing import Any
 from controlplane import env_loading
 from controlplane.embedded import engines, replicas, valkey
 from controlplane.embedded.child import Child, die_with_parent
-from controlplane.embedded.gate import STANDBY, WEB, WORKER
+from controlplane.embedded.gate import LATE, STANDBY, WEB, WORKER
 from controlplane.embedded.home import CannotStart, Home, require_free, write_private
 from controlplane.embedded.plan import Plan
 from controlplane.env import Env, SettingsError
@@ -188,14 +188,14 @@ class Instance:
                 stop_signal=signal.SIGINT,  # all of it ends: no time for clients to go elsewhere
                 inherits=[int(fd) for fd in shared],
             )
-        pool = "prefork"
+        pool, imports = "prefork", WORKER
         if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):  # noqa: S108 - where semaphores live
             say("no shared memory can be made here, so the worker uses threads")
-            pool = "threads"
+            pool, imports = "threads", f"{WORKER},{LATE}"
         self._add(
             "worker",
             [
-                *(*gate, WORKER, "celery", "--app", "controlplane.celery", "--quiet", "worker"),
+                *(*gate, imports, "celery", "--app", "controlplane.celery", "--quiet", "worker"),
                 *("--pool", pool, "--concurrency", "1", "--loglevel", self.env.log_level),
                 *("--hostname", f"worker-{self.env.port}@%h"),
                 *("--without-gossip", "--without-mingle", "--without-heartbeat"),

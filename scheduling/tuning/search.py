@@ -28,9 +28,6 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from skopt import Optimizer as Trees
-from skopt.space import Categorical, Real
-
 from scheduling.core.registry import PolicyError
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.workload import SimRequest
@@ -247,6 +244,9 @@ class Search:
 
     def _expected(self, candidate: int) -> Mapping[str, float | str]:
         """What the trees expect most of."""
+        from skopt import Optimizer as Trees  # two seconds of a core and 90 MB: only who asks them pays
+        from skopt.space import Categorical, Real
+
         dimensions = self._structure.dimensions
         spaces = [
             Categorical(d.what.options, name=d.name) if isinstance(d.what, Choice) else Real(0.0, 1.0, name=d.name)
