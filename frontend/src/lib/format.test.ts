@@ -65,6 +65,13 @@ it("a line of the server names its moments in the zone of the page", () => {
   expect(inZone("trial 2026-11-25 of pool llama")).toBe("trial 2026-11-25 of pool llama");
 });
 
+it("costs in a column have the same number of decimals, and a tiny one does not become zero", () => {
+  const column = [0.0043, 0.038, 0.12, 1250.5];
+  expect(column.map((n) => money(n, "USD", column))).toEqual(["0.0043 USD", "0.0380 USD", "0.1200 USD", "1,250.5000 USD"]);
+  expect([12.5, 0.5].map((n) => money(n, "USD", [12.5, 0.5]))).toEqual(["12.50 USD", "0.50 USD"]);
+  expect([0.0000013, 0.5].map((n) => money(n, "USD", [0.0000013, 0.5]))).toEqual(["0.0000013 USD", "0.5000 USD"]);
+});
+
 it("costs line up, and prices lose no digit", () => {
   expect([12.5, 0.6993, 0.0013, 0].map((n) => money(n, "USD"))).toEqual(["12.50 USD", "0.70 USD", "0.0013 USD", "0.00 USD"]);
   expect(["0.416000", "2", "0.05"].map((n) => price(n, "USD"))).toEqual(["0.416 USD", "2.00 USD", "0.05 USD"]);

@@ -116,12 +116,17 @@ export const ranked = (counts: Record<string, number> | undefined): [string, num
 export const total = (counts: Record<string, number> | undefined): number =>
   Object.values(counts ?? {}).reduce((a, b) => a + b, 0);
 
-const cents = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
-/** Money: two decimals from one unit on, below that as many as two figures need, so that sums in a column line up: "12.50 USD", "0.0013 USD". */
-export function money(amount: number, currency: string): string {
-  const size = Math.abs(amount);
-  const digits = size === 0 || size >= 0.995 ? 2 : Math.min(8, Math.max(2, 1 - Math.floor(Math.log10(size))));
-  const shown = digits === 2 ? cents.format(amount) : amount.toFixed(digits);
+const COLUMN_DECIMALS = 4;
+const decimals = (size: number): number => (size === 0 || size >= 0.995 ? 2 : Math.min(8, Math.max(2, 1 - Math.floor(Math.log10(size)))));
+/**
+ * Money: two decimals from one unit on, below that as many as two figures need: "12.50 USD", "0.0013 USD".
+ * What stands `beside` it in a column or on an axis has as many decimals, so that the points line up.
+ */
+export function money(amount: number, currency: string, beside: readonly number[] = []): string {
+  const shared = Math.min(COLUMN_DECIMALS, Math.max(2, ...beside.map((other) => decimals(Math.abs(other)))));
+  const own = decimals(Math.abs(amount));
+  const digits = own > COLUMN_DECIMALS ? own : Math.max(own, shared);
+  const shown = amount.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   return `${shown} ${currency}`.trim();
 }
 

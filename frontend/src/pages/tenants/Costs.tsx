@@ -79,8 +79,8 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
           <>
             <div className="grid grid-cols-[auto_minmax(0,1fr)] gap-x-2 text-2xs text-faint">
               <p aria-hidden="true" className="flex h-40 flex-col justify-between text-right leading-none">
-                {[top, top / 2, 0].map((tick) => (
-                  <span key={tick}>{money(tick, chart.currency)}</span>
+                {[top, top / 2, 0].map((tick, _, ticks) => (
+                  <span key={tick}>{money(tick, chart.currency, ticks)}</span>
                 ))}
               </p>
               <svg role="img" aria-label={`Cost by day, at most ${money(chart.most, chart.currency)}`} viewBox="0 0 100 40" preserveAspectRatio="none" className="h-40 w-full">

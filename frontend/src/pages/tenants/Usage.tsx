@@ -57,6 +57,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
       <span className="whitespace-nowrap">{value}</span>
     );
   };
+  const costs = rows.flatMap((row) => (row.cost !== null && row.currency ? [row.cost] : []));
   const columns: Column<UsageRow>[] = [
     ...groups.filter((group) => data?.columns.includes(group)).map((group): Column<UsageRow> => ({ label: group[0]!.toUpperCase() + group.slice(1), by: (row) => row[group], cell: (row) => cell(group, row), className: "max-w-72" })),
     { label: "Requests", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
@@ -81,7 +82,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     { label: "Attainment", unit: "of all asked", right: true, by: (row) => row.attainment, cell: (row) => text(percent(row.attainment ?? undefined)) },
     { label: "Attainment", unit: "of those served", right: true, by: (row) => row.attainment_served, cell: (row) => text(percent(row.attainment_served ?? undefined)) },
     { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
-    { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : row.currency ? money(row.cost, row.currency) : NONE) },
+    { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : row.currency ? money(row.cost, row.currency, costs) : NONE) },
   ];
   return (
     <section aria-label="Usage">
