@@ -23,7 +23,7 @@ it("leaves members the sum of their own limits", () => {
 });
 
 it("says what was refused beside what was served", () => {
-  expect(attained({ attainment: 0.8, attainment_served: 1, asked: 100, total: 80, violations: 0 })).toBe("100 % of those served; 0 late, 20 refused of 100");
+  expect(attained({ attainment: 0.8, attainment_served: 1, asked: 100, total: 80, violations: 0 })).toBe("100 % of those served; 0 missed, 20 refused of 100");
   expect(attained({ violations: 0, total: 0, asked: 0 })).toBe("no request with an SLO, 1 min");
 });
 

@@ -102,9 +102,9 @@ export const over = (value: number | undefined, limit: number | undefined): "bad
 
 export const refusedShare = ({ asked, total }: SloFigures): number | undefined => (asked && total !== undefined ? (asked - total) / asked : undefined);
 
-/** "98.0 % of those served; 46 late, 150 refused". */
+/** "98.0 % of those served; 46 missed, 150 refused of 900". What failed has missed its SLO as well. */
 export function attained({ attainment_served: served, asked, total, violations }: SloFigures): string {
   if (!asked) return "no request with an SLO, 1 min";
   const refused = asked - (total ?? asked);
-  return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} late, ${count(refused)} refused of ${count(asked)}`;
+  return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} missed, ${count(refused)} refused of ${count(asked)}`;
 }
