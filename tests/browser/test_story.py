@@ -22,6 +22,19 @@ def test_a_request_that_waited_tells_who_went_first_and_by_which_terms(page: Pag
     expect(ahead.get_by_role("row", name="terms").get_by_role("cell")).to_have_count(2)
 
 
+def test_the_verdict_goes_on_with_what_another_tier_would_have_waited(page: Page, stage: Stage) -> None:
+    waited = next(r for r in stage.rows if (r["queue_ms"] or 0) > 100)
+    stage.open(f"/requests?id={waited['request_id']}")
+    verdict = page.get_by_role("dialog").get_by_test_id("verdict")
+    expect(verdict).to_contain_text("(1.00 s at most). With tier gold: a wait of about 20 ms instead of")
+    expect(page.get_by_test_id("instead")).not_to_contain_text("With tier gold")
+    direct = next(r for r in stage.rows if r["queue_ms"] == 0)
+    stage.open(f"/requests?id={direct['request_id']}")
+    expect(verdict).to_contain_text("at most")
+    expect(verdict).not_to_contain_text("gold")
+    expect(page.get_by_test_id("instead")).to_contain_text("no tier would have waited less")
+
+
 def test_a_request_that_did_not_wait_has_nobody_before_it(page: Page, stage: Stage) -> None:
     direct = next(r for r in stage.rows if r["outcome"] == "completed" and not r["queued_at"])
     stage.open(f"/requests?id={direct['request_id']}")

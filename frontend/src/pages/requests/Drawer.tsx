@@ -12,6 +12,7 @@ import { useDark } from "../../lib/theme";
 import { Ahead } from "./Ahead";
 import { Outcome, Slo } from "./Outcome";
 import { phases, type Phase } from "./phases";
+import { insteadInWords, sooner } from "./story";
 import { Checks, Cost, EstimateLine, Instead, Place, Retry, StillAlive, Weight } from "./StoryParts";
 
 const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, engine: 1, prefill: 0, decode: 2 };
@@ -96,6 +97,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
       {story && (
         <p className="text-base" data-testid="verdict">
           {story.verdict}
+          {story.instead && sooner(story.instead, row.queue_ms) && <span className="text-soft"> {insteadInWords(story.instead, row.queue_ms)}</span>}
         </p>
       )}
       <TimeLine row={row} engine={story?.engine} />

@@ -7,7 +7,7 @@ import { notify } from "../../components/Notices";
 import { compact, duration, moment, money, NONE, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { Confirm } from "../queue/Confirm";
-import { factorsOf, insteadInWords, nameOf, numbersOf, product, retryInWords, sourceOf } from "./story";
+import { factorsOf, insteadInWords, nameOf, numbersOf, product, retryInWords, sooner, sourceOf } from "./story";
 
 const tones: Record<string, Tone> = { passed: "good", failed: "bad", not_reached: "plain" };
 const said: Record<string, string> = { passed: "passed", failed: "refused", not_reached: "not reached" };
@@ -128,7 +128,7 @@ export function Instead({ story, row }: { story: Story; row: LedgerRow }) {
   return (
     <section data-testid="instead">
       <h3 className="label">With another tier</h3>
-      <p className="mt-1 text-sm">{insteadInWords(instead, row.queue_ms)}</p>
+      {!sooner(instead, row.queue_ms) && <p className="mt-1 text-sm">{insteadInWords(instead, row.queue_ms)}</p>}
       {instead.tiers.length > 0 && (
         <table className="mt-1 w-full text-sm">
           <thead>

@@ -1,6 +1,6 @@
 import { money } from "../../lib/format";
 import { expect, it } from "vitest";
-import { factorsOf, insteadInWords, numbersOf, product, retryInWords, termsOf } from "./story";
+import { factorsOf, insteadInWords, numbersOf, product, retryInWords, sooner, termsOf } from "./story";
 
 it("a check tells its numbers, or a note where there are none", () => {
   expect(numbersOf({ rule: "concurrency", state: "passed", value: 3, limit: 8, unit: "in flight before it" })).toBe("3 of 8 in flight before it");
@@ -40,4 +40,6 @@ it("another tier is compared with its own wait, and not praised where it is no f
   expect(insteadInWords(instead, 3)).toMatch(/^It did not wait/);
   expect(insteadInWords(instead, null)).toBe("Requests of tier premium waited about 400 ms for a slot.");
   expect(insteadInWords({ ...instead, tiers: [] }, 8000)).toMatch(/^Unknown/);
+  expect([8000, 410, 3, null].map((ms) => sooner(instead, ms))).toEqual([true, false, false, false]);
+  expect(sooner({ ...instead, tiers: [] }, 8000)).toBe(false);
 });

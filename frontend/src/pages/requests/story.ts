@@ -65,6 +65,13 @@ export function retryInWords(retry: NonNullable<Story["retry"]>): string {
   return `${asked} The next request of its key came after ${s(retry.next.after_s)}${judged}${end}.`;
 }
 
+/** Whether another tier would have waited clearly less: only then it belongs to the verdict. */
+export function sooner(instead: NonNullable<Story["instead"]>, queueMs: number | null): boolean {
+  const best = instead.tiers[0];
+  const own = (queueMs ?? 0) / 1000;
+  return best !== undefined && own >= 0.05 && best.waited_s < own * 0.9 && own - best.waited_s >= 0.05;
+}
+
 /** "With tier premium: about 400 ms instead of 8.00 s." */
 export function insteadInWords(instead: NonNullable<Story["instead"]>, queueMs: number | null): string {
   const best = instead.tiers[0];
@@ -72,6 +79,6 @@ export function insteadInWords(instead: NonNullable<Story["instead"]>, queueMs: 
   const own = queueMs === null ? undefined : queueMs / 1000;
   if (own === undefined) return `Requests of tier ${best.tier} waited about ${s(best.waited_s)} for a slot.`;
   if (own < 0.05) return "It did not wait for a slot, so no tier would have waited less.";
-  if (best.waited_s >= own * 0.9 || own - best.waited_s < 0.05) return `No shorter wait: requests of tier ${best.tier} waited about ${s(best.waited_s)}, this one ${s(own)}.`;
+  if (!sooner(instead, queueMs)) return `No shorter wait: requests of tier ${best.tier} waited about ${s(best.waited_s)}, this one ${s(own)}.`;
   return `With tier ${best.tier}: a wait of about ${s(best.waited_s)} instead of ${s(own)}.`;
 }
