@@ -21,6 +21,7 @@ from controlplane.web import login_attempts
 from controlplane.web.hashing import PasswordHasher
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
+from tests.support import migrated
 from tests.support.connected import connected
 from tests.support.database_tests import misplaced
 from tests.support.redis_server import RedisServer
@@ -97,10 +98,13 @@ def _quick_passwords() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_migrated_database(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Where :mod:`tests.support.migrated` keeps it: beside the folders of all processes of this run."""
+    """Where :mod:`tests.support.migrated` keeps it: beside the folders of all processes of this run. Where these are
+    several, their test databases are copies of it, too; one process alone is quicker without."""
     base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    os.environ["PYTEST_MIGRATED_FOLDER"] = str(shared / "migrated")
+    beside = "PYTEST_XDIST_WORKER" in os.environ
+    os.environ["PYTEST_MIGRATED_FOLDER"] = str((base.parent if beside else base) / "migrated")
+    if beside:
+        migrated.fill_test_databases()
 
 
 @pytest.fixture
