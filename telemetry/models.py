@@ -247,6 +247,7 @@ class RuleKind(models.TextChoices):
     FAILURES = "failures", "share of requests that failed over the last minute [0..1], above"
     ENGINE_QUEUE = "engine_queue", "requests waiting inside an engine, above"
     KV_CACHE = "kv_cache", "share of a replica's KV cache in use [0..1], above"
+    GPU = "gpu", "GPU utilization of a replica [0..1], above"
     NO_LEADER = "no_leader", "a pool without a leader"
     COST = "cost", "cost of a tenant since midnight UTC [its currency], above"
 

@@ -17,10 +17,12 @@ from telemetry.models import AlertRule, RuleKind
 MIN_JUDGED = 10  # requests of the last minute: a share of fewer says nothing
 
 NO_THRESHOLD = frozenset({RuleKind.BACKEND, RuleKind.NO_LEADER})  # it is so, or it is not
-SHARE = frozenset({RuleKind.SLO, RuleKind.QUOTA, RuleKind.REFUSALS, RuleKind.FAILURES, RuleKind.KV_CACHE})  # 0..1
+SHARE = frozenset(  # 0..1
+    {RuleKind.SLO, RuleKind.QUOTA, RuleKind.REFUSALS, RuleKind.FAILURES, RuleKind.KV_CACHE, RuleKind.GPU}
+)
 OF_TENANT_ONLY = frozenset({RuleKind.QUOTA, RuleKind.COST})  # over all pools
 OF_POOL_ONLY = frozenset(
-    {RuleKind.QUEUE, RuleKind.BACKEND, RuleKind.ENGINE_QUEUE, RuleKind.KV_CACHE, RuleKind.NO_LEADER}
+    {RuleKind.QUEUE, RuleKind.BACKEND, RuleKind.ENGINE_QUEUE, RuleKind.KV_CACHE, RuleKind.GPU, RuleKind.NO_LEADER}
 )
 
 Costs = Mapping[str, tuple[float, str]]  # tenant: since midnight UTC, and the currency
@@ -151,6 +153,7 @@ _OF_POOL = {
     RuleKind.FAILURES: _ended_as("failed", "failed"),
     RuleKind.ENGINE_QUEUE: _of_backends("engine_waiting", "{} requests wait inside the engine"),
     RuleKind.KV_CACHE: _of_backends("kv_usage", "{:.0%} of the KV cache is in use"),
+    RuleKind.GPU: _of_backends("gpu_util", "its GPUs are {:.0%} busy"),
     RuleKind.NO_LEADER: _leader,
 }
 

@@ -23,7 +23,7 @@ AFTER = timedelta(minutes=5)
 LONGEST = timedelta(hours=6)  # of an incident's effect, from its beginning: what is read has to be bounded
 COMPARED = timedelta(minutes=5)  # load just before, against the half hour before that
 MAX_TENANTS = 12
-_OF_BACKEND = (RuleKind.BACKEND, RuleKind.ENGINE_QUEUE, RuleKind.KV_CACHE)
+_OF_BACKEND = (RuleKind.BACKEND, RuleKind.ENGINE_QUEUE, RuleKind.KV_CACHE, RuleKind.GPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,8 @@ def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
     if alert.kind == RuleKind.BACKEND:
         add("backend", f"See why {named} is out; it returns by itself once it answers.", named)
         add("scale", "Add a replica while it is away.", alert.pool)
+    if alert.kind == RuleKind.GPU:
+        add("scale", "Add a replica if requests wait as well; busy GPUs without a queue are well used.", alert.pool)
     if alert.kind in (RuleKind.ENGINE_QUEUE, RuleKind.KV_CACHE):
         add("drain", f"Take {named} out of service: running requests finish, new ones go elsewhere.", named)
         add("credit", "Limit prompt tokens inside the engine by the pool's prefill credit.", alert.pool)

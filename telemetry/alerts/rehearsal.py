@@ -29,6 +29,7 @@ _NEEDS = {
     RuleKind.BACKEND: "watched",
     RuleKind.ENGINE_QUEUE: "watched",
     RuleKind.KV_CACHE: "watched",
+    RuleKind.GPU: "watched",
 }
 
 
@@ -128,4 +129,5 @@ def _figures(row: Point) -> dict[str, Any]:
 
 def _backend(row: Point) -> dict[str, Any]:
     out: dict[str, Any] = {"state": "ejected" if row.get("out", 0) > 0.5 else "ready", "why": ""}
-    return out | {to: row[of] for to, of in (("engine_waiting", "engine"), ("kv_usage", "kv_used")) if of in row}
+    figures = (("engine_waiting", "engine"), ("kv_usage", "kv_used"), ("gpu_util", "gpu"))
+    return out | {to: row[of] for to, of in figures if of in row}

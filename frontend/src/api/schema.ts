@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 745d6c61a2c295dd, body 02f59e35c9625270
+// schema fdf648b0c2a5e407, body e81cb1c2273b5161
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -2103,6 +2103,7 @@ export interface components {
              *     * `failures` - share of requests that failed over the last minute [0..1], above
              *     * `engine_queue` - requests waiting inside an engine, above
              *     * `kv_cache` - share of a replica's KV cache in use [0..1], above
+             *     * `gpu` - GPU utilization of a replica [0..1], above
              *     * `no_leader` - a pool without a leader
              *     * `cost` - cost of a tenant since midnight UTC [its currency], above
              */
@@ -2138,11 +2139,12 @@ export interface components {
          *     * `failures` - share of requests that failed over the last minute [0..1], above
          *     * `engine_queue` - requests waiting inside an engine, above
          *     * `kv_cache` - share of a replica's KV cache in use [0..1], above
+         *     * `gpu` - GPU utilization of a replica [0..1], above
          *     * `no_leader` - a pool without a leader
          *     * `cost` - cost of a tenant since midnight UTC [its currency], above
          * @enum {string}
          */
-        RuleKindEnum: "slo_attainment" | "queue_age" | "debt" | "backend_health" | "quota" | "ttft" | "refusals" | "failures" | "engine_queue" | "kv_cache" | "no_leader" | "cost";
+        RuleKindEnum: "slo_attainment" | "queue_age" | "debt" | "backend_health" | "quota" | "ttft" | "refusals" | "failures" | "engine_queue" | "kv_cache" | "gpu" | "no_leader" | "cost";
         Run: {
             /** @description Policies, and what is supposed. */
             asked: components["schemas"]["Asked"];

@@ -79,6 +79,16 @@ def test_of_an_engine_that_is_not_seen_neither_queue_nor_cache_is_judged() -> No
     assert seen(queue, shot(backends=[BackendStatus("gpu-1", "ready", "answered", NOW - 60, 10, 4, 0.97)]), {}) == {}
 
 
+def test_a_replicas_gpus_are_judged_where_they_are_measured() -> None:
+    measured = BackendStatus("gpu-1", "ready", "answered", NOW, gpu_util=0.98)
+    other = BackendStatus("gpu-2", "ready", "answered", NOW)
+    watched = rule("gpu", 0.95)
+    (found,) = seen(watched, shot(backends=[measured, other]), {}).items()
+    assert found[0] == "gpu-1"
+    assert wrong(watched, found[1].value)
+    assert "its GPUs are 98% busy" in found[1].line
+
+
 def test_costs_are_of_tenants_and_of_no_pool() -> None:
     costs = {"acme": (12.5, "USD"), "globex": (1.0, "EUR")}
     found = seen(rule("cost", 10), shot(), {}, costs)

@@ -11,7 +11,7 @@ export function Ways({ alert }: { alert: AlertRow }) {
   const began = Date.parse(alert.at) / 1000;
   const around = { from: new Date((began - 120) * 1000).toISOString(), to: new Date((began + 120) * 1000).toISOString() };
   const where = Object.fromEntries(Object.entries({ pool: alert.pool, tenant: alert.tenant }).filter(([, name]) => name));
-  const backend = ["backend_health", "engine_queue", "kv_cache"].includes(alert.kind) ? alert.subject : "";
+  const backend = ["backend_health", "engine_queue", "kv_cache", "gpu"].includes(alert.kind) ? alert.subject : "";
   const links: [string, string][] = [
     ...(alert.pool ? ([["charts", `/?${new URLSearchParams({ pool: alert.pool, at: String(Math.round(began + 120)), window: "5" })}`]] as [string, string][]) : []),
     ["requests", `/requests?${new URLSearchParams({ ...where, ...(backend ? { backend } : {}), ...around })}`],

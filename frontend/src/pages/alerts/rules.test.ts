@@ -10,6 +10,7 @@ it("a rule reads as a sentence with its units", () => {
   expect(sentence({ ...rule, kind: "queue_age", threshold: 60, clear_threshold: 30, pool: "" })).toBe("The oldest request in the queue of each pool waits longer than 60 s for 2 min; clears at 30 s");
   expect(sentence({ ...rule, kind: "backend_health", threshold: null, clear_threshold: null, for_s: 60 })).toBe("A backend of pool llama receives no work and is not draining for 60 s");
   expect(sentence({ ...rule, kind: "quota", threshold: 0.8, clear_threshold: null, for_s: 0, pool: "", tenant: "acme" })).toBe("acme has used more than 80.0 % of a quota");
+  expect(sentence({ ...rule, kind: "gpu", threshold: 0.95, clear_threshold: null })).toBe("The GPUs of a backend of pool llama are more than 95.0 % busy for 2 min");
 });
 
 it("values have the unit of what they are of", () => {

@@ -21,6 +21,7 @@ export const KINDS: Record<AlertRule["kind"], string> = {
   failures: "Failures",
   engine_queue: "Engine queue",
   kv_cache: "KV cache",
+  gpu: "GPU utilization",
   no_leader: "No leader",
   cost: "Cost",
 };
@@ -29,7 +30,7 @@ export type Kind = AlertRule["kind"];
 export const kindLabel = (kind: string): string => KINDS[kind as Kind] ?? kind.replaceAll("_", " ");
 
 /** Kinds whose threshold is a share, and those that have none. */
-const SHARES: readonly string[] = ["slo_attainment", "quota", "refusals", "failures", "kv_cache"] satisfies Kind[];
+const SHARES: readonly string[] = ["slo_attainment", "quota", "refusals", "failures", "kv_cache", "gpu"] satisfies Kind[];
 const WITHOUT: readonly string[] = ["backend_health", "no_leader"] satisfies Kind[];
 
 /** A threshold with its unit. */
@@ -68,6 +69,8 @@ export function sentence(rule: Pick<AlertRule, "threshold" | "clear_threshold" |
       return `More than ${limit} requests wait inside an engine of ${where}${lasting(rule.for_s)}${over}`;
     case "kv_cache":
       return `A backend of ${where} uses more than ${limit} of its KV cache${lasting(rule.for_s)}${over}`;
+    case "gpu":
+      return `The GPUs of a backend of ${where} are more than ${limit} busy${lasting(rule.for_s)}${over}`;
     case "no_leader":
       return `${rule.pool ? `Pool ${rule.pool}` : "A pool"} has no leader${lasting(rule.for_s)}`;
     case "cost":
