@@ -6,14 +6,20 @@ Both tenants have an entitlement to the same pool and a key each. Whatever is Al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
+from django.db import transaction
 
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Backend, Entitlement, Membership, Pool, Price, Role, Slo, Tenant, Tier
+
+if TYPE_CHECKING:
+    from pytest_django import DjangoDbBlocker
 
 PEOPLE = {
     "alice": (Role.MEMBER, "acme"),
@@ -70,6 +76,25 @@ def build() -> World:
     for row in (*world.entitlements.values(), *world.users.values()):
         row.refresh_from_db()
     return world
+
+
+@contextmanager
+def kept(blocker: DjangoDbBlocker, *steps: Callable[[World], object]) -> Iterator[World]:
+    """A world for all tests of a file, and what ``steps`` put into it. The tests' own transactions lie within this one,
+    so each finds its rows as they were made; of the objects it needs a copy. Not for a file in which a test empties the
+    database or wants an empty one."""
+    with ExitStack() as rows:
+        with blocker.unblock():
+            rows.enter_context(transaction.atomic())
+            world = build()
+            for step in steps:
+                step(world)
+        try:
+            yield world
+        finally:
+            with blocker.unblock():
+                transaction.set_rollback(True)
+                rows.close()
 
 
 def tier(slug: str) -> Tier:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pytest_django import DjangoDbBlocker
 from rest_framework.test import APIClient
 
 from telemetry.api import parquet_files
@@ -23,13 +26,16 @@ MONTH = "month=2026-10"
 SPAN = "from=2026-10-01T00:00:00Z&to=2026-11-01T00:00:00Z"
 
 
+@pytest.fixture(scope="module")
+def kept(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[worlds.World]:
+    with worlds.kept(django_db_blocker, lambda world: _month(world, 300), lambda _: rollup.roll_up()) as world:
+        yield world
+
+
 @pytest.fixture
-def api() -> APIClient:
-    world = worlds.build()
-    _month(world, 300)
-    rollup.roll_up()
+def api(kept: worlds.World) -> APIClient:
     client = APIClient()
-    client.force_login(world.users["adam"])
+    client.force_login(copy.deepcopy(kept.users["adam"]))
     return client
 
 
