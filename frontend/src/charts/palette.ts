@@ -39,7 +39,7 @@ export const percentileColors = (dark: boolean): [string, string, string] => [ca
 
 /**
  * Which colour each name has. Names keep theirs while they are shown, whoever comes and goes around them; a name that
- * returns gets its old one back when it is free.
+ * returns gets its old one back, which others are given only where there are more names than colours.
  */
 export class ColorBook {
   private remembered = new Map<string, number>();
@@ -57,8 +57,10 @@ export class ColorBook {
       }
     }
     for (const name of wanting) {
+      const kept = new Set(this.remembered.values());
       let index = 0;
-      while (taken.has(index) && index < CATEGORIES) index++;
+      while ((taken.has(index) || kept.has(index)) && index < CATEGORIES) index++;
+      if (index === CATEGORIES) for (index = 0; taken.has(index) && index < CATEGORIES; ) index++;
       if (index === CATEGORIES) index = given.size % CATEGORIES;
       taken.add(index);
       given.set(name, index);
