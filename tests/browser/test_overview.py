@@ -89,7 +89,7 @@ def test_a_page_whose_questions_are_not_answered_would_stay_behind_and_says_so(p
     stage.deaf = True
     stage.open()
     connection(page, "live")
-    assert apart_s(page, stage, 14) > 5
+    assert apart_s(page, stage, 20) > 5
     connection(page, "stale")
 
 
