@@ -39,6 +39,13 @@ describe("colours", () => {
     expect(after.get("birch")).toBe(before.get("birch"));
   });
 
+  it("are kept for a name that is away", () => {
+    const book = new ColorBook();
+    const before = book.assign(["spot band"]);
+    expect(book.assign(["elastic band"]).get("elastic band")).not.toBe(before.get("spot band"));
+    expect(book.assign(["elastic band", "spot band"]).get("spot band")).toBe(before.get("spot band"));
+  });
+
   it("are all different for as many names as there are colours", () => {
     const book = new ColorBook();
     book.assign(["x", "y", "z"]);

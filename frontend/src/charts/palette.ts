@@ -57,11 +57,7 @@ export class ColorBook {
       }
     }
     for (const name of wanting) {
-      const kept = new Set(this.remembered.values());
-      let index = 0;
-      while ((taken.has(index) || kept.has(index)) && index < CATEGORIES) index++;
-      if (index === CATEGORIES) for (index = 0; taken.has(index) && index < CATEGORIES; ) index++;
-      if (index === CATEGORIES) index = given.size % CATEGORIES;
+      const index = lowestWithout(taken, new Set(this.remembered.values())) ?? lowestWithout(taken) ?? given.size % CATEGORIES;
       taken.add(index);
       given.set(name, index);
       this.remembered.set(name, index);
@@ -69,3 +65,5 @@ export class ColorBook {
     return given;
   }
 }
+
+const lowestWithout = (...taken: ReadonlySet<number>[]): number | undefined => LIGHT.map((_, index) => index).find((index) => !taken.some((one) => one.has(index)));
