@@ -120,7 +120,7 @@ async def test_every_request_ends_once_and_slots_return_whatever_is_killed(insta
     await asyncio.sleep(11)
     await instance.until("2,000 requests are in flight or waiting", lambda: replay.progress.sent == REQUESTS, 30)
     instance.note("state", in_flight=instance.in_flight(), open=replay.progress.open)
-    assert instance.in_flight() > REQUESTS / 2
+    await instance.until("half of them are in Redis", lambda: instance.in_flight() > REQUESTS / 2, 60)
 
     epoch = instance.epoch()
     instance.kill(instance.up.leader())
@@ -130,6 +130,8 @@ async def test_every_request_ends_once_and_slots_return_whatever_is_killed(insta
     gateways = set(instance.leases().values())
     killed = time.monotonic()
     instance.kill("web-1")
+    await asyncio.sleep(1)  # what it had written is read
+    told_before = {row.request_id for row in replay.rows if row.outcome == "refused"}
     dead = gateways - await _renewing_gateways(instance, seconds=4)
     assert len(dead) == 1
     await instance.until("the dead gateway holds no slot", lambda: not dead & set(instance.leases().values()), 40)
@@ -152,7 +154,7 @@ async def test_every_request_ends_once_and_slots_return_whatever_is_killed(insta
     assert instance.totals() == {}
     assert instance.open_generations() == 0
 
-    check_history(instance, replay)
+    check_history(instance, replay, told_before)
 
 
 def _alive(instance: Watched, name: str) -> bool:
@@ -169,8 +171,8 @@ async def _renewing_gateways(instance: Watched, seconds: float) -> set[str]:
     return {owners[r] for r, score in second.items() if r in owners and score > first.get(r, score)}
 
 
-def check_history(instance: Watched, replay: Replay) -> None:
-    """One pass over what clients saw and what the ledger holds."""
+def check_history(instance: Watched, replay: Replay, told_before: set[str]) -> None:
+    """One pass over what clients saw and what the ledger holds. ``told_before``: refused up to a gateway's death."""
     rows = replay.rows
     assert len(rows) == REQUESTS
     by_end = Counter((row.outcome, row.reason) for row in rows)
@@ -188,11 +190,15 @@ def check_history(instance: Watched, replay: Replay) -> None:
     entries = database.execute("select count(*), count(distinct request_id) from telemetry_ledgerentry").fetchone()
     instance.note("ledger", rows=entries[0], requests=entries[1], **Counter(ledger.values()))
     assert entries[0] == entries[1]
-    assert known.keys() <= ledger.keys(), f"{len(known.keys() - ledger.keys())} answered requests are not in the ledger"
+    # Refusals that Redis has not taken live in their gateway's memory. Where Redis was silent for a moment before the
+    # gateway was killed, they died with it; they held nothing.
+    lost = known.keys() - ledger.keys()
+    instance.note("refusals that died with their gateway", n=len(lost & told_before))
+    assert lost <= told_before, f"{len(lost - told_before)} answered requests are not in the ledger"
     odd = {
         request_id: (row.outcome, row.reason, ledger[request_id])
         for request_id, row in known.items()
-        if not ledger[request_id].startswith(row.outcome)
+        if request_id in ledger and not ledger[request_id].startswith(row.outcome)
     }
     # A gateway that dies between the client's last byte and its own last word leaves "gateway_lost" behind a stream
     # that was complete: nobody is left who could tell. Everything else must agree.
