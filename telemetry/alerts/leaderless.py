@@ -1,6 +1,7 @@
 """Alerts of rules about pools that nobody leads: opened by web processes, which see it; ended by the next leader.
 
-Several processes may see the same at once: the database keeps one alert per rule and pool.
+Several processes may see the same at once: the database keeps one alert per rule and pool. A start is no outage: a
+leader that a process has not seen since its own start has :data:`START_S` from then on to appear.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tenants.connections import own_connection
 log = logging.getLogger(__name__)
 
 EVERY_S = 5.0
+START_S = 60.0  # as long as `make up` waits until everything is ready
 
 
 class LeaderWatch:
@@ -28,10 +30,13 @@ class LeaderWatch:
     def __init__(self, start_delivery: Callable[[], None] = start_delivery) -> None:
         self._start_delivery = start_delivery
         self._looked_s = float("-inf")
+        self._started_s: float | None = None  # the first look
 
     def look(self, away: Sequence[Outage], now_s: float) -> None:
         """Opens what is due, at most every five seconds. Never raises."""
-        headless = [one for one in away if one.source == LEADER]
+        if self._started_s is None:
+            self._started_s = now_s
+        headless = [one for one in away if one.source == LEADER and self._may_judge(one, self._started_s, now_s)]
         if not headless or 0.0 <= now_s - self._looked_s < EVERY_S:
             return
         self._looked_s = now_s
@@ -42,6 +47,12 @@ class LeaderWatch:
             log.debug("rules about leaders: the database does not answer (%s)", type(error).__name__)
         except Exception:
             log.exception("rules about leaders could not be looked at")
+
+    @staticmethod
+    def _may_judge(one: Outage, started_s: float, now_s: float) -> bool:
+        """Whether the leader was seen since this process started, or has had the time to appear."""
+        seen = not one.at_least and one.since >= started_s
+        return seen or now_s - started_s >= START_S
 
     @own_connection
     def _open(self, headless: Sequence[Outage], now_s: float) -> bool:

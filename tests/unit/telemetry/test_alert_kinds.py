@@ -136,11 +136,14 @@ def test_a_pool_without_a_leader_is_told_of_by_whoever_sees_it_and_ended_by_the_
     own = rule("no_leader", None, for_s=10)
     rang: list[int] = []
     watch = LeaderWatch(lambda: rang.append(1))
+    other = LeaderWatch(nothing)  # of another web process
     away = [Outage(LEADER, NOW, pool="llama"), Outage(REDIS, NOW)]
+    for each in (watch, other):
+        each.look([], NOW - 1)
     watch.look(away, NOW + 6)
     assert not Alert.objects.exists(), "not for ten seconds yet"
     watch.look(away, NOW + 12)
-    LeaderWatch(nothing).look(away, NOW + 13)  # another web process
+    other.look(away, NOW + 13)
     (alert,) = Alert.objects.all()
     assert (alert.pool, alert.rule, alert.state, rang) == ("llama", own, "open", [1])
     leads = AlertWatch(nothing)
@@ -148,6 +151,29 @@ def test_a_pool_without_a_leader_is_told_of_by_whoever_sees_it_and_ended_by_the_
         leads.look(shot(at_s=NOW + 20 + 5 * step), {})
     assert Alert.objects.get().state == "resolved"
     assert right(own, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("since_s", "at_least"),
+    [pytest.param(NOW - 3600, False, id="stopped an hour ago"), pytest.param(NOW + 2, True, id="never started before")],
+)
+def test_a_start_is_no_outage_until_the_leader_had_time_to_appear(since_s: float, at_least: bool) -> None:
+    rule("no_leader", None, for_s=10)
+    watch = LeaderWatch(nothing)
+    away = [Outage(LEADER, since_s, at_least=at_least, pool="llama")]
+    for second in range(0, 59, 2):
+        watch.look(away, NOW + second)
+    assert not Alert.objects.exists()
+    watch.look(away, NOW + 65)
+    assert Alert.objects.get().pool == "llama", "it never appeared"
+
+
+def test_a_leader_that_was_seen_after_a_start_and_went_is_told_of_at_once() -> None:
+    rule("no_leader", None, for_s=10)
+    watch = LeaderWatch(nothing)
+    watch.look([], NOW)
+    watch.look([Outage(LEADER, NOW + 5, pool="llama")], NOW + 16)
+    assert Alert.objects.get().pool == "llama"
 
 
 # --- what operators say of alerts
