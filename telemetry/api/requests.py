@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
@@ -36,6 +36,7 @@ from telemetry.api.reach import NewestFirst, reach_of
 from telemetry.api.story_answers import AliveRequestSerializer, StorySerializer
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
+from telemetry.ledger import tail
 from telemetry.ledger.explore import GROUPS, LARGEST, MOST, ORDERS, SORTS, explored, exported, largest
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.ledger.sampling import Reach
@@ -43,7 +44,10 @@ from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
 from tenants.api.inputs import Moment
+from tenants.sealed import seal, unseal
 
+SPAN_ALIASES = {f"{name}_s": span for name, span in SPANS.items()}
+_PLACE = "place in the ledger"
 _OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants
 
 
@@ -78,6 +82,12 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
 
     def get_total_ms(self, entry: LedgerEntry) -> float | None:
         return _ms(entry.received_at, entry.done_at)
+
+
+class TailSerializer(serializers.Serializer[Any]):
+    results = RequestSerializer(many=True)
+    place = serializers.CharField(help_text="To ask with for what is stored after this.")
+    whole = serializers.BooleanField(help_text="False: more ended since than are sent; these are the newest.")
 
 
 class RequestStorySerializer(RequestSerializer):
@@ -134,15 +144,21 @@ class RequestsQuery(serializers.Serializer[Any]):
 
     def rows(self, rows: QuerySet[LedgerEntry], operator: bool, ever: bool = False) -> QuerySet[LedgerEntry]:
         """Narrows the visible rows; ``ever``: to all but the time."""
+        times, rest = self.lookups(operator)
+        rows = rows.alias(**SPAN_ALIASES) if any(name.partition("__")[0] in SPAN_ALIASES for name in rest) else rows
+        return rows.filter(**rest) if ever else rows.filter(**times, **rest)
+
+    def lookups(self, operator: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As :meth:`narrowed`, in the words of a query that has :data:`SPAN_ALIASES`."""
         times, rest = self.narrowed(operator)
         if "request_id" in rest:
             rest["request_id__startswith"] = rest.pop("request_id")
-        for name, span in SPANS.items():
+        for name in SPANS:
             for ending, lookup in (("over", "gt"), ("under", "lt")):
                 bound = rest.pop(f"{name}_{ending}", None)
                 if bound is not None:
-                    rows = rows.alias(**{f"{name}_s": span}).filter(**{f"{name}_s__{lookup}": bound})
-        return rows.filter(**rest) if ever else rows.filter(**times, **rest)
+                    rest[f"{name}_s__{lookup}"] = bound
+        return times, rest
 
 
 class ListQuery(RequestsQuery):
@@ -236,6 +252,43 @@ class ExploreView(Telemetry, APIView):
         between, how = (given.get("from"), given.get("to")), (group_by, given["sort"])
         reach = _reach(request, query)
         return Response(explored(rows, *how, reach, operator, given["heat"], between, given["over_time"]))
+
+
+class TailQuery(RequestsQuery):
+    """The filters of requests, and where in the ledger to go on."""
+
+    place = serializers.CharField(required=False, help_text="Of the last answer; without it the newest few are sent.")
+
+
+class TailView(Telemetry, APIView):
+    """Requests that fit, as they are stored: in the order in which they end, the newest first, each once or twice.
+
+    Ask again with `place` for those that were stored since; leave out what you have, by `request_id`.
+    """
+
+    @extend_schema(
+        summary="Requests that ended since the last answer", parameters=[TailQuery], responses=TailSerializer
+    )
+    def get(self, request: Request) -> Response:
+        viewer = viewer_of(request)
+        query = TailQuery(data=request.query_params)
+        times, rest = query.lookups(viewer.tenants is None)
+        sealed = rest.pop("place", None)
+        if viewer.tenants is not None:
+            rest["tenant__in"] = [*viewer.tenants] if "tenant" not in rest else viewer.tenants & {rest.pop("tenant")}
+        found = tail.since(Q(**times, **rest), None if sealed is None else _opened(sealed))
+        rows = RequestSerializer(found.rows, many=True, context={"request": request}).data
+        # Sealed: from its number a member would learn how many requests others send.
+        place = seal(f"{found.place.last} {found.place.late}", _PLACE)
+        return Response({"results": rows, "place": place, "whole": found.whole})
+
+
+def _opened(sealed: str) -> tail.Place:
+    text = unseal(sealed, _PLACE)
+    if text is None:
+        raise serializers.ValidationError({"place": "It is not from an earlier answer."})
+    last, late = text.split()
+    return tail.Place(int(last), int(late))
 
 
 class ExportView(Telemetry, APIView):

@@ -24,7 +24,7 @@ from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.moment import MomentView
 from telemetry.api.neighbours import NeighboursView
 from telemetry.api.queue import CancelView, QueueView
-from telemetry.api.requests import ExploreView, ExportView, RequestsView, RequestView
+from telemetry.api.requests import ExploreView, ExportView, RequestsView, RequestView, TailView
 from telemetry.api.statements import SpendingView, StatementView
 from telemetry.api.usage import UsageView
 from telemetry.api.views import SavedViewsView, SavedViewView
@@ -41,6 +41,7 @@ urlpatterns = [
     path("requests", RequestsView.as_view(), name="requests"),
     path("requests/explore", ExploreView.as_view(), name="requests-explore"),
     path("requests/export", ExportView.as_view(), name="requests-export"),
+    path("requests/tail", TailView.as_view(), name="requests-tail"),
     path("saved-views", SavedViewsView.as_view(), name="saved-views"),
     path("saved-views/<int:pk>", SavedViewView.as_view(), name="saved-view"),
     path("requests/<str:request_id>", RequestView.as_view(), name="request"),

@@ -52,6 +52,9 @@ class Stage:
         self.done: list[str] = []  # what operators did
         self.bodies: list[Any] = []
         self.queries: list[dict[str, list[str]]] = []  # for requests
+        self.stored = self.rows[:2:-1]  # as they were stored, the oldest first; those after it end later
+        self.tails: list[dict[str, list[str]]] = []
+        self.tail_whole = True
         self.asked: list[str] = []  # what was looked for by name
         self.views: list[dict[str, Any]] = []
         self.objects = [
@@ -138,6 +141,11 @@ class Stage:
             self._requests(route, parse_qs(url.query))
         elif url.path == "/api/v1/requests/explore":
             route.fulfill(json=explored_of(self.rows, parse_qs(url.query)))
+        elif url.path == "/api/v1/requests/tail":
+            self.tails.append(parse_qs(url.query))
+            place = int(self.tails[-1].get("place", ["0"])[0])
+            rows = self.stored[place:][::-1]
+            route.fulfill(json={"results": rows, "place": str(len(self.stored)), "whole": self.tail_whole})
         elif url.path.startswith("/api/v1/requests/"):
             found = [r for r in self.rows if r["request_id"] == url.path.rpartition("/")[2]]
             if route.request.method == "POST":

@@ -60,6 +60,31 @@ def test_columns_ticked_one_after_the_other_are_on_screen_before_the_browser_pai
     expect(page).to_have_url(re.compile("columns=.*key%2Cpool"))
 
 
+def test_requests_are_followed_as_they_end_and_only_what_is_new_is_asked_for(page: Page, stage: Stage) -> None:
+    stage.open("/requests?tenant=acme&order=waited")
+    page.get_by_role("button", name="Follow").click()
+    expect(page).to_have_url(re.compile(r"tenant=acme&follow=1$"))
+    table = page.get_by_role("region", name="Ended requests")
+    expect(table.get_by_role("columnheader", name="Ended")).to_be_visible()
+    first = table.get_by_role("row").nth(1)
+    stage.stored += stage.rows[2:1:-1]
+    expect(first).to_contain_text(stage.rows[2]["request_id"][-8:])
+    expect(table.locator("tbody tr")).to_have_count(len(stage.stored))
+    assert stage.tails[-1]["tenant"] == ["acme"]
+    assert int(stage.tails[-1]["place"][0]) >= len(stage.rows) - 3
+    listed = len(stage.queries)
+    page.get_by_role("button", name="Pause").click()
+    asked = len(stage.tails)
+    stage.stored += stage.rows[1::-1]
+    stage.tail_whole = False  # more ended meanwhile than are sent
+    page.wait_for_timeout(2500)
+    assert len(stage.tails) <= asked + 1, "one may have been under way"
+    page.get_by_role("button", name="Resume").click()
+    expect(first).to_contain_text(stage.rows[0]["request_id"][-8:])
+    expect(table.get_by_role("row").nth(3)).to_contain_text("More requests ended here than can be followed.")
+    assert len(stage.queries) == listed, "the list that is not followed is not read"
+
+
 def test_a_view_is_saved_under_a_name_and_opened_again(page: Page, stage: Stage) -> None:
     stage.open("/requests?tenant=acme&order=waited")
     page.get_by_role("button", name="Save view").click()

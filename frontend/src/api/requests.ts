@@ -50,6 +50,11 @@ export async function requestsPage(filters: Filters, cursor: string, order: stri
   return { ...page, next: page.next && cursorOf(page.next) };
 }
 
+export type Tail = Schemas["Tail"];
+
+/** What was stored since the place of an answer; the newest few without one. */
+export const tailOf = (filters: Filters, place: string, signal: AbortSignal): Promise<Tail> => get("requests/tail", { ...filters, place }, signal);
+
 /** `overTime`: with figures over the time that the filters name. */
 export const explored = (filters: Filters, groupBy: string, heat: string, signal: AbortSignal, overTime = false): Promise<Explored> =>
   get("requests/explore", { ...filters, group_by: groupBy, heat, over_time: overTime ? "true" : "" }, signal);

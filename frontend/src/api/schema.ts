@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema fdf648b0c2a5e407, body e81cb1c2273b5161
+// schema b1e75f8274339db9, body 04bdececacfcdc8f
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -2519,6 +2519,13 @@ export interface components {
          * @enum {string}
          */
         StudyState: "running" | "ended" | "stopped";
+        Tail: {
+            /** @description To ask with for what is stored after this. */
+            place: string;
+            results: components["schemas"]["Request"][];
+            /** @description False: more ended since than are sent; these are the newest. */
+            whole: boolean;
+        };
         /** @description A row of the catalog. */
         Tenant: {
             created_at: string;

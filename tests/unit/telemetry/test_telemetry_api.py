@@ -44,6 +44,7 @@ MATRIX = {
     "requests": EVERY_ROLE,
     "requests/explore": EVERY_ROLE,
     "requests/export": EVERY_ROLE,
+    "requests/tail": EVERY_ROLE,
     f"requests/{ALICES}": ACMES,
     "spending": EVERY_ROLE,
     "statements": EVERY_ROLE,

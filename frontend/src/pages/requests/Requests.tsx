@@ -1,97 +1,21 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
-import { useState, type ReactNode } from "react";
-import { fileOf, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
+import { useState } from "react";
+import { fileOf, requestsPage, type Filters } from "../../api/requests";
 import { Icon } from "../../components/icons";
 import { Notices } from "../../components/Notices";
-import { clock, compact, count, day, duration, moment, NONE, oneZone, text, zone } from "../../lib/format";
+import { moment } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { chosen, COLUMNS, columnsText, ORDERS, type ColumnId } from "./columns";
 import { Drawer } from "./Drawer";
 import { Explore, type Known } from "./Explore";
+import { Following } from "./Following";
+import { List } from "./List";
 import { QueryBar } from "./QueryBar";
-import { Outcome, Slo } from "./Outcome";
 import { SavedViews } from "./SavedViews";
 
 const REFRESH_MS = 5000;
 const names = ["outcome", "reason", "pool", "tenant", "tier", "entitlement", "key_id", "user", "backend", "model", "request_id", "slo_met", "waited_over", "waited_under", "ttft_over", "ttft_under", "total_over", "total_under", "from", "to"] as const satisfies (keyof Filters)[];
-
-const took = (ms: number | null): string => text(duration(ms ?? undefined));
-
-interface Cell {
-  right?: boolean;
-  /** Not on a phone: the row has it elsewhere, or it has no room. */
-  wide?: boolean;
-  show: (row: LedgerRow) => ReactNode;
-}
-
-const CELLS: Record<ColumnId, Cell> = {
-  outcome: {
-    show: (row) => (
-      <>
-        <Outcome outcome={row.outcome} reason={row.reason} />
-        <span className="block max-w-40 truncate text-2xs text-faint sm:hidden">
-          {row.tenant}, {row.tier}
-        </span>
-      </>
-    ),
-  },
-  tenant: { wide: true, show: (row) => <span title={row.entitlement}>{row.tenant}</span> },
-  tier: { wide: true, show: (row) => row.tier },
-  waited: { right: true, show: (row) => took(row.queue_ms) },
-  ttft: { right: true, show: (row) => took(row.ttft_ms) },
-  total: { right: true, show: (row) => took(row.total_ms) },
-  tokens: {
-    right: true,
-    show: (row) => (
-      <>
-        {compact(row.input_tokens || row.input_tokens_est)} <span className="text-faint">·</span> <span className="inline-block min-w-10">{row.outcome === "refused" ? NONE : count(row.output_tokens)}</span>
-      </>
-    ),
-  },
-  slo: { show: (row) => <Slo met={row.slo_met} /> },
-  backend: { show: (row) => <span className="text-soft">{row.backend || NONE}</span> },
-  entitlement: { wide: true, show: (row) => row.entitlement },
-  key: { wide: true, show: (row) => <span className="font-mono text-xs">{row.key_id}</span> },
-  pool: { wide: true, show: (row) => row.pool || NONE },
-  model: { wide: true, show: (row) => row.model || NONE },
-  policy: { wide: true, show: (row) => row.policy || NONE },
-};
-
-function Line({ row, columns, zoned, onOpen }: { row: LedgerRow; columns: readonly ColumnId[]; zoned: boolean; onOpen: () => void }) {
-  const received = Date.parse(row.received_at) / 1000;
-  return (
-    <tr className="cursor-pointer border-t border-line hover:bg-raised/60" onClick={onOpen}>
-      <td className="px-3 py-1.5 whitespace-nowrap max-sm:px-2" title={row.received_at}>
-        <span className="hidden text-faint sm:inline">{day(received)} </span>
-        {clock(received)}
-        {zoned && <span className="text-faint"> {zone(received)}</span>}
-      </td>
-      <th scope="row" className="px-3 text-left font-normal max-sm:px-2">
-        <button
-          type="button"
-          className="link font-mono text-xs whitespace-nowrap"
-          title={row.request_id}
-          onClick={(event) => {
-            event.stopPropagation();
-            onOpen();
-          }}
-          aria-label={`…${row.request_id.slice(-8)}, open details`}
-        >
-          …{row.request_id.slice(-8)}
-        </button>
-      </th>
-      {columns.map((id) => {
-        const cell = CELLS[id];
-        return (
-          <td key={id} className={`max-w-48 truncate px-3 max-sm:px-2 max-sm:py-1.5 ${cell.right ? "text-right whitespace-nowrap" : ""} ${cell.wide ? "max-sm:hidden" : ""}`}>
-            {cell.show(row)}
-          </td>
-        );
-      })}
-    </tr>
-  );
-}
 
 /** Which columns are shown. */
 function Columns({ ids, offered, onChange }: { ids: readonly ColumnId[]; offered: readonly ColumnId[]; onChange: (ids: readonly ColumnId[]) => void }) {
@@ -131,6 +55,7 @@ export function Requests() {
 
   const asked = query.get("order") ?? "";
   const order = Object.values(ORDERS).includes(asked) ? asked : "";
+  const following = query.get("follow") === "1";
   const offered = COLUMNS.map(({ id }) => id).filter((id) => id !== "backend" || user.role !== "member");
   const columns = chosen(query.get("columns")).filter((id) => offered.includes(id));
   const [known, setKnown] = useState<Known>({});
@@ -140,6 +65,7 @@ export function Requests() {
     initialPageParam: "",
     getNextPageParam: (page) => page.next,
     placeholderData: keepPreviousData,
+    enabled: !following,
     // Older pages do not change; whoever reads them is not pulled back to the top.
     refetchInterval: ({ state }) => ((state.data?.pages.length ?? 0) > 1 ? false : REFRESH_MS),
   });
@@ -160,8 +86,6 @@ export function Requests() {
     </div>
   );
   const shownAt = rows.findIndex((row) => row.request_id === open);
-  const timeZone = oneZone(rows.map((row) => Date.parse(row.received_at) / 1000));
-  const head = "sticky top-0 z-1 bg-panel px-3 py-2 font-medium whitespace-nowrap";
 
   return (
     <>
@@ -172,6 +96,10 @@ export function Requests() {
           <p className="mt-0.5 text-sm text-soft">Every request that ended, and why. Prompts and answers are not stored.</p>
         </div>
         <div className="flex flex-wrap items-center gap-1.5">
+          <button type="button" className="button gap-1.5" title={following ? "Back to the newest first" : "Shows requests as they end"} onClick={() => change(following ? { follow: "" } : { follow: "1", order: "", from: "", to: "" })}>
+            <Icon name={following ? "stop" : "play"} />
+            {following ? "Stop following" : "Follow"}
+          </button>
           <SavedViews />
           <a className="button" href={fileOf(filters, "csv")} download>
             CSV
@@ -184,12 +112,13 @@ export function Requests() {
       </div>
       <QueryBar filters={filters} known={known} onChange={change} />
       <Explore filters={filters} onChange={change} onKnown={setKnown} />
-      {error && (
+      {following && <Following filters={filters} columns={columns} open={(id) => change({ request: id })} />}
+      {!following && error && (
         <p role="alert" className="mb-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
           {error.message} {rows.length > 0 && "The rows below are out of date."}
         </p>
       )}
-      {isPending && !error ? (
+      {following ? null : isPending && !error ? (
         <div className="skeleton h-96" />
       ) : rows.length === 0 ? (
         !error && (
@@ -220,40 +149,7 @@ export function Requests() {
               )}
             </p>
           )}
-          <div className={`panel overflow-x-auto ${isPlaceholderData ? "opacity-60" : ""}`} role="region" aria-label="Ended requests" aria-busy={isPlaceholderData} tabIndex={0}>
-            <table className="w-full border-collapse text-sm">
-              <thead>
-                <tr className="text-2xs text-faint">
-                  <th scope="col" className={`${head} text-left`}>
-                    Received {timeZone && <span className="font-normal max-sm:block">{timeZone}</span>}
-                  </th>
-                  <th scope="col" className={`${head} text-left`}>Request</th>
-                  {columns.map((id) => {
-                    const { right, wide } = CELLS[id];
-                    const by = ORDERS[id];
-                    const label = COLUMNS.find((column) => column.id === id)!.label;
-                    return (
-                      <th key={id} scope="col" aria-sort={by && by === order ? "descending" : undefined} className={`${head} ${right ? "text-right" : "text-left"} ${wide ? "max-sm:hidden" : ""}`}>
-                        {by ? (
-                          <button type="button" className={`inline-flex items-center gap-1 hover:text-ink ${by === order ? "text-ink" : ""}`} title={by === order ? "Back to the newest first" : "The largest first"} onClick={() => change({ order: by === order ? "" : by })}>
-                            {by === order && <Icon name="down" />}
-                            {label}
-                          </button>
-                        ) : (
-                          label
-                        )}
-                      </th>
-                    );
-                  })}
-                </tr>
-              </thead>
-              <tbody>
-                {rows.map((row) => (
-                  <Line key={row.request_id} row={row} columns={columns} zoned={!timeZone} onOpen={() => change({ request: row.request_id })} />
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <List rows={rows} columns={columns} order={order} onOrder={(by) => change({ order: by })} old={isPlaceholderData} onOpen={(id) => change({ request: id })} />
           {older}
         </>
       )}
