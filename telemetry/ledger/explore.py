@@ -8,6 +8,7 @@ occurred.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,8 +156,14 @@ def explored(
     }
     if with_figures and time is not None:
         since = time.begin if searched_to is None else searched_to
-        answer["over_time"] = over_time.over_time(column, time, since, share)
+        answer["over_time"] = over_time.over_time(column, time, since, share, _beginning_s())
     return answer
+
+
+def _beginning_s() -> float:
+    """When the oldest request of the ledger came, of whoever's: before it nothing is known, rather than none came."""
+    oldest = LedgerEntry.objects.order_by("received_at").values_list("received_at", flat=True).first()
+    return math.inf if oldest is None else oldest.timestamp()
 
 
 def _within(

@@ -26,13 +26,16 @@ LEVELS = (("waited_p50", "waited", 0.5), ("waited_p95", "waited", 0.95), ("ttft_
 FIGURES = (*COUNTS, "attainment", *(name for name, _, _ in LEVELS))
 
 
-def over_time(column: Mapping[str, Sequence[Any]], time: Span, since: datetime, share: float) -> dict[str, Any]:
+def over_time(
+    column: Mapping[str, Sequence[Any]], time: Span, since: datetime, share: float, oldest_s: float
+) -> dict[str, Any]:
     """Each figure by step, null where it is unknown.
 
     Args:
         column: of each request that was read its ``received_s``, ``outcome``, durations and :data:`COLUMNS`.
         since: from when on requests were read; what lies before is unknown.
         share: of the requests, how many were read; counts are divided by it.
+        oldest_s: when the ledger begins. Steps that ended by then are unknown.
     """
     begin_s, since_s, until_s = time.begin.timestamp(), since.timestamp(), time.until.timestamp()
     step_s = (time.end.timestamp() - begin_s) / STEPS
@@ -63,6 +66,8 @@ def over_time(column: Mapping[str, Sequence[Any]], time: Span, since: datetime, 
         span_s = max(0.0, last - first)
         if span_s < step_s * (1e-6 if share == 1.0 else 1 - 1e-6):
             span_s = 0.0  # a sample is of the middle of a step: of half a step it says nothing
+        if begin_s + (i + 1) * step_s <= oldest_s:
+            span_s = 0.0
         lengths.append(round(span_s, 3))
         for name in COUNTS:
             figures[name].append(round(part[name] / share, 1) if span_s else None)

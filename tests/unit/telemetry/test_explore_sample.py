@@ -150,6 +150,23 @@ def test_time_that_was_not_read_is_unknown_and_time_without_requests_is_zero(
     assert searched["over_time"]["figures"]["requests"][59] == 0
 
 
+def test_time_before_the_ledgers_first_request_is_unknown_and_not_without_requests(
+    world: worlds.World, begin: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore, "MOST", ROWS)
+    times = {"from": (begin - timedelta(hours=1)).isoformat(), "over_time": "true"}
+    for tenant in ("globex", "nobody"):
+        found = asked(world, begin, **times, tenant=tenant)["over_time"]
+        assert set(found["figures"]["requests"][:29]) == {None}, "the installation was not there, or keeps no more"
+        assert set(found["known_s"][:29]) == {0.0}
+        assert None not in found["figures"]["requests"][31:]
+
+
+def test_a_ledger_without_requests_knows_of_no_time(begin: datetime) -> None:
+    found = asked(worlds.build(), begin, over_time="true")["over_time"]
+    assert set(found["figures"]["requests"]) == {None}
+
+
 def test_figures_over_time_need_a_beginning(world: worlds.World) -> None:
     api = APIClient()
     api.force_login(world.users["olga"])

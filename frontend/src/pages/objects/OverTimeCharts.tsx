@@ -35,6 +35,7 @@ export function OverTimeCharts({ filters, now, until, events, onZoom, onReset }:
       <p className="mb-2 text-2xs text-soft">
         {data!.share < 1 && `Estimated from an even sample of ${text(percent(data!.share))} of the requests. `}
         {!isWhole(asked, now) && data!.searched_to && `Only requests since ${moment(Date.parse(data!.searched_to) / 1000)} were read; before that nothing is drawn. `}
+        {told && !data!.searched_to && !isWhole(told, now) && "Nothing is drawn before the first request in the ledger. "}
         {marks.length > 0 && "Dashed lines are the events below. "}
         Requests are drawn once they ended, when they came; the newest steps miss those that still wait or run. Drag across a chart to zoom, double-click to go back.
       </p>
