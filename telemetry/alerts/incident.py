@@ -22,6 +22,7 @@ BEFORE = timedelta(minutes=15)
 AFTER = timedelta(minutes=5)
 LONGEST = timedelta(hours=6)  # of an incident's effect, from its beginning: what is read has to be bounded
 COMPARED = timedelta(minutes=5)  # load just before, against the half hour before that
+LEAST_KNOWN_MIN = 5.0  # of that half hour the ledger has at least so much, or what was usual is not known
 MAX_TENANTS = 12
 _OF_BACKEND = (RuleKind.BACKEND, RuleKind.ENGINE_QUEUE, RuleKind.KV_CACHE, RuleKind.GPU)
 
@@ -72,7 +73,7 @@ def effect(alert: Alert) -> Json:
 
 def load(alert: Alert) -> list[Json]:
     """Tenants whose requests per minute grew before it began, the most first: in the five minutes before, and in the
-    half hour before those (None: the ledger has nothing of that time, so it is not known)."""
+    half hour before those, or what the ledger has of it (None: too little, so it is not known)."""
     began = span(alert).began
     recent, earlier = began - COMPARED, began - COMPARED - timedelta(minutes=30)
     rows = LedgerEntry.objects.filter(received_at__gte=earlier, received_at__lt=began)
@@ -84,9 +85,11 @@ def load(alert: Alert) -> list[Json]:
         .annotate(now=Count("id", filter=Q(received_at__gte=recent)), all=Count("id"), longest=Max("input_tokens"))
     )
     grown, tenants = [], list(counted)
-    measured = any(row["all"] > row["now"] for row in tenants)
+    oldest = LedgerEntry.objects.order_by("received_at").values_list("received_at", flat=True).first() or recent
+    known_min = (recent - max(earlier, oldest)).total_seconds() / 60
+    measured = known_min >= LEAST_KNOWN_MIN
     for row in tenants:
-        now, before = row["now"] / 5, (row["all"] - row["now"]) / 30
+        now, before = row["now"] / 5, (row["all"] - row["now"]) / known_min if measured else 0.0
         if now > 1.5 * before and row["now"] >= 5:
             grown.append(
                 {

@@ -55,7 +55,8 @@ class GrownSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField()
     per_minute = serializers.FloatField(help_text="Requests in the five minutes before.")
     before = serializers.FloatField(
-        allow_null=True, help_text="Requests per minute in the half hour before those; null: unknown."
+        allow_null=True,
+        help_text="Requests per minute in the half hour before those, as far as it is known; null: unknown.",
     )
     longest_prompt = serializers.IntegerField(help_text="Tokens.")
 

@@ -63,7 +63,7 @@ def test_columns_ticked_one_after_the_other_are_on_screen_before_the_browser_pai
 def test_requests_are_followed_as_they_end_and_only_what_is_new_is_asked_for(page: Page, stage: Stage) -> None:
     stage.open("/requests?tenant=acme&order=waited")
     page.get_by_role("button", name="Follow").click()
-    expect(page).to_have_url(re.compile(r"tenant=acme&follow=1$"))
+    expect(page).to_have_url(re.compile(r"tenant=acme&follow=1&summary=0$"))
     table = page.get_by_role("region", name="Ended requests")
     expect(table.get_by_role("columnheader", name="Ended")).to_be_visible()
     first = table.get_by_role("row").nth(1)

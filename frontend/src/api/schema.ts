@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema b1e75f8274339db9, body 04bdececacfcdc8f
+// schema b4b9ee66ae22a86d, body 206b9186f0d37dc4
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -748,7 +748,7 @@ export interface components {
             tenant: string | null;
         };
         Grown: {
-            /** @description Requests per minute in the half hour before those; null: unknown. */
+            /** @description Requests per minute in the half hour before those, as far as it is known; null: unknown. */
             before: number | null;
             /** @description Tokens. */
             longest_prompt: number;

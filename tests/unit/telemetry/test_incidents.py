@@ -97,6 +97,13 @@ def test_load_before_the_ledger_began_is_unknown_and_accuses_no_tenant(world: wo
     assert "pause" not in {action["do"] for action in told["actions"]}
 
 
+def test_load_before_is_of_the_time_that_the_ledger_has_and_a_steady_tenant_has_not_grown(world: worlds.World) -> None:
+    alert = incident_of()
+    writer.write([record(n, **seconds_after(alert, -61 - 10 * n)) for n in range(72)])  # for twelve minutes
+    told = api(world, "olga").get(f"/api/v1/alerts/{alert.pk}/incident").json()
+    assert told["grown"] == []
+
+
 def test_a_replicas_incident_counts_what_ran_there_and_what_was_refused(world: worlds.World) -> None:
     alert = incident_of("backend_health", subject="gpu-1")
     writer.write(

@@ -96,7 +96,7 @@ export function Requests() {
           <p className="mt-0.5 text-sm text-soft">Every request that ended, and why. Prompts and answers are not stored.</p>
         </div>
         <div className="flex flex-wrap items-center gap-1.5">
-          <button type="button" className="button gap-1.5" title={following ? "Back to the newest first" : "Shows requests as they end"} onClick={() => change(following ? { follow: "" } : { follow: "1", order: "", from: "", to: "" })}>
+          <button type="button" className="button gap-1.5" title={following ? "Back to the newest first" : "Shows requests as they end"} onClick={() => change(following ? { follow: "", summary: "" } : { follow: "1", summary: "0", order: "", from: "", to: "" })}>
             <Icon name={following ? "stop" : "play"} />
             {following ? "Stop following" : "Follow"}
           </button>
