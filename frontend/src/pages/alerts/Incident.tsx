@@ -10,7 +10,7 @@ import { since, unknownSince } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast, hidesAlert } from "../../feed/outages";
-import { age, clock, compact, inZone, moment, utc, zone } from "../../lib/format";
+import { age, clock, compact, inZone, moment, rate, utc, zone } from "../../lib/format";
 import { NoSuch } from "../objects/NoSuch";
 import { Question, type Asked } from "../queue/Actions";
 import { Failed, Waiting, When } from "../tenants/parts";
@@ -212,7 +212,7 @@ export function Incident() {
                 <Link className="link" to={`/tenants/${row.tenant}`}>
                   {row.tenant}
                 </Link>{" "}
-                sent {row.per_minute} requests a minute in the five minutes before; {row.before === null ? "how many before that is unknown" : `${row.before} in the half hour before those`}; longest prompt {compact(row.longest_prompt)} tokens.
+                sent {rate(row.per_minute)} requests a minute in the five minutes before; {row.before === null ? "how many before that is unknown" : `${rate(row.before)} in the half hour before those`}; longest prompt {compact(row.longest_prompt)} tokens.
               </li>
             ))}
           </ul>
