@@ -62,13 +62,6 @@ def roll_up() -> None:
         raise failures[0]  # the task has failed, and says so
 
 
-@shared_task(name="telemetry.deliver_alerts", ignore_result=True, expires=50)
-def deliver_alerts() -> None:
-    """Delivers what alerts are due, when one began or ended."""
-    notify.deliver()
-    lifecycle.deliver()
-
-
 @shared_task(name="telemetry.purge_ledger", ignore_result=True, expires=3000)
 def purge_ledger() -> None:
     """Applies ``QUARTERMASTER_RETENTION_DAYS`` to the ledger."""

@@ -37,6 +37,12 @@ def own_connection(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+def give_back_connection() -> None:
+    """Before a thread waits for something else: a process that is forked meanwhile must not inherit an open SQLite."""
+    if not connection.in_atomic_block:
+        close_old_connections()
+
+
 @contextmanager
 def lock_wait(seconds: float) -> Iterator[None]:
     """What this thread asks of SQLite meanwhile waits no longer for another writer; then it is an ``OperationalError``.

@@ -13,7 +13,7 @@ from django.db import DatabaseError
 
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import limit_in_words
-from telemetry.alerts.watch import start_delivery
+from telemetry.alerts.delivery import start_delivery
 from telemetry.feed.sources import LEADER, Outage
 from telemetry.models import AlertRule, RuleKind
 from tenants.connections import own_connection

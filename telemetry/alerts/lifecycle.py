@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from telemetry.alerts import notify
@@ -18,6 +18,7 @@ from telemetry.alerts.content import content
 from telemetry.alerts.webhook import WebhookError, post
 from telemetry.models import Alert, AlertRule
 from tenants import audit
+from tenants.connections import give_back_connection
 from tenants.models import Pool
 from tenants.validators import check_webhook
 
@@ -112,22 +113,24 @@ def deliver() -> int:
     now, taken = timezone.now(), 0
     for alert in _due(now - GIVE_UP_AFTER).filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now))[:BATCH]:
         ended = alert.delivered_at is not None
-        alert.attempts += 1
+        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**alert.attempts)
+        same = {"pk": alert.pk, "attempts": alert.attempts, "delivered_at": alert.delivered_at}
+        claimed = Alert.objects.filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now), **same)
+        if not claimed.update(attempts=F("attempts") + 1, next_attempt_at=now + timedelta(seconds=pause_s)):
+            continue  # another process has it
         try:
-            body = content(alert, ended)
-            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, body["id"], body)
+            body, address = content(alert, ended), _address(alert)
+            give_back_connection()
+            post(address, settings.QUARTERMASTER_WEBHOOK_SECRET, body["id"], body)
         except Exception as error:  # whatever is wrong with one alert, the others are delivered
             message = "; ".join(error.messages) if isinstance(error, ValidationError) else error
             if not isinstance(error, (WebhookError, ValidationError)):
                 log.exception("alert %s cannot be sent as it is", alert.name)
-            pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (alert.attempts - 1))
-            alert.next_attempt_at = now + timedelta(seconds=pause_s)
             log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, message, pause_s)
         else:
             taken += 1
-            alert.attempts, alert.next_attempt_at = 0, None
-            setattr(alert, "resolution_delivered_at" if ended else "delivered_at", timezone.now())
-        alert.save(update_fields=["attempts", "next_attempt_at", "delivered_at", "resolution_delivered_at"])
+            done = {"resolution_delivered_at" if ended else "delivered_at": timezone.now()}
+            Alert.objects.filter(pk=alert.pk).update(attempts=0, next_attempt_at=None, **done)
     return taken
 
 

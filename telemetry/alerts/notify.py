@@ -16,6 +16,7 @@ from telemetry.alerts import channels
 from telemetry.alerts.content import content
 from telemetry.alerts.webhook import WebhookError
 from telemetry.models import Alert, AlertDelivery, NotificationChannel
+from tenants.connections import give_back_connection
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +47,8 @@ def deliver() -> int:
         if delivery.channel_id in failed:
             continue
         pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**delivery.attempts)
-        claimed = AlertDelivery.objects.filter(pk=delivery.pk, attempts=delivery.attempts).filter(
-            Q(next_attempt_at=None) | Q(next_attempt_at__lte=now)
-        )
+        same = {"pk": delivery.pk, "attempts": delivery.attempts, "delivered_at": delivery.delivered_at}
+        claimed = AlertDelivery.objects.filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now), **same)
         if not claimed.update(attempts=F("attempts") + 1, next_attempt_at=now + timedelta(seconds=pause_s)):
             continue  # another process has it
         if _attempt(delivery, pause_s):
@@ -76,6 +76,7 @@ def _attempt(delivery: AlertDelivery, pause_s: float) -> bool:
 def try_channel(channel: NotificationChannel, message: channels.Content) -> str:
     """Sends once and notes what came of it; why not, or nothing."""
     problem, now = "", timezone.now()
+    give_back_connection()
     try:
         channels.deliver(channel, message)
     except WebhookError as error:

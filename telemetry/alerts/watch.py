@@ -16,6 +16,7 @@ from django.db.models import Q
 
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import OF_TENANT_ONLY, Costs, Seen, Shares, Timer, limit_in_words, right, seen, wrong
+from telemetry.alerts.delivery import start_delivery
 from telemetry.models import Alert, AlertRule, RuleKind
 from tenants.connections import own_connection
 
@@ -25,13 +26,6 @@ EVERY_S = 5.0
 COSTS_S = 60.0  # sums over the ledger are not made more often
 
 _Key = tuple[int, str, str]  # rule, pool, subject
-
-
-def start_delivery() -> None:
-    """Queues :func:`telemetry.tasks.deliver_alerts`. A lost start is made up for in the next minute."""
-    from telemetry.tasks import deliver_alerts
-
-    deliver_alerts.apply_async(retry=False)
 
 
 class AlertWatch:

@@ -40,7 +40,6 @@ SENT = {
     ("telemetry/recorder.py", "start_roll_up"): ("telemetry.roll_up", "worker"),
     ("telemetry/recorder.py", "start_purge"): ("telemetry.purge_ledger", "worker"),
     ("controlplane/tuning/starter.py", "start_tending"): ("telemetry.tend_pool", "worker"),
-    ("telemetry/alerts/watch.py", "start_delivery"): ("telemetry.deliver_alerts", "worker"),
     ("controlplane/lab/tasks.py", "resume_runs"): ("telemetry.run_lab", "worker"),
     ("controlplane/lab/tasks.py", "run_lab"): ("telemetry.run_lab", "worker"),
     ("controlplane/batches/services.py", "notify"): ("batches.work", "web"),

@@ -1,0 +1,87 @@
+"""Alerts are sent by the process that opened them: no task waits before them, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import DatabaseError
+
+from telemetry.alerts import lifecycle
+from telemetry.alerts.delivery import Delivery
+from telemetry.models import Alert
+
+
+class Sender:
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.sent = 0
+        self.turns = threading.Semaphore(0)
+        self.threads: set[str] = set()
+
+    def __call__(self) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.turns.release()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.sent += 1
+
+    def took_a_turn(self) -> bool:
+        return self.turns.acquire(timeout=10)
+
+
+def ended(delivery: Delivery) -> bool:
+    for _ in range(1000):
+        if not delivery._runs:
+            return True
+        threading.Event().wait(0.01)
+    return False
+
+
+def test_what_is_due_is_sent_at_once_on_a_thread_of_its_own_which_ends() -> None:
+    send = Sender()
+    delivery = Delivery(send, pauses_s=(0.0,))
+    delivery.call()
+    assert send.took_a_turn()
+    assert ended(delivery)
+    assert send.threads == {"alerts"}
+    delivery.call()
+    assert send.took_a_turn()
+    assert ended(delivery)
+    assert send.sent == 2
+
+
+def test_a_failure_is_tried_again_after_a_pause() -> None:
+    send = Sender(DatabaseError("away"), RuntimeError("odd"))
+    delivery = Delivery(send, pauses_s=(0.0, 0.01, 0.01))
+    delivery.call()
+    assert ended(delivery)
+    assert send.sent == 1
+
+
+def test_a_call_while_it_waits_for_its_next_attempt_is_answered_now() -> None:
+    send = Sender()
+    delivery = Delivery(send, pauses_s=(0.0, 3600.0))
+    delivery.call()
+    assert send.took_a_turn()
+    delivery.call()
+    assert send.took_a_turn()
+
+
+@pytest.mark.django_db
+def test_two_processes_do_not_send_the_same_alert_to_the_webhook(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.QUARTERMASTER_ALERT_WEBHOOK = "http://hooks.test/"
+    lifecycle.raise_alert("quota_hard", "one", "acme used its quota")
+    sent: list[str] = []
+
+    def post(address: str, secret: str, number: str, body: Any) -> None:
+        sent.append(number)
+        assert lifecycle.deliver() == 0, "another process, while this one sends"
+
+    monkeypatch.setattr(lifecycle, "post", post)
+    assert lifecycle.deliver() == 1
+    assert sent == [f"alert-{Alert.objects.get().pk}"]
+    assert lifecycle.deliver() == 0
