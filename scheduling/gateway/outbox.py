@@ -3,7 +3,7 @@ and what Redis took is kept until it is stored (:mod:`scheduling.gateway.unstore
 
 Everything here is bounded. When Redis stays away for so long that the limit is reached, the oldest refusals are dropped
 first (they held nothing), then the oldest endings (their leases expire by themselves), and the log says how many.
-A process that is killed takes with it what Redis had not taken: refusals of ``flush_every_s``, or of an outage's length.
+A process that is killed takes with it what Redis had not taken: refusals of ``flush_every_s``, or those of an outage.
 """
 
 from __future__ import annotations
