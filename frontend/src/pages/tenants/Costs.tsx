@@ -33,7 +33,7 @@ function BudgetsLeft({ tenant }: { tenant?: string }) {
               <span className="truncate font-medium text-ink">{who}</span>
               <span className="text-soft">{text(percent(ratio))}</span>
             </p>
-            <Meter className="my-2" label={`Budget of ${who}`} ratio={ratio} tone={spent >= limit ? "bad" : ahead !== undefined && ahead >= limit ? "warn" : "good"} />
+            <Meter className="my-2" label={`Budget of ${who}`} ratio={ratio} tone={spent >= limit ? "bad" : ahead !== undefined && ahead >= limit ? "warn" : "plain"} />
             <p className="text-soft">
               {money(spent, budget.currency)} of {money(limit, budget.currency)} {budget.hard_amount === null ? "(soft)" : "(hard)"}
             </p>
