@@ -11,7 +11,7 @@ import { backendState, backendTones } from "../../lib/backend";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCatalog, useSnapshots } from "../tenants/data";
-import { Ago, Failed, State, Waiting, When } from "../tenants/parts";
+import { Ago, Failed, LastingFor, State, Waiting, When } from "../tenants/parts";
 import { NoSuch } from "./NoSuch";
 import { Facts, ObjectPage } from "./ObjectPage";
 
@@ -146,7 +146,7 @@ export function BackendPage() {
           <Unknown what={`What ${slug} does now`} outage={outage ?? (live?.unseen_since === undefined ? undefined : { source: "engine", since: live.unseen_since })}>
             {row.silent_since && (
               <>
-                No answer since <Ago at={row.silent_since} />
+                No answer <LastingFor since={row.silent_since} />
               </>
             )}
           </Unknown>

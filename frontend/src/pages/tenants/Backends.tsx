@@ -16,7 +16,7 @@ import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCatalog, useRefresh, useSnapshots } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
-import { Ago, Confirm } from "./parts";
+import { Confirm, LastingFor } from "./parts";
 import { mayWrite, Resource } from "./Resource";
 import { backendSpecs, options } from "./specs";
 
@@ -95,12 +95,12 @@ function BackendState({ row, live }: { row: Backend; live: BackendFigures | unde
       {unseen !== undefined && !row.silent_since && <span className="block text-2xs text-warn">unseen {since({ since: unseen })}</span>}
       {row.silent_since && (
         <span className="block text-2xs text-bad">
-          no answer since <Ago at={row.silent_since} />
+          no answer <LastingFor since={row.silent_since} />
         </span>
       )}
       {row.leaving_since && (
         <span className="block text-2xs text-faint">
-          draining for removal since <Ago at={row.leaving_since} />
+          draining for removal <LastingFor since={row.leaving_since} />
         </span>
       )}
     </>

@@ -41,6 +41,16 @@ export function Ago({ at, none = "never" }: { at: string | null | undefined; non
   );
 }
 
+/** For how long something has lasted; the moment it began in its title. */
+export function LastingFor({ since }: { since: string }) {
+  const s = Math.max(1, (Date.now() - Date.parse(since)) / 1000);
+  return (
+    <time dateTime={since} title={utc(Date.parse(since) / 1000)} className="whitespace-nowrap">
+      for {age(s)}
+    </time>
+  );
+}
+
 export function Failed({ error, retry }: { error: Error; retry?: () => void }) {
   return (
     <div role="alert" className="panel flex flex-wrap items-center gap-3 p-4 text-sm text-soft">
