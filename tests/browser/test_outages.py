@@ -5,10 +5,13 @@ One real instance on PostgreSQL for all of it, with its demo load. Processes are
 started again in between, or killed while what would start them again is stopped; PostgreSQL is shut down and started.
 Everybody looks: the admin at every page, an operator and a tenant's member at some (all of them in `make test-slow`).
 SQLite's lock is held on the session's instance.
+
+``make outage-pictures`` keeps a picture of each page in each outage, and of each once it is over, to be looked at.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shlex
@@ -75,6 +78,7 @@ ADDRESSES: dict[str, list[str]] = {
 PAGES = [address for addresses in ADDRESSES.values() for address in addresses]
 TABS = 12  # pages that are open at once
 RECOVERED_MS = 90_000
+PICTURES = os.environ.get("PYTEST_OUTAGE_PICTURES", "")  # the folder in which they are kept
 PAST = ("/requests", "/audit", "/lab")  # what they show as good is over
 
 ALL_IS_WELL = (
@@ -237,6 +241,13 @@ def named(page: Page, outage: str, address: str = "") -> Locator:
     return notices.first
 
 
+def keep_picture(page: Page, outage: str, address: str) -> None:
+    """What the page shows, where pictures are wanted."""
+    if PICTURES:
+        name = re.sub(r"[^a-z0-9]+", "-", address).strip("-") or "overview"
+        page.screenshot(path=Path(PICTURES) / f"{outage}-{name}.png")
+
+
 def faults_of(pages: dict[str, Page], outage: str, told_s: float) -> list[str]:
     """What pages that were opened in an outage say wrong, or do not say."""
     faults = []
@@ -247,6 +258,7 @@ def faults_of(pages: dict[str, Page], outage: str, told_s: float) -> list[str]:
         if abs(since_s(notice.inner_text()) - told_s) > 1:
             faults.append(f"{address} says another time: {notice.inner_text()}")
         settled(page)
+        keep_picture(page, outage, address)
         if said := page.evaluate("[...window.__said]"):
             faults.append(f"{address} says {said}")
         green = outage in ("redis", "leader") and not address.startswith(PAST) and page.evaluate(GREEN)
@@ -374,7 +386,8 @@ def test_a_page_opened_in_an_outage_says_what_cannot_be_seen_and_recovers_by_its
                 expect(page.get_by_test_id("outages"), address).to_have_count(0, timeout=RECOVERED_MS)
                 expect(page.locator("[data-unknown]"), address).to_have_count(0, timeout=RECOVERED_MS)
             _well(tabs)
-            for page in tabs.values():
+            for address, page in tabs.items():
+                keep_picture(page, f"after-{outage}", address)
                 page.close()
 
 
@@ -418,6 +431,7 @@ def test_without_the_database_every_page_says_so_since_when_and_comes_back_by_it
                     faults.append(f"{address}: {answer.status} {text[:200]}")
                 elif abs(since_s(text) - told_s) > 15:
                     faults.append(f"{address} says another time: {text}")
+                keep_picture(page, "database", address)
             asked = context.request.get(f"{instance.up.url}/api/v1/alerts")
             assert (asked.status, asked.json()["code"]) == (503, "database_away")
             assert abs(asked.json()["since"] - told_s) < 15
