@@ -31,6 +31,12 @@ it("the busiest names are picked by weight and listed by name", () => {
 });
 
 describe("colours", () => {
+  it("of known names are theirs whoever is seen first", () => {
+    const bands = ["reserved", "elastic", "spot"];
+    expect(new ColorBook(bands).assign(["spot"]).get("spot")).toBe(2);
+    expect([...new ColorBook(bands).assign(["q1", "elastic"])]).toEqual([["elastic", 1], ["q1", 3]]);
+  });
+
   it("stay with their names while others come and go", () => {
     const book = new ColorBook();
     const before = book.assign(["acme", "birch"]);

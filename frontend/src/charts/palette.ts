@@ -42,7 +42,12 @@ export const percentileColors = (dark: boolean): [string, string, string] => [ca
  * returns gets its old one back, which others are given only where there are more names than colours.
  */
 export class ColorBook {
-  private remembered = new Map<string, number>();
+  private remembered: Map<string, number>;
+
+  /** `first`: names that have the first colours, on every page and whoever comes first. */
+  constructor(first: readonly string[] = []) {
+    this.remembered = new Map(first.map((name, index) => [name, index]));
+  }
 
   assign(names: readonly string[]): Map<string, number> {
     const taken = new Set<number>();

@@ -18,10 +18,11 @@ import { useAddress } from "../../lib/useAddress";
 import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range";
 
 /** Colours of a pool's names; they outlive a visit to another page. */
+const BANDS = ["reserved band", "elastic band", "spot band", "preemptible band"]; // as scheduling/core/queues/bands.py names them
 const colors = new Map<string, ColorBooks>();
 function colorsOf(pool: string): ColorBooks {
   let found = colors.get(pool);
-  if (!found) colors.set(pool, (found = { reasons: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() }));
+  if (!found) colors.set(pool, (found = { reasons: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook(BANDS) }));
   return found;
 }
 
