@@ -203,7 +203,17 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
         {story && <Place story={story} row={row} />}
         <dl className="mt-1 text-sm">
           <Fact name="policy">{row.policy || NONE}</Fact>
-          {row.backend !== undefined && <Fact name="backend">{row.backend || NONE}</Fact>}
+          {row.backend !== undefined && (
+            <Fact name="backend">
+              {row.backend ? (
+                <Link className="link" to={`/backends/${encodeURIComponent(row.backend)}`}>
+                  {row.backend}
+                </Link>
+              ) : (
+                NONE
+              )}
+            </Fact>
+          )}
           <Fact name="attempts">{row.attempts}</Fact>
         </dl>
       </section>
@@ -211,11 +221,21 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
       <section>
         <h3 className="label">Request</h3>
         <dl className="mt-1 text-sm">
-          <Fact name="tenant">{row.tenant}</Fact>
+          <Fact name="tenant">
+            <Link className="link" to={`/tenants/${encodeURIComponent(row.tenant)}`}>
+              {row.tenant}
+            </Link>
+          </Fact>
           <Fact name="entitlement">{row.entitlement}</Fact>
           <Fact name="tier">{row.tier}</Fact>
           <Fact name="key">
-            <span className="font-mono text-xs">{row.key_id}</span>
+            {row.key_id ? (
+              <Link className="link font-mono text-xs" to={`/keys/${encodeURIComponent(row.key_id)}`}>
+                {row.key_id}
+              </Link>
+            ) : (
+              NONE
+            )}
           </Fact>
           {row.user && <Fact name="user">{row.user}</Fact>}
           {row.instead_of && <Fact name="fallback for">{`${row.instead_of}: ${words(row.instead_why ?? "")}`}</Fact>}

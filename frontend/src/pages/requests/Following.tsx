@@ -1,6 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
-import { tailOf, type Filters } from "../../api/requests";
+import { useEffect, useState } from "react";
+import { tailOf, type Filters, type LedgerRow } from "../../api/requests";
 import { Icon } from "../../components/icons";
 import { since } from "../../components/Outages";
 import { useOutages } from "../../feed/live";
@@ -12,7 +12,7 @@ import { grown, KEPT, type Followed } from "./follow";
 const EVERY_MS = 2000;
 
 /** Requests as they end, the newest on top. Only what is new is asked for. */
-export function Following({ filters, columns, open }: { filters: Filters; columns: readonly ColumnId[]; open: (id: string) => void }) {
+export function Following({ filters, columns, open, onRows }: { filters: Filters; columns: readonly ColumnId[]; open: (id: string) => void; onRows: (rows: readonly LedgerRow[]) => void }) {
   const [paused, setPaused] = useState(false);
   const client = useQueryClient();
   const missing = cutsPast(useOutages(), filters.pool || undefined);
@@ -28,6 +28,10 @@ export function Following({ filters, columns, open }: { filters: Filters; column
     refetchOnMount: "always",
     gcTime: 0,
   });
+  const rows = data?.rows;
+  useEffect(() => {
+    if (rows) onRows(rows);
+  }, [rows, onRows]);
   return (
     <section aria-label="Requests as they end">
       <div className="mb-2 flex flex-wrap items-center gap-2 text-sm text-soft">

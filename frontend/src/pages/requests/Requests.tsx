@@ -1,6 +1,6 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { fileOf, requestsPage, type Filters } from "../../api/requests";
+import { fileOf, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
 import { Icon } from "../../components/icons";
 import { Notices } from "../../components/Notices";
 import { moment } from "../../lib/format";
@@ -85,7 +85,9 @@ export function Requests() {
       </button>
     </div>
   );
-  const shownAt = rows.findIndex((row) => row.request_id === open);
+  const [followed, setFollowed] = useState<readonly LedgerRow[]>([]);
+  const onScreen = following ? followed : rows;
+  const shownAt = onScreen.findIndex((row) => row.request_id === open);
 
   return (
     <>
@@ -112,7 +114,7 @@ export function Requests() {
       </div>
       <QueryBar filters={filters} known={known} onChange={change} />
       <Explore filters={filters} onChange={change} onKnown={setKnown} />
-      {following && <Following filters={filters} columns={columns} open={(id) => change({ request: id })} />}
+      {following && <Following filters={filters} columns={columns} open={(id) => change({ request: id })} onRows={setFollowed} />}
       {!following && error && (
         <p role="alert" className="mb-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
           {error.message} {rows.length > 0 && "The rows below are out of date."}
@@ -154,7 +156,7 @@ export function Requests() {
         </>
       )}
       <Notices />
-      {open && <Drawer key={open} id={open} known={rows.find((row) => row.request_id === open)} onClose={() => change({ request: "", id: "" })} newer={shownAt > 0 ? rows[shownAt - 1]?.request_id : undefined} older={shownAt >= 0 ? rows[shownAt + 1]?.request_id : undefined} onShow={(id) => change({ request: id, id: "" })} />}
+      {open && <Drawer key={open} id={open} known={onScreen.find((row) => row.request_id === open)} onClose={() => change({ request: "", id: "" })} newer={shownAt > 0 ? onScreen[shownAt - 1]?.request_id : undefined} older={shownAt >= 0 ? onScreen[shownAt + 1]?.request_id : undefined} onShow={(id) => change({ request: id, id: "" })} />}
     </>
   );
 }
