@@ -41,6 +41,8 @@ def test_the_console_loads_only_what_was_built(client, user, settings, tmp_path)
     page = client.get("/").content.decode()
     assert "/static/console/assets/main-1.js" in page
     assert "/static/console/assets/main-2.css" in page
+    root = page.partition('<div id="root"')[2]
+    assert "Quartermaster" in root, "the frame is painted before any script is there"
     assert client.get("/pools/llama").status_code == 200
 
 
