@@ -72,6 +72,7 @@ const target = (s: number | null): string => (s === null ? NONE : text(seconds(s
 
 function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
   const received = Date.parse(row.received_at) / 1000;
+  const ran = row.outcome !== "refused";
   const generated = row.first_token_at && row.output_tokens > 1 ? (Date.parse(row.done_at) - Date.parse(row.first_token_at)) / (row.output_tokens - 1) : undefined;
   return (
     <div className="space-y-5">
@@ -135,7 +136,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
                 input
               </th>
               <td className="text-right">{compact(row.input_tokens_est)}</td>
-              <td className="text-right font-medium">{compact(row.input_tokens)}</td>
+              <td className="text-right font-medium">{ran ? compact(row.input_tokens) : NONE}</td>
               <td className="text-right text-faint">{NONE}</td>
             </tr>
             <tr className="border-t border-line">
@@ -143,7 +144,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
                 output
               </th>
               <td className="text-right">{compact(row.output_tokens_est)}</td>
-              <td className="text-right font-medium">{compact(row.output_tokens)}</td>
+              <td className="text-right font-medium">{ran ? compact(row.output_tokens) : NONE}</td>
               <td className="text-right">{compact(row.output_bound)}</td>
             </tr>
           </tbody>

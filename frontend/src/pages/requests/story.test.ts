@@ -28,7 +28,7 @@ it("a grant's reason falls into its terms", () => {
 it("a retry is called obeyed or early only where the header's spread leaves no doubt", () => {
   const retry = { told_s: 4, least_s: 3, most_s: 5, early: 0, obeyed: true, next: { request_id: "r", after_s: 6, outcome: "completed", reason: "stop" } };
   expect(retryInWords(retry)).toBe("It was asked to wait 3.00 s to 5.00 s. The next request of its key came after 6.00 s, as asked; it was completed.");
-  expect(retryInWords({ ...retry, obeyed: false, early: 4, next: { ...retry.next, after_s: 0.4, outcome: "refused", reason: "queue_full" } })).toContain("after 400 ms, too early, and 4 requests of the key did; it was refused too (queue full)");
+  expect(retryInWords({ ...retry, obeyed: false, early: 4, next: { ...retry.next, after_s: 0.4, outcome: "refused", reason: "queue_full" } })).toContain("after 400 ms, too early as 4 requests of the key did; it was refused too (queue full)");
   expect(retryInWords({ ...retry, obeyed: null })).toContain("is unknown");
   expect(retryInWords({ ...retry, told_s: null, least_s: null, most_s: null, obeyed: null, next: null })).toBe("Which wait was sent with the refusal is unknown: it was not recorded, or none was sent. No later request of its key has ended since.");
 });

@@ -60,7 +60,7 @@ const s = (value: number): string => text(seconds(value));
 export function retryInWords(retry: NonNullable<Story["retry"]>): string {
   const asked = retry.told_s === null || retry.least_s === null || retry.most_s === null ? "Which wait was sent with the refusal is unknown: it was not recorded, or none was sent." : `It was asked to wait ${s(retry.least_s)} to ${s(retry.most_s)}.`;
   if (!retry.next) return `${asked} No later request of its key has ended since.`;
-  const judged = retry.obeyed === true ? ", as asked" : retry.obeyed === false ? `, too early${retry.early > 1 ? `, and ${compact(retry.early)} requests of the key did` : ""}` : retry.told_s === null ? "" : ", within the spread of the header, so whether it waited long enough is unknown";
+  const judged = retry.obeyed === true ? ", as asked" : retry.obeyed === false ? `, too early${retry.early > 1 ? ` as ${compact(retry.early)} requests of the key did` : ""}` : retry.told_s === null ? "" : ", within the spread of the header, so whether it waited long enough is unknown";
   const end = retry.next.outcome === "refused" ? `; it was refused too (${words(retry.next.reason)})` : `; it was ${retry.next.outcome}`;
   return `${asked} The next request of its key came after ${s(retry.next.after_s)}${judged}${end}.`;
 }
