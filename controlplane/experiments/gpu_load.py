@@ -202,6 +202,7 @@ def recorded(rows: Sequence[Answered]) -> tuple[Recorded, ...]:
         Recorded(
             one.at_s, len(one.prompt), one.output, one.tier.name, one.tier.name,
             expected_tokens=float(one.output), output_bound=one.output, wait_s=0.0,
+            ttft_s=0.0,  # each is streamed: its first token is seen
         )
         for one in (row.asked for row in rows)
     )  # fmt: skip
