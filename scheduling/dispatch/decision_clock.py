@@ -4,8 +4,9 @@ from __future__ import annotations
 
 TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
 CREDIT_TICK_S = 0.005  # after grants that left somebody waiting for prefill credit: when it is there must be asked
-TO_ENGINE_S = 0.002  # from a grant over its gateway to the engine
-MAX_TURNAROUND_S = 0.05
+TO_ENGINE_S = 0.02  # from a grant to its engine's step, and a first token back, until measured (``core/engine_lag.py``)
+LEAST_TO_ENGINE_S = 0.002
+MAX_DECISION_S = 0.05
 NEWEST = 0.05  # share of the last decision in the mean of what they take
 MEASURED = 40  # decisions after which the first assumption has an eighth of the mean
 
@@ -16,19 +17,24 @@ class DecisionClock:
 
     def __init__(self) -> None:
         self.credit_falls_s = 0.0
+        self._to_engine_s = TO_ENGINE_S
         self._due_s = 0.0
         self._takes_s = CREDIT_TICK_S  # from when a decision is due to its grants, on average
         self._decided = 0  # grants written
 
     @property
     def turnaround_s(self) -> float:
-        """How long it takes from when a decision is due until what it granted is in its engine."""
-        return min(MAX_TURNAROUND_S, self._takes_s + TO_ENGINE_S)
+        """How long it takes from when a first token comes until what is granted in its place is in its engine."""
+        return self._takes_s + self._to_engine_s
 
     @property
     def measured_s(self) -> float | None:
         """The same, once so many decisions were measured that the assumption at the start counts for little."""
         return self.turnaround_s if self._decided >= MEASURED else None
+
+    def measured_lag(self, lag_s: float) -> None:
+        """:attr:`scheduling.core.engine_lag.EngineLag.lag_s` of the pool."""
+        self._to_engine_s = max(LEAST_TO_ENGINE_S, lag_s)
 
     def wait(self, now_s: float, *, for_credit: bool) -> float:
         """For how long the next decision may wait if nothing happens until then."""
@@ -42,7 +48,7 @@ class DecisionClock:
 
     def granted(self, now_s: float) -> None:
         """What was decided is written."""
-        took_s = min(MAX_TURNAROUND_S, max(0.0, now_s - self._due_s))
+        took_s = min(MAX_DECISION_S, max(0.0, now_s - self._due_s))
         self._takes_s += NEWEST * (took_s - self._takes_s)
         self._decided += 1
         self.credit_falls_s = CREDIT_TICK_S

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
 
+from scheduling.core.engine_lag import EngineLag
 from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.headroom import Headroom, used_of_baselines
 from scheduling.core.ledger import LedgerRecord
@@ -96,6 +97,7 @@ class Term:
         self._standings_due = True  # at once: weights are needed before the first five seconds are over
         self._swept_s: float | None = None
         self._clock = DecisionClock()
+        self._lag = EngineLag()
         self.waiting = Waiting(store, pool.id, self.scheduler, limits_of(catalog, pool.id), self._notify)
         self.decider = Decider(
             store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._as_it_counts
@@ -267,12 +269,15 @@ class Term:
             self._count_ended(self._ended_early)
             self._ended_early.clear()
 
-    def _count_ended(self, records: Iterable[LedgerRecord]) -> None:
-        """What requests have really used, for policies that count it. One may come twice."""
+    def _count_ended(self, records: Collection[LedgerRecord]) -> None:
+        """What requests have really used, for policies that count it, and what engines take. One may come twice."""
         if not self.waiting.loaded.is_set():  # who waits comes first: it is lifted to nobody who was served since
             self._ended_early.extend(records)
             return
         self._shares.ended(self.scheduler, records, self._catalog)
+        self._lag.read(records)
+        if (lag_s := self._lag.lag_s) is not None:
+            self._clock.measured_lag(lag_s)
 
     def _as_it_counts(self, view: PoolView) -> PoolView:
         """The pool with what only the leader knows: standings, and replicas that are not ready or have less room."""

@@ -6,7 +6,8 @@ import pytest
 
 from scheduling.dispatch.decision_clock import (
     CREDIT_TICK_S,
-    MAX_TURNAROUND_S,
+    LEAST_TO_ENGINE_S,
+    MAX_DECISION_S,
     MEASURED,
     TICK_S,
     TO_ENGINE_S,
@@ -39,7 +40,7 @@ def test_what_a_decision_is_said_to_take_is_bounded():
     for second in range(500):
         clock.due(float(second))
         clock.granted(second + 30.0)
-    assert clock.turnaround_s == MAX_TURNAROUND_S
+    assert clock.turnaround_s == pytest.approx(MAX_DECISION_S + TO_ENGINE_S)
 
 
 def test_the_first_assumption_is_not_handed_on_as_a_measurement():
@@ -49,4 +50,12 @@ def test_the_first_assumption_is_not_handed_on_as_a_measurement():
         clock.wait(float(second), for_credit=False)
         clock.due(float(second))
         clock.granted(second + 0.02)
-    assert clock.measured_s == clock.turnaround_s == pytest.approx(0.022, abs=0.003)
+    assert clock.measured_s == clock.turnaround_s == pytest.approx(0.02 + TO_ENGINE_S, abs=0.003)
+
+
+def test_the_way_to_the_engine_counts_as_measured_and_is_never_nothing():
+    clock = DecisionClock()
+    clock.measured_lag(0.013)
+    assert clock.turnaround_s == pytest.approx(CREDIT_TICK_S + 0.013)
+    clock.measured_lag(0.0)
+    assert clock.turnaround_s == pytest.approx(CREDIT_TICK_S + LEAST_TO_ENGINE_S)

@@ -1,0 +1,83 @@
+"""How long prompts take beside their prefill, found from the times of those that nothing was in the way of."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduling.core.engine_lag import ENOUGH, MOST_S, EngineLag
+from scheduling.core.outcomes import Outcome
+from tests.support.state_world import ledger
+
+RATE = 40_000.0  # prompt tokens/s
+
+
+def told(lag_s: float, count: int = 400, *, rate: float = RATE, waits_s: float = 0.2, seed: int = 1) -> EngineLag:
+    """Of prompts of all lengths, a quarter of which found the engine free."""
+    lag, draw = EngineLag(), random.Random(seed)
+    for _ in range(count):
+        tokens = round(2 ** draw.uniform(5, 13))
+        waited_s = 0.0 if draw.random() < 0.25 else draw.expovariate(1 / waits_s)
+        lag.add(tokens, lag_s + tokens / rate + waited_s + draw.uniform(0, 0.006))
+    return lag
+
+
+@pytest.mark.parametrize("lag_s", [0.002, 0.01, 0.025])
+@pytest.mark.parametrize("rate", [8_500.0, RATE])
+def test_it_is_found_among_prompts_most_of_which_waited(lag_s: float, rate: float) -> None:
+    for seed in range(5):
+        assert told(lag_s, rate=rate, seed=seed).lag_s == pytest.approx(lag_s, abs=0.006)
+
+
+def test_it_is_not_known_before_two_lengths_were_seen_often_enough() -> None:
+    lag = EngineLag()
+    for _ in range(100):
+        lag.add(2_000, 0.07)
+    assert lag.lag_s is None
+    for n in range(ENOUGH):
+        assert lag.lag_s is None, n
+        lag.add(200, 0.025)
+    assert lag.lag_s == pytest.approx(0.02)
+
+
+def test_it_follows_an_engine_that_became_slower_and_is_bounded() -> None:
+    lag = told(0.005)
+    for _ in range(3):
+        for tokens in (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192) * 32:
+            lag.add(tokens, 3.0 + tokens / RATE)
+    assert lag.lag_s == MOST_S
+
+
+def test_what_no_clock_can_have_seen_is_left_out() -> None:
+    lag = EngineLag()
+    for _ in range(50):
+        lag.add(0, 1.0)
+        lag.add(100, -5.0)
+        lag.add(4_000, 0.0)
+    assert lag.lag_s is None
+    for _ in range(10):  # longer prompts that took less: no rate is below zero
+        lag.add(100, 0.03)
+        lag.add(4_000, 0.01)
+    assert lag.lag_s == pytest.approx(0.02)
+
+
+def test_only_streams_that_ended_well_at_their_first_attempt_count() -> None:
+    good = {"streamed": True, "attempts": 1, "outcome": Outcome.COMPLETED, "granted_s": 10.0, "cached_tokens": 0}
+    seen = [
+        ledger("r", **good | {"input_tokens": tokens, "first_token_s": 10.0 + 0.01 + tokens / RATE})
+        for tokens in (200, 3_000)
+        for _ in range(ENOUGH)
+    ]
+    lag = EngineLag()
+    for other in ({"streamed": False}, {"attempts": 2}, {"outcome": Outcome.FAILED}, {"granted_s": None},
+                  {"first_token_s": None}):  # fmt: skip
+        lag.read([ledger("r", **good | {"input_tokens": 200, "first_token_s": 10.001} | other)] * 20)
+    assert lag.lag_s is None
+    lag.read(seen)
+    assert lag.lag_s == pytest.approx(0.01, abs=1e-6)
+    cached = ledger(
+        "r", **good | {"input_tokens": 3_000, "cached_tokens": 2_900, "first_token_s": 10.0 + 0.01 + 100 / RATE}
+    )
+    lag.read([cached] * ENOUGH)
+    assert lag.lag_s == pytest.approx(0.01, abs=1e-6)
