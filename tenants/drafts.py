@@ -16,7 +16,7 @@ from django.db import models, transaction
 
 from tenants import services
 from tenants.audit import Actor
-from tenants.models import Backend, Entitlement, Pool, Tenant, Tier
+from tenants.models import Backend, Entitlement, EntitlementState, Pool, Tenant, Tier
 
 MOST = 20  # objects of one draft
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -116,6 +116,24 @@ def as_if(
             services.save(actor=actor, instance=row)
         yield Pool.objects.get(pk=pool.pk)
         transaction.set_rollback(True)
+
+
+def bound(pool: Pool) -> set[int]:
+    """The pool's shares that can be kept now."""
+    return set(Entitlement.objects.filter(pool=pool, state=EntitlementState.BOUND).values_list("pk", flat=True))
+
+
+def require_room(pool: Pool, before: Collection[int]) -> None:
+    """Inside :func:`as_if`: what could be kept before can still be. A save is let through with such a share degraded;
+    a trial would only measure that it is.
+
+    Raises:
+        ValidationError: the shares that could not be kept, with the reason of each.
+    """
+    lost = Entitlement.objects.filter(pk__in=before, pool=pool).exclude(state=EntitlementState.BOUND).order_by("slug")
+    if lost:
+        said = [f"{share.slug} would be {share.state}: {share.state_reason}." for share in lost[:MOST]]
+        raise ValidationError({"objects": said})
 
 
 def _join(actor: Actor, pool: Pool, name: str, like: str) -> None:

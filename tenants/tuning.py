@@ -136,8 +136,9 @@ def propose_setting(
         if drafted == whole and not objects:
             raise ValidationError("Nothing would change: all of this is already active.")
         kept = {**drafted, **({"objects": objects} if objects else {})}
+    before = drafts.bound(pool)
     with drafts.as_if(actor, pool, kept):
-        pass
+        drafts.require_room(pool, before)
     with services.change(actor=actor):
         return _proposed(actor, pool, drafted["policy_params"], kept, reason, window)
 

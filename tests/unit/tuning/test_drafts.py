@@ -20,6 +20,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def share(pool: Pool) -> Entitlement:
+    for backend in pool.backends.all():  # room for a larger one
+        backend.slots = 16
+        services.save(actor=ANN, instance=backend)
     tier = Tier.objects.filter(slug="premium").first() or services.save(
         actor=ANN, instance=Tier(slug="premium", slo=Slo.objects.filter(slug="quick").first() or _slo())
     )
@@ -132,6 +135,18 @@ def test_a_draft_that_does_not_fit_is_refused_with_the_reason(
     assert not Trial.objects.exists()
     share.refresh_from_db()
     assert share.concurrency == 4
+
+
+def test_a_draft_under_which_a_share_could_not_be_kept_is_refused_with_its_reason(
+    pool: Pool, share: Entitlement
+) -> None:
+    share.tier.service_class = "guaranteed"
+    services.save(actor=ANN, instance=share.tier)
+    assert Entitlement.objects.get(pk=share.pk).state == "bound"
+    with pytest.raises(ValidationError, match="acme-premium would be degraded: needs 9000 slots, the pool has"):
+        draft(pool, objects=[of("entitlement", share.slug, concurrency=9000)])
+    assert not Trial.objects.exists()
+    assert Entitlement.objects.get(pk=share.pk).concurrency == 4
 
 
 def test_a_draft_is_replayed_on_the_window_that_was_chosen_and_waits_for_its_author(
