@@ -16,6 +16,7 @@ from scheduling.core.percentiles import interpolated
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Phase, Slo
+from scheduling.engines.kinds import kind_of
 from scheduling.simulator.compare import grant_delay_s
 from scheduling.simulator.recording import Recorded, Recording
 from scheduling.simulator.replica import Replica
@@ -150,8 +151,9 @@ def apart(pool: str) -> bool:
 
 
 def _credit(pool: Pool, backend: Backend) -> int | None:
-    """The pool's prefill credit, else the replica's own figure; None is found while it serves."""
-    own = backend.spec().prefill_tokens or None
+    """The pool's prefill credit, else the replica's own figure; None is found while it serves, which it is not where
+    our scheduler is inside."""
+    own = backend.spec().prefill_tokens or (0 if kind_of(pool.engine).takes_digest else None)
     return own if pool.prefill_credit is None else pool.prefill_credit
 
 

@@ -10,6 +10,7 @@ from scheduling.dispatch.watched import FOREIGN_LOOKS, WatchedBackend, facts_of
 
 _CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
 _NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"
+_INSIDE = "off: the scheduler inside orders what waits there by the pool's policy"
 
 
 def status_of(
@@ -54,6 +55,8 @@ def state_why(backend: WatchedBackend, now_s: float) -> str:
 def credit_why(backend: WatchedBackend) -> str:
     if not backend.kind.reports:
         return _NO_REPORTS
+    if backend.wanted_credit is None and backend.kind.takes_digest and not backend.spec.prefill_tokens:
+        return _INSIDE
     return _CREDIT_WHY.get(backend.wanted_credit, "as the pool says") or backend.credit.why
 
 

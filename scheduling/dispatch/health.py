@@ -310,7 +310,7 @@ class BackendMonitor:
 
     def _learn(self, backend: WatchedBackend, metrics: EngineMetrics, leases: int, now_s: float) -> None:
         """What its engine was seen to do: how many it runs at once, how full its steps are."""
-        if backend.wanted_credit != 0 and (backend.facts is None or backend.facts.slots is None):
+        if limits_of(backend)[0].prefill_tokens and (backend.facts is None or backend.facts.slots is None):
             backend.learned.seen(metrics.running, metrics.waiting, leases, now_s)
         computed = max(0.0, metrics.prompt_tokens - metrics.cached_tokens)
         backend.foreign.append(max(0, metrics.running + metrics.waiting - leases))

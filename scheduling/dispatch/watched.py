@@ -125,7 +125,8 @@ def limits_of(backend: WatchedBackend) -> tuple[BackendSpec, str]:
     """The replica as its engine lets it be used, with its prefill credit; and why it is less than what was typed."""
     spec, why = in_force(backend.spec, facts_of(backend), backend.learned.slots, backend.longest)
     wanted = backend.wanted_credit
-    own = spec.prefill_tokens or backend.credit.credit  # a replica's own figure, where it has one, stands
+    # A replica's own figure stands, where it has one. Inside our scheduler the policy reaches what waits there.
+    own = spec.prefill_tokens or (0 if backend.kind.takes_digest else backend.credit.credit)
     credit = own if wanted is None else wanted
     return replace(spec, prefill_tokens=credit, step_tokens=backend.credit.budget), why
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from scheduling.core.engine_limits import EngineFacts
@@ -433,6 +435,20 @@ async def test_a_replica_has_the_credit_that_its_pool_says_or_half_a_step_of_its
         w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3")), prefill_credit=wanted))
         await w.live(3)
         assert offer_of(w.monitor._backends["b3"]).prefill_tokens == offered
+
+
+@ward
+async def test_an_engine_with_our_scheduler_inside_has_no_credit_but_one_that_somebody_set(w: Ward):
+    inside = partial(pool_spec, engine="vllm_plugin")
+    for wanted, offered, why in ((None, 0, "off: the scheduler inside"), (3000, 3000, "as the pool says")):
+        w.monitor.update(inside(backends=(*w.pool.backends, typed("b3")), prefill_credit=wanted))
+        await w.live(4)
+        status = next(s for s in w.monitor.statuses() if s.id == "b3")
+        assert (status.prefill_credit, offer_of(w.monitor._backends["b3"]).prefill_tokens) == (offered, offered)
+        assert status.credit_why.startswith(why)
+    w.monitor.update(inside(backends=(replace(typed("b3"), prefill_tokens=700),)))
+    await w.live(4)
+    assert offer_of(w.monitor._backends["b3"]).prefill_tokens == 700, "its own figure stands"
 
 
 @ward
