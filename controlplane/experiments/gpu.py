@@ -33,7 +33,7 @@ from scheduling.tuning.traffic import Serving, Traffic
 
 NAME: Final = "gpu"
 FCFS, PRIORITY, INSIDE, FRONT, PLUGIN = "fcfs", "priority", "plugin", "front", "front+plugin"
-FREE = "front+plugin without credit"
+CREDITED = "front+plugin with credit"
 SHOWN: Final = 400  # steps of a part that are kept, for the drawing
 PART_S: Final = 8.0  # beside load and drain: a pause, the log, the lab
 WARM_S: Final = 4.0  # of load before an engine's first part: kernels are compiled, the plugin learns step times
@@ -64,7 +64,7 @@ MODES: Final = (
     Mode(FRONT, "priority", False, "vllm", lab="unified"),
     Mode(INSIDE, "priority", True),  # its clients tell it what a gateway would
     Mode(PLUGIN, "priority", True, "vllm_plugin"),
-    Mode(FREE, "priority", True, "vllm_plugin", credit=0),
+    Mode(CREDITED, "priority", True, "vllm_plugin", credit=1024),  # what an automatic one begins with
 )
 
 
@@ -182,7 +182,9 @@ def serving(
 
 
 def catalog(pool: str, setup: Setup, mode: Mode) -> list[dict[str, Any]]:
-    """Three tiers with what they were promised, none with limits of its own: the engine is what is scarce."""
+    """Three tiers with what they were promised, each of its own class: relegation goes by the class, and of three that
+    are all ``spot`` it knows none to put back first. A third of the slots is each one's baseline, which it may
+    exceed: the engine is what is scarce."""
 
     def item(what: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         return {"kind": what, "metadata": {"name": name}, "spec": spec}
@@ -198,13 +200,13 @@ def catalog(pool: str, setup: Setup, mode: Mode) -> list[dict[str, Any]]:
         items += [
             item("Slo", f"{tier.name}-slo", promise),
             item("Tier", f"{tier.name}-tier", {
-                "serviceClass": "spot", "rank": tier.rank, "weight": 1, "slo": f"{tier.name}-slo",
+                "serviceClass": tier.service_class.value, "rank": tier.rank, "weight": 1, "slo": f"{tier.name}-slo",
                 "overLimit": "wait", "queueLimit": 10_000, "maxWaitSeconds": 3600,
             }),
             item("Tenant", tier.name, {"description": "experiment gpu"}),
             item("TokenEntitlement", tier.name, {
                 "tenantRef": {"name": tier.name}, "poolRef": {"name": pool}, "qos": {"tier": f"{tier.name}-tier"},
-                "resources": {"concurrency": 100_000},
+                "resources": {"concurrency": max(1, setup.slots // 3)},
             }),
         ]  # fmt: skip
     return items
@@ -281,7 +283,7 @@ def drawings(report: Mapping[str, Any]) -> dict[str, str]:
     """SVG by name (no ending)."""
     parts, setup = report["parts"], report["setup"]
     rates = tuple(setup["rates"])
-    names = [mode.name for mode in MODES if mode.name in setup["modes"]]
+    names = [*setup["modes"]]
     images: dict[str, str] = {}
 
     def figure(mode: str, workload: str, rate: float, name: str) -> float:

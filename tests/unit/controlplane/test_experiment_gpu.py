@@ -67,7 +67,7 @@ def test_a_summary_counts_what_was_refused_and_what_is_unknown_is_not_zero() -> 
 def test_engines_that_only_watch_leave_every_decision_to_vllm() -> None:
     settings = settings_of({"quartermaster": {"port": 9000, **WATCHING}})
     assert not any((settings.order, settings.chunks, settings.preempt_prefills, settings.victims))
-    assert [mode.name for mode in gpu.MODES if mode.decides] == [gpu.INSIDE, gpu.PLUGIN, gpu.FREE]
+    assert [mode.name for mode in gpu.MODES if mode.decides] == [gpu.INSIDE, gpu.PLUGIN, gpu.CREDITED]
 
 
 def test_a_server_of_ones_own_gets_its_port_and_finds_the_plugin() -> None:
@@ -182,9 +182,19 @@ def test_a_call_that_is_too_short_for_any_part_says_so_and_how_long_it_has_to_be
 def test_the_pools_of_the_modes_differ_in_their_engine_and_their_credit_only() -> None:
     pools = [gpu.catalog("p", SETUP, mode)[0]["spec"] for mode in gpu.MODES if mode.kind]
     assert [(pool.pop("engine"), pool.pop("prefillCredit")) for pool in pools] == [
-        ("vllm", None), ("vllm_plugin", None), ("vllm_plugin", 0),
+        ("vllm", None), ("vllm_plugin", None), ("vllm_plugin", 1024),
     ]  # fmt: skip
     assert pools[0] == pools[1] == pools[2]
+
+
+def test_each_tier_has_its_own_class_by_which_relegation_tells_them_apart() -> None:
+    items = gpu.catalog("p", SETUP, gpu.MODES[2])
+    tiers_of = {item["metadata"]["name"]: item["spec"] for item in items if item["kind"] == "Tier"}
+    assert {name: spec["serviceClass"] for name, spec in tiers_of.items()} == {
+        f"{tier.name}-tier": tier.service_class for tier in (Q1, Q2, Q3)
+    }
+    booked = [item["spec"]["resources"]["concurrency"] for item in items if "resources" in item["spec"]]
+    assert sum(booked) <= SETUP.slots, "or not all would be bound"
 
 
 def test_a_run_of_some_modes_starts_no_others(tmp_path: Path, starts: list[str]) -> None:
