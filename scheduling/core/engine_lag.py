@@ -6,11 +6,14 @@ gateway sends it, the engine's server reads it, the step in progress ends, and a
 decided the next one already. On an H100 with vLLM 0.32 two or three steps of 7 ms passed without a prompt between one
 prompt of 2,000 tokens (50 ms) and the next, as long as this was taken to be 2 ms (``docs/results/gpu.md``).
 
-Formula: the time from a grant to the first token is at least ``lag + prompt / rate``, and comes near it where nothing
-is in the way. Of the latest :data:`KEPT` streams in each octave of prompt lengths the quickest is taken; the straight
-line through these points that has the least squares meets zero tokens at the lag.
-Inputs: of streams that ended well at the first attempt: prompt tokens that were computed, and that time [s], both as
-their gateway saw them.
+Formula: the time from a grant to the first token is at least ``lag + step + prompt / rate``, and comes near it where
+nothing is in the way. Of the latest :data:`KEPT` streams in each octave of prompt lengths the quickest is taken; the
+straight line through these points that has the least squares meets zero tokens at lag and step. A step, which any
+prompt takes however short, is the shortest mean time between two tokens of the latest :data:`STEPS` streams.
+In overload nothing finds its engine free and the line lies too high: a lower one counts at once, a higher one by and by
+(:data:`SLOW` streams).
+Inputs: of streams that ended well at the first attempt: prompt tokens that were computed, that time and the mean time
+between tokens [s], as their gateway saw them.
 Bounds: 0 to :data:`MOST_S`; not known before :data:`OCTAVES` octaves have :data:`ENOUGH` streams each.
 Source: ours.
 """
@@ -27,7 +30,10 @@ KEPT = 32  # streams of an octave
 ENOUGH = 6
 OCTAVES = 2
 LONGEST = 24  # octaves
+STEPS = 128
+MANY = 8  # output tokens, of which the mean time between two is that of steps
 MOST_S = 0.04
+SLOW = 2_000.0
 
 
 class EngineLag:
@@ -35,23 +41,35 @@ class EngineLag:
 
     def __init__(self) -> None:
         self._seen: dict[int, deque[tuple[float, int]]] = {}  # time and length, by octave
+        self._steps: deque[float] = deque(maxlen=STEPS)
+        self.lag_s: float | None = None  # None: too little was seen
 
-    def add(self, prompt_tokens: int, first_s: float) -> None:
-        """A stream's first token came ``first_s`` after its grant; ``prompt_tokens`` of it had to be computed."""
+    def add(self, prompt_tokens: int, first_s: float, step_s: float = 0.0) -> None:
+        """A stream's first token came ``first_s`` after its grant; ``prompt_tokens`` of it had to be computed.
+        ``step_s``: between two of its tokens; 0: it has too few."""
         if prompt_tokens < 1 or first_s <= 0:
             return  # its gateway's clock was set
         octave = min(LONGEST, prompt_tokens.bit_length())
+        if step_s > 0:
+            self._steps.append(step_s)
         self._seen.setdefault(octave, deque(maxlen=KEPT)).append((first_s, prompt_tokens))
 
     def read(self, records: Iterable[LedgerRecord]) -> None:
         """Requests that ended."""
+        count = 0
         for r in records:
             if r.streamed and r.attempts == 1 and r.outcome == Outcome.COMPLETED and r.granted_s and r.first_token_s:
-                self.add(r.input_tokens - r.cached_tokens, r.first_token_s - r.granted_s)
+                gaps = r.output_tokens - 1
+                step_s = (r.done_s - r.first_token_s) / gaps if gaps >= MANY else 0.0
+                self.add(r.input_tokens - r.cached_tokens, r.first_token_s - r.granted_s, step_s)
+                count += 1
+        if count and (seen_s := self.line_s) is not None:
+            known_s = seen_s if self.lag_s is None else self.lag_s
+            self.lag_s = min(seen_s, known_s + min(1.0, count / SLOW) * (seen_s - known_s))
 
     @property
-    def lag_s(self) -> float | None:
-        """None: too little was seen."""
+    def line_s(self) -> float | None:
+        """Where the line lies now; None: too little was seen."""
         quickest = [min(seen) for seen in self._seen.values() if len(seen) >= ENOUGH]
         if len(quickest) < OCTAVES:
             return None
@@ -59,4 +77,5 @@ class EngineLag:
         mean_tokens = sum(tokens for _, tokens in quickest) / len(quickest)
         spread = sum((tokens - mean_tokens) ** 2 for _, tokens in quickest)
         slope = sum((tokens - mean_tokens) * (first_s - mean_s) for first_s, tokens in quickest) / spread
-        return min(MOST_S, max(0.0, mean_s - max(0.0, slope) * mean_tokens))
+        step_s = min(self._steps, default=0.0)
+        return min(MOST_S, max(0.0, mean_s - max(0.0, slope) * mean_tokens - step_s))
