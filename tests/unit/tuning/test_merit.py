@@ -55,7 +55,7 @@ def test_the_tail_decides_only_between_alike_attainments():
 @given(settings_of_a_pool, settings_of_a_pool, st.floats(0.01, 0.2))
 def test_a_setting_that_starves_a_tier_is_never_better_than_what_serves(now: Merit, other: Merit, drop: float):
     """Whatever the others gain: weights of the pair are those of what serves."""
-    lost = max(now[name].attainment - other[name].attainment for name in now)
+    lost = max((now[name].kept - other[name].kept) / now[name].asked for name in now)  # one rounding, as theirs
     if lost > drop:
         assert reward(other, [now], drop) < plain_reward(now)
     else:
