@@ -43,7 +43,7 @@ from tests.unit.telemetry.test_queue_api import entry
 pytestmark = pytest.mark.django_db
 
 LEARNED = ("/api/v1/estimates",)
-CLOCK = ("at", "from", "to")  # of the answer as a whole: when it was asked
+CLOCK = ("at", "from", "to", "place")  # of the answer as a whole: when it was asked; a seal is another one each time
 NOW_S = float(int(time.time()))
 _ROW = {"tier": "standard", "class": "elastic", "arrival_s": NOW_S - 5, "input_tokens": 10, "output_tokens": 20.0}
 

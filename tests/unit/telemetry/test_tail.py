@@ -68,6 +68,24 @@ def test_a_member_follows_only_the_requests_of_their_own_tenants_and_learns_no_n
     assert asked(world, "carol", place="17 3") == 400
 
 
+def test_a_members_answers_are_the_same_however_many_requests_others_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = worlds.build()
+    monkeypatch.setattr(tail, "FURTHEST", 4)
+    monkeypatch.setattr(tail, "LATE", 4)
+    writer.write([globex_record(1), record(2)])
+    late = LedgerEntry.objects.get(request_id=id_of(2))
+    LedgerEntry.objects.filter(pk=late.pk).delete()
+    writer.write([globex_record(3)])
+    first = asked(world, "carol")
+    assert len(names(first)) == 2
+    late.save(force_insert=True)  # another tenant's row that appears late is no reason to read hers again
+    assert names(asked(world, "carol", place=first["place"])) == []
+    writer.write([globex_record(4), *(record(n) for n in range(10, 30))])
+    again = asked(world, "carol", place=first["place"])
+    assert (names(again), again["whole"]) == ([str(globex_record(4).request_id)], True)
+    assert len(names(asked(world, "carol"))) == 3
+
+
 def test_of_more_than_are_sent_the_newest_are_and_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     world = worlds.build()
     monkeypatch.setattr(tail, "MOST", 3)
