@@ -251,7 +251,8 @@ class ExploreView(Telemetry, APIView):
         rows = query.rows(viewer.requests(), operator, ever=True)
         between, how = (given.get("from"), given.get("to")), (group_by, given["sort"])
         reach = _reach(request, query)
-        return Response(explored(rows, *how, reach, operator, given["heat"], between, given["over_time"]))
+        seen = viewer.requests() if given["over_time"] else None
+        return Response(explored(rows, *how, reach, operator, given["heat"], between, seen))
 
 
 class TailQuery(RequestsQuery):

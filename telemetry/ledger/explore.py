@@ -98,17 +98,17 @@ def explored(
     operator: bool,
     heat: str = "ttft",
     between: tuple[datetime | None, datetime | None] = (None, None),
-    with_figures: bool = False,
+    over_time_of: QuerySet[LedgerEntry] | None = None,
 ) -> Json:
     """``rows``: those that fit, at any time; ``between``: the time that was asked for. ``reach``: how far back of it
-    they can be searched; None: to its beginning. ``heat``: of which duration the map is. ``with_figures``: with figures
-    over that time.
+    they can be searched; None: to its beginning. ``heat``: of which duration the map is. ``over_time_of``: with figures
+    over that time; all rows that the viewer may see, before the first of which nothing is known.
 
     Raises:
         KeyError: ``group_by`` is not in :data:`GROUPS`.
     """
     facets = {name: column for name, column in GROUPS.items() if operator or name != "backend"}
-    more = over_time.COLUMNS if with_figures else {}
+    more = {} if over_time_of is None else over_time.COLUMNS
     names = (*facets, "received_s", *SPANS, *more)
     # Moments as numbers: a driver's datetime of each row costs more than all that is done with it here.
     searched_to = None if reach is None else reach.at
@@ -154,15 +154,16 @@ def explored(
         "heat": _heat(heat, column["received_s"], column[heat], between, share),
         "over_time": None,
     }
-    if with_figures and time is not None:
+    if over_time_of is not None and time is not None:
         since = time.begin if searched_to is None else searched_to
-        answer["over_time"] = over_time.over_time(column, time, since, share, _beginning_s())
+        answer["over_time"] = over_time.over_time(column, time, since, share, _beginning_s(over_time_of))
     return answer
 
 
-def _beginning_s() -> float:
-    """When the oldest request of the ledger came, of whoever's: before it nothing is known, rather than none came."""
-    oldest = LedgerEntry.objects.order_by("received_at").values_list("received_at", flat=True).first()
+def _beginning_s(seen: QuerySet[LedgerEntry]) -> float:
+    """When the oldest of these requests came: before it nothing is known, rather than none came. Of the viewer's own
+    tenants: the first request of another one is not theirs to know."""
+    oldest = seen.order_by("received_at").values_list("received_at", flat=True).first()
     return math.inf if oldest is None else oldest.timestamp()
 
 

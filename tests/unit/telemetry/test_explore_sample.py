@@ -162,6 +162,16 @@ def test_time_before_the_ledgers_first_request_is_unknown_and_not_without_reques
         assert None not in found["figures"]["requests"][31:]
 
 
+def test_a_member_is_not_told_when_another_tenant_sent_its_first_request(begin: datetime) -> None:
+    world, times = worlds.build(), {"over_time": "true"}
+    at_s = begin.timestamp()
+    writer.write([globex_record(1, received_s=at_s + 1800, done_s=at_s + 1801)])
+    alone = asked(world, begin, "carol", **times)["over_time"]
+    writer.write([record(2, received_s=at_s + 60, done_s=at_s + 61)])
+    assert asked(world, begin, "carol", **times)["over_time"] == alone
+    assert asked(world, begin, "olga", **times)["over_time"]["known_s"] != alone["known_s"]
+
+
 def test_a_ledger_without_requests_knows_of_no_time(begin: datetime) -> None:
     found = asked(worlds.build(), begin, over_time="true")["over_time"]
     assert set(found["figures"]["requests"]) == {None}
