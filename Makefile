@@ -105,10 +105,11 @@ test-kubernetes: setup-test ## on the API server that KUBE_APISERVER, KUBE_SCHED
 test-kubernetes-slow: setup-test ## what takes minutes there: an API server away for a minute, 500 entitlements, to zero and back
 	$(PYTEST) -m "kubernetes and slow" --timeout 900 tests/kubernetes $(ARGS)
 
-generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md and fields.md
+generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md, fields.md and policy-parameters.md
 	@$(SETUP) frontend-types
 	$(PY) -m scheduling.gateway.errors > docs/reference/errors.md
 	$(PY) -m scheduling.gateway.fields > docs/reference/fields.md
+	$(PY) -m scheduling.core.parameter_page > docs/reference/policy-parameters.md
 	$(PY) manage.py crds deploy/helm/quartermaster/crds
 	$(PY) -m controlplane.kubernetes.chart > deploy/helm/quartermaster/values.schema.json
 

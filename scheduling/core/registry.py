@@ -1,9 +1,10 @@
 """Names of policies, and how one is made from its name and parameters.
 
-A policy is one file: a frozen dataclass whose fields are its parameters, under ``@ordering("name")`` in
-``scheduling/core/order/``, ``@routing("name")`` in ``scheduling/core/routing.py`` or ``@modifier("name")`` in
-``scheduling/core/queues/``. Nothing else has to be edited: modules of the package are imported on the first look-up,
-and tests and documentation walk this registry.
+A policy is one file: a frozen dataclass whose fields are its parameters (:mod:`scheduling.core.parameters`), under
+``@ordering("name")`` in ``scheduling/core/order/``, ``@routing("name")`` in ``scheduling/core/routing.py`` or
+``@modifier("name")`` in ``scheduling/core/queues/``. Nothing else has to be edited: modules of the package are imported
+on the first look-up, and tests and documentation walk this registry. What a parameter may be is checked here and
+nowhere else; a policy itself checks only what concerns several of its parameters at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from scheduling.core.contracts import Modifier, OrderingPolicy, RoutingPolicy
+from scheduling.core.parameters import Parameter, parameters_of
 
 Params = Mapping[str, float | int | str]
 C = TypeVar("C", bound=type[Any])
@@ -93,6 +95,10 @@ def _register(kind: str, name: str, table: dict[str, type[Any]]) -> Callable[[C]
             raise PolicyError(f"{kind} {name!r} is already {taken.__module__}.{taken.__qualname__}")
         if not dataclasses.is_dataclass(cls):
             raise PolicyError(f"{kind} {name!r} must be a frozen dataclass: its fields are its parameters")
+        try:
+            parameters_of(cls)
+        except ValueError as error:
+            raise PolicyError(f"{kind} {name!r}: {error}") from error
         cls.name = name  # type: ignore[attr-defined]  # a class attribute, so that it is no parameter
         table[name] = cls
         return cls
@@ -113,30 +119,26 @@ def _make(kind: str, table: Mapping[str, type[Any]], name: str, params: Params) 
     cls = table.get(name)
     if cls is None:
         raise PolicyError(f"unknown {kind} {name!r}{_hint(name, table)}; there are: {', '.join(table)}")
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    known = {each.name: each for each in parameters_of(cls)}
     values: dict[str, float | int | str] = {}
     for key, value in params.items():
-        if key not in fields:
-            accepted = ", ".join(fields) or "none"
+        if key not in known:
+            accepted = ", ".join(known) or "none"
             raise PolicyError(
-                f"{kind} {name!r} has no parameter {key!r}{_hint(key, fields)}; its parameters are: {accepted}", key
+                f"{kind} {name!r} has no parameter {key!r}{_hint(key, known)}; its parameters are: {accepted}", key
             )
-        values[key] = _convert(f"{kind} {name!r}", key, value, str(fields[key].type))
+        values[key] = _read(f"{kind} {name!r}", known[key], value)
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise PolicyError(f"{kind} {name!r}: {error}") from error
 
 
-def _convert(owner: str, key: str, value: float | int | str, wanted: str) -> float | int | str:
-    """Parameters come from JSON and YAML: 1 is a fine float, "1" and true are not numbers."""
-    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
-    accepted = kinds.get(wanted)
-    if accepted is None:
-        raise PolicyError(f"parameter {key!r} of {owner} is declared {wanted}: use int, float or str", key)
-    if isinstance(value, bool) or not isinstance(value, accepted):
-        raise PolicyError(f"parameter {key!r} of {owner} must be {wanted}, not {value!r}", key)
-    return float(value) if wanted == "float" else value
+def _read(owner: str, parameter: Parameter, value: float | int | str) -> float | int | str:
+    wrong = parameter.refusal(value)
+    if wrong is not None:
+        raise PolicyError(f"parameter {parameter.name!r} of {owner} {wrong}", parameter.name)
+    return float(value) if parameter.type == "float" else value
 
 
 def _hint(name: str, names: Mapping[str, object]) -> str:

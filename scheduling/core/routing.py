@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.core.admission import RIGHTS
 from scheduling.core.contracts import Router
+from scheduling.core.parameters import at_least, parameter
 from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, cached_for, place
 from scheduling.core.registry import routing
 from scheduling.core.types import BackendView, QueuedRequest
@@ -61,12 +62,15 @@ class PrefixAffinity:
     bounded loads after Mirrokni et al. 2018.
     """
 
-    skew_tokens: float = float(SKEW_TOKENS)
-    remember: int = 2 * POINTS_KEPT
-
-    def __post_init__(self) -> None:
-        if self.skew_tokens < 0 or self.remember < 1:
-            raise ValueError("skew_tokens must be at least 0 and remember at least 1")
+    skew_tokens: float = parameter(
+        float(SKEW_TOKENS),
+        "How much more outstanding work than the least loaded replica one with the prompt cached may have.",
+        "tokens",
+        at_least(0),
+    )
+    remember: int = parameter(
+        2 * POINTS_KEPT, "Hashes of prompts whose replica the leader remembers.", "hashes", at_least(1)
+    )
 
     def router(self) -> Router:
         return _PrefixRouter(self)

@@ -4,7 +4,6 @@ Question: which waiting request goes next?
 Key: tier rank - rate * wait [s]. Every request ages alike, so the order of two never changes and
 ``rank + rate * arrival`` is the same order with a key that stays put.
 Inputs: tier rank, arrival [s].
-Parameters: ``rate`` [ranks per second of waiting]; 0.01 lets a request of the next tier catch up after 100 s.
 Cost: O(log n) per decision.
 Who starves: none: after (rank difference) / rate seconds a request is ahead of every newer one.
 Source: DriftSched, aging factor 0.01.
@@ -15,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.parameters import above, parameter
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -25,11 +25,9 @@ from scheduling.core.types import QueuedRequest
 class Aging:
     """Lowest aged rank first."""
 
-    rate: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.rate <= 0:
-            raise ValueError("rate must be above 0; without aging this is the policy 'priority'")
+    rate: float = parameter(
+        0.01, "Ranks that a request gains while it waits: with 0.01, one in 100 s.", "ranks/s", above(0)
+    )
 
     def queue(self) -> RequestQueue:
         return KeyedQueue(self.key, self.describe)

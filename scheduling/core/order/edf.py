@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
+from scheduling.core.parameters import at_least, parameter
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -26,11 +27,12 @@ from scheduling.core.types import QueuedRequest
 class EarliestDeadlineFirst:
     """Nearest deadline first."""
 
-    pace_s: float = PACE_S
-
-    def __post_init__(self) -> None:
-        if self.pace_s < 0:
-            raise ValueError("pace_s must be at least 0")
+    pace_s: float = parameter(
+        PACE_S,
+        "Time that an output token is expected to take where only the last one has a deadline.",
+        "s/token",
+        at_least(0),
+    )
 
     def queue(self) -> RequestQueue:
         return KeyedQueue(self.key, self.describe)

@@ -6,8 +6,6 @@ each queue, ``b`` its prompt [tokens], ``wait`` [s], ``C_prefill(b) = t0 + a*b``
 the queue's mean prompt: ``w_urg(m) = urgency + urgency_slope * m/1000``, ``w_fair`` alike. The best queue is emptied
 greedily within one step, then its neighbours fill what room is left (backfill).
 Inputs: prompt length, waiting time, and the partition, as learned.
-Parameters: ``partition`` "32-256,1024-4096" (empty: bubbles only), the six weights, ``prefill_t0_ms`` and
-``prefill_us`` of the cost, ``empty_steps`` after which an empty bubble queue is dropped.
 Cost: O(number of queues) per step, O(log n) per request.
 Who starves: none: the score of a waiting request grows without bound while those of fresh ones stay what they are.
 Source: EWSJF 4.1-4.4, algorithms 1 and 2.
@@ -21,6 +19,7 @@ from dataclasses import dataclass, field
 from math import log
 
 from scheduling.core.contracts import Key, QueuePart, RequestQueue
+from scheduling.core.parameters import ANY_NUMBER, NO_UNIT, Form, above, at_least, parameter
 from scheduling.core.partition import Interval, bubble, parse_partition, place
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
@@ -33,22 +32,26 @@ from scheduling.core.types import QueuedRequest
 class Ewsjf:
     """Queues by prompt length, scored by their oldest request."""
 
-    partition: str = ""
-    base: float = 1.0
-    urgency: float = 1.0
-    urgency_slope: float = 0.0
-    fairness: float = 0.1
-    fairness_slope: float = 0.0
-    prefill_t0_ms: float = 15.0
-    prefill_us: float = 81.0
-    empty_steps: int = 100
-
-    def __post_init__(self) -> None:
-        if self.base < 0 or self.urgency <= 0 or self.fairness < 0:
-            raise ValueError("base and fairness must be at least 0, urgency above 0: waiting has to count")
-        if self.prefill_t0_ms <= 0 or self.prefill_us < 0:
-            raise ValueError("prefill_t0_ms must be above 0 and prefill_us at least 0")
-        parse_partition(self.partition)
+    partition: str = parameter(
+        "",
+        "Prompt lengths that share a queue; a prompt far from all of them gets a queue on demand.",
+        "tokens",
+        Form("rising intervals that do not touch, such as 32-256,1024-4096, or empty", parse_partition),
+    )
+    base: float = parameter(1.0, "Weight that every queue has, whoever waits in it.", NO_UNIT, at_least(0))
+    urgency: float = parameter(1.0, "Weight of the time waited, as a multiple of the prefill time.", NO_UNIT, above(0))
+    urgency_slope: float = parameter(
+        0.0, "What the weight of waiting gains with longer prompts in a queue.", "per 1,000 tokens", ANY_NUMBER
+    )
+    fairness: float = parameter(0.1, "Weight of the logarithm of the prompt's length.", NO_UNIT, at_least(0))
+    fairness_slope: float = parameter(
+        0.0, "What the weight of length gains with longer prompts in a queue.", "per 1,000 tokens", ANY_NUMBER
+    )
+    prefill_t0_ms: float = parameter(15.0, "Time that every prefill takes, however short.", "ms", above(0))
+    prefill_us: float = parameter(81.0, "Time that a prefill takes for each prompt token.", "µs/token", at_least(0))
+    empty_steps: int = parameter(
+        100, "Decisions after which an empty queue made on demand is removed.", "decisions", at_least(0)
+    )
 
     def queue(self) -> RequestQueue:
         return _LengthQueues(self)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.deadline import USUAL_COST, due_by_cost_s
 from scheduling.core.gittins import cost_of, service_cost
+from scheduling.core.parameters import at_least, parameter
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -25,13 +26,11 @@ from scheduling.core.types import QueuedRequest
 @ordering("gittins")
 @dataclass(frozen=True, slots=True)
 class Gittins:
-    """Smallest Gittins index first. ``bucket_tokens`` = 0 never refreshes (the paper's ablation "Gittins")."""
+    """Smallest Gittins index first."""
 
-    bucket_tokens: int = 200
-
-    def __post_init__(self) -> None:
-        if self.bucket_tokens < 0:
-            raise ValueError("bucket_tokens must be at least 0")
+    bucket_tokens: int = parameter(  # 0 is the paper's ablation "Gittins"
+        200, "Output tokens after which a request is ranked anew; 0 never does.", "tokens", at_least(0)
+    )
 
     def queue(self) -> RequestQueue:
         return KeyedQueue(self.key, self.describe)

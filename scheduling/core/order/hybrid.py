@@ -6,8 +6,6 @@ Formula: ``P = arrival + TTFT + alpha * prefill_left`` (interactive, eq. 4),
 first. The paper's eq. 5 has no ``pace_s``; its relegation has: with 0 the two judge by different times.
 Inputs: deadlines [s]; prompt tokens left; ``decode_left``: output left [tokens], taken as mean + 2 sigma of the
 predicted lengths, at most the bound; as the mean where only that is known.
-Parameters: ``alpha_ms`` [ms per token] under load; ``alpha_low_ms`` while fewer than ``busy_tokens`` of work wait.
-Equal values switch the adaptation off.
 Cost: O(log n) per decision; what waits is ordered anew when alpha changes, which is when little waits.
 Who starves: long requests without a deadline, under lasting overload; relegation keeps that explicit.
 Source: QoServe 3.4; alpha 8 ms/token, 1 ms/token at low load (3.6).
@@ -22,6 +20,7 @@ from math import sqrt
 
 from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
+from scheduling.core.parameters import at_least, parameter
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.rounds import Round
@@ -54,16 +53,25 @@ def _mean_plus_two_sigma(lengths: tuple[float, ...], probabilities: tuple[float,
 class Hybrid:
     """Deadline plus weighted remaining work."""
 
-    alpha_ms: float = 8.0
-    alpha_low_ms: float = 1.0
-    busy_tokens: float = 20_000.0
-    pace_s: float = PACE_S
+    alpha_ms: float = parameter(
+        8.0, "How much later a request is put for each token of work left, under load.", "ms/token", at_least(0)
+    )
+    alpha_low_ms: float = parameter(
+        1.0, "The same while little waits: at most alpha_ms; equal to it, load has no effect.", "ms/token", at_least(0)
+    )
+    busy_tokens: float = parameter(
+        20_000.0, "Waiting work from which on the pool counts as loaded.", "tokens", at_least(0)
+    )
+    pace_s: float = parameter(
+        PACE_S,
+        "Time that an output token is expected to take where only the last one has a deadline.",
+        "s/token",
+        at_least(0),
+    )
 
     def __post_init__(self) -> None:
-        if self.pace_s < 0:
-            raise ValueError("pace_s must be at least 0")
-        if not 0 <= self.alpha_low_ms <= self.alpha_ms:
-            raise ValueError("need 0 <= alpha_low_ms <= alpha_ms")
+        if self.alpha_low_ms > self.alpha_ms:
+            raise ValueError(f"alpha_low_ms must be at most alpha_ms, {self.alpha_ms:g}, not {self.alpha_low_ms:g}")
 
     def queue(self) -> RequestQueue:
         if self.alpha_low_ms == self.alpha_ms:

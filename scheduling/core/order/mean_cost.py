@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.deadline import USUAL_COST, due_by_cost_s
 from scheduling.core.gittins import cost_of, service_cost
+from scheduling.core.parameters import NO_UNIT, one_of, parameter
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -24,13 +25,9 @@ from scheduling.core.types import QueuedRequest
 @ordering("mean_cost")
 @dataclass(frozen=True, slots=True)
 class MeanCost:
-    """Smallest expected cost first; ``remaining`` = 1 counts only what is left of it."""
+    """Smallest expected cost first, or smallest remaining cost."""
 
-    remaining: int = 0
-
-    def __post_init__(self) -> None:
-        if self.remaining not in (0, 1):
-            raise ValueError("remaining is 0 or 1")
+    remaining: int = parameter(0, "What is compared: 0 the whole cost, 1 what is left of it.", NO_UNIT, one_of(0, 1))
 
     def queue(self) -> RequestQueue:
         return KeyedQueue(self.key, self.describe)

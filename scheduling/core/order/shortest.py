@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.deadline import USUAL_TOKENS, due_by_cost_s
+from scheduling.core.parameters import NO_UNIT, one_of, parameter
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -22,14 +23,11 @@ from scheduling.core.types import QueuedRequest
 @ordering("shortest")
 @dataclass(frozen=True, slots=True)
 class ShortestJobFirst:
-    """Smallest expected token budget first. ``output_only`` = 1 counts the expected output alone, as predictors of
-    output length do (SageSched's SSJF)."""
+    """Smallest expected token budget first."""
 
-    output_only: int = 0
-
-    def __post_init__(self) -> None:
-        if self.output_only not in (0, 1):
-            raise ValueError("output_only is 0 or 1")
+    output_only: int = parameter(  # 1 is SageSched's SSJF, as predictors of output length order
+        0, "What is counted: 0 prompt and expected output, 1 the expected output alone.", NO_UNIT, one_of(0, 1)
+    )
 
     def queue(self) -> RequestQueue:
         return KeyedQueue(self.key, self.describe)

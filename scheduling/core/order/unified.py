@@ -18,7 +18,6 @@ turn goes to who has waited longest, once that is more than ``patience_s`` past 
 Inputs: service class, deadlines, prompt tokens, output-length distribution or expected output, tokens generated, tier
 rank, standings. Each may be missing: without SLOs this is mean cost (with ``preempts`` SageSched with a cost for
 prefill), without standings nobody is owed anything, with nothing at all it is fifo.
-Parameters: those above; ``relegate`` = 0 where the engine relegates by itself, 2 to relegate within each class alone.
 Cost: O(log n) per decision and O(m) for a distribution of m values when pushed; O(entitlements) when standings change.
 Who starves: nobody: a request that is overdue waits for at most 2 * ``every`` turns for each one that was asked for
 earlier.
@@ -38,6 +37,7 @@ from scheduling.core.contracts import Key, Maker, RequestQueue
 from scheduling.core.deadline import PACE_S, due_by_deadline_s
 from scheduling.core.gittins import CostDistribution, cost_of, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
+from scheduling.core.parameters import NO_UNIT, above, at_least, one_of, parameter
 from scheduling.core.queues.bands import BAND_OF, BANDS, BandQueue, Bands
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.overdue import OverdueTurns
@@ -59,24 +59,37 @@ BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has g
 class Unified:
     """Requests with an SLO by deadline, the others by cost; service class and debt count, and long waits get turns."""
 
-    alpha_ms: float = 8.0
-    tier_ratio: float = 3.0
-    debt_s: float = 5.0
-    patience_s: float = 600.0
-    every: int = 32
-    relegate: int = 1
-    preempts: int = 0
-    pace_s: float = PACE_S
-
-    def __post_init__(self) -> None:
-        if self.alpha_ms < 0 or self.debt_s < 0 or self.pace_s < 0 or self.patience_s <= 0:
-            raise ValueError("alpha_ms, debt_s and pace_s must be at least 0, patience_s above 0")
-        if self.tier_ratio < 1:
-            raise ValueError("tier_ratio must be at least 1: a better tier is worth more, not less")
-        if self.every < 2:
-            raise ValueError("every must be at least 2: with 1 every turn would go to the oldest")
-        if self.relegate not in (0, ACROSS, WITHIN) or self.preempts not in (0, 1):
-            raise ValueError("relegate is 0, 1 or 2, preempts is 0 or 1")
+    alpha_ms: float = parameter(
+        8.0, "How much later a request with an SLO is put for each token of work left.", "ms/token", at_least(0)
+    )
+    tier_ratio: float = parameter(
+        3.0, "How many times the cost a better tier's request may have and still go first.", NO_UNIT, at_least(1)
+    )
+    debt_s: float = parameter(
+        5.0, "How much earlier the deadlines of an entitlement count for each grade of its debt.", "s", at_least(0)
+    )
+    patience_s: float = parameter(
+        600.0, "How long after its deadline a request is overdue and gets turns out of order.", "s", above(0)
+    )
+    every: int = parameter(  # with 1 every turn would go to the oldest
+        32, "One turn in so many goes to the request that has been overdue longest.", "turns", at_least(2)
+    )
+    relegate: int = parameter(
+        1,
+        "How requests that cannot be in time give way: 0 not at all, 1 to all of classes with a baseline that can,"
+        " 2 within their class only.",
+        NO_UNIT,
+        one_of(0, ACROSS, WITHIN),
+    )
+    preempts: int = parameter(
+        0, "Whether the engine interrupts running requests for better ones: 0 no, 1 yes.", NO_UNIT, one_of(0, 1)
+    )
+    pace_s: float = parameter(
+        PACE_S,
+        "Time that an output token is expected to take where only the last one has a deadline.",
+        "s/token",
+        at_least(0),
+    )
 
     def queue(self) -> RequestQueue:
         look = _Look()

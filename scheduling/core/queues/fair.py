@@ -25,6 +25,7 @@ from itertools import chain
 from typing import ClassVar
 
 from scheduling.core.contracts import Maker, RequestQueue, Served, Shares
+from scheduling.core.parameters import NO_UNIT, at_least, parameter
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.least import Least
 from scheduling.core.registry import modifier
@@ -44,12 +45,14 @@ class Fair:
 
     layer: ClassVar[int] = 2
 
-    input_weight: float = 1.0
-    output_weight: float = 2.0
+    input_weight: float = parameter(1.0, "What an input token counts in an entitlement's share.", NO_UNIT, at_least(0))
+    output_weight: float = parameter(
+        2.0, "What an output token counts in an entitlement's share.", NO_UNIT, at_least(0)
+    )
 
     def __post_init__(self) -> None:
-        if self.input_weight < 0 or self.output_weight < 0 or self.input_weight + self.output_weight == 0:
-            raise ValueError("input_weight and output_weight must be at least 0, and one of them above")
+        if self.input_weight + self.output_weight == 0:
+            raise ValueError("input_weight or output_weight must be above 0")
 
     def around(self, make: Maker) -> Maker:
         groups: dict[str, Counters] = {}

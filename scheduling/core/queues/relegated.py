@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from scheduling.core.contracts import Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.deadline import PACE_S, prefill_due_s
+from scheduling.core.parameters import NO_UNIT, above, at_least, one_of, parameter
 from scheduling.core.queues.bands import BAND_OF
 from scheduling.core.registry import modifier
 from scheduling.core.relegation import Relegation, judge
@@ -44,15 +45,21 @@ class Relegate:
 
     layer: ClassVar[int] = 0
 
-    prefill_rate: float = 8500.0
-    pace_s: float = PACE_S
-    low_class: str = "spot"
-
-    def __post_init__(self) -> None:
-        if self.prefill_rate <= 0 or self.pace_s < 0:
-            raise ValueError("prefill_rate must be above 0 and pace_s at least 0")
-        if self.low_class not in list(ServiceClass):
-            raise ValueError(f"low_class is one of {', '.join(ServiceClass)}, not {self.low_class!r}")
+    prefill_rate: float = parameter(
+        8500.0, "Prefill speed of one replica, used until its own has been measured.", "tokens/s", above(0)
+    )
+    pace_s: float = parameter(
+        PACE_S,
+        "Time that an output token is expected to take where only the last one has a deadline, as in the order.",
+        "s/token",
+        at_least(0),
+    )
+    low_class: str = parameter(
+        "spot",
+        "The best service class that is relegated first.",
+        NO_UNIT,
+        one_of(*(each.value for each in ServiceClass)),
+    )
 
     def around(self, make: Maker) -> Maker:
         return lambda group: RelegatingQueue(self, make(group), make(group))

@@ -225,7 +225,7 @@ def test_ewsjf_starves_nobody_under_an_endless_stream_of_short_prompts() -> None
     [
         ("aging", {"rate": 0.0}, "above 0"),
         ("hybrid", {"alpha_ms": 1.0, "alpha_low_ms": 2.0}, "alpha_low_ms"),
-        ("ewsjf", {"urgency": 0.0}, "waiting has to count"),
+        ("ewsjf", {"urgency": 0.0}, "must be above 0, not 0.0"),
         ("ewsjf", {"partition": "5-1"}, "must rise"),
         ("ewsjf", {"partition": "a-b"}, "LOW-HIGH"),
         ("gittins", {"bucket_tokens": -1}, "at least 0"),

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 import pytest
 
 from scheduling.core import registry
+from scheduling.core.parameters import NO_UNIT, above, at_least, one_of, parameter
 from scheduling.core.registry import PolicyError, make_ordering, ordering, orderings
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    rate: float = 1.0
-    window: int = 5
-    mode: str = "soft"
+    rate: float = parameter(1.0, "How fast.", "tokens/s", above(0))
+    window: int = parameter(5, "How long.", "s", at_least(1))
+    mode: str = parameter("soft", "How.", NO_UNIT, one_of("soft", "hard"))
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError("window must be at least 1")
+        if self.rate > self.window:
+            raise ValueError("rate must be at most window")
 
     def queue(self) -> None:
         return None
@@ -53,6 +54,15 @@ def test_a_policy_must_be_a_dataclass():
         ordering("plain")(Plain)
 
 
+def test_a_parameter_that_says_nothing_of_itself_is_not_registered():
+    @dataclass(frozen=True)
+    class Silent:
+        rate: float = 1.0
+
+    with pytest.raises(PolicyError, match=r"'silent': declare 'rate' with parameter\(\)"):
+        ordering("silent")(Silent)
+
+
 def test_parameters_reach_the_policy_and_whole_numbers_are_floats(tunable: str):
     policy = make_ordering(tunable, {"rate": 2, "mode": "hard"})
     assert policy == Tunable(rate=2.0, window=5, mode="hard")
@@ -68,7 +78,12 @@ def test_parameters_reach_the_policy_and_whole_numbers_are_floats(tunable: str):
         ("tunable", {"window": 1.5}, "'window' of ordering policy 'tunable' must be int, not 1.5", "window"),
         ("tunable", {"rate": True}, "must be float, not True", "rate"),
         ("tunable", {"rate": "2"}, "must be float, not '2'", "rate"),
-        ("tunable", {"window": 0}, "'tunable': window must be at least 1", None),
+        ("tunable", {"window": 0}, r"'window' of .*'tunable' must be at least 1 \[s\], not 0$", "window"),
+        ("tunable", {"rate": 0}, r"'rate' of .*'tunable' must be above 0 \[tokens/s\], not 0$", "rate"),
+        ("tunable", {"rate": float("nan")}, "must be above 0 .*, not nan: it is not finite", "rate"),
+        ("tunable", {"rate": 10**400}, "must be above 0 .*: it is not finite", "rate"),
+        ("tunable", {"mode": "firm"}, "'mode' of .*'tunable' must be soft or hard, not 'firm'$", "mode"),
+        ("tunable", {"rate": 9}, "'tunable': rate must be at most window", None),
     ],
 )
 def test_a_wrong_name_or_parameter_is_explained(tunable: str, name: str, params: dict, message: str, param: str | None):
