@@ -3,6 +3,7 @@
  * catalogue. What holds them together is here: plain words, the glossary's terms, and one title per page.
  */
 
+import { readFileSync } from "node:fs";
 import { expect, it } from "vitest";
 import { strings } from "../scripts/strings.mjs";
 import { pages } from "./components/navigation";
@@ -20,6 +21,11 @@ const texts: Text[] = [
       [field.help ?? "", ...(field.options ?? []).map((option) => option.label)].map((text) => ({ text, at: `field ${route}.${name}` })),
     ),
   ),
+  // what the form of policies shows of each parameter, which the server has from the policies' own files
+  ...readFileSync(new URL("../../docs/reference/policy-parameters.md", import.meta.url), "utf8")
+    .split("\n")
+    .filter((line) => line.startsWith("| `"))
+    .map((line) => ({ text: line.split(" | ")[2] ?? "", at: line.slice(0, 60) })),
 ];
 
 /** Words that left readers guessing, and what to write instead. */

@@ -12,6 +12,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from scheduling.core.capacity import DIMENSIONS
+from scheduling.core.parameters import NO_UNIT, Choices, Parameter, Range
 from tenants import binding, promises
 from tenants.access import scope_of
 from tenants.api.inputs import Timed
@@ -203,10 +204,43 @@ class PolicySerializer(Strict):
     routing_params = serializers.DictField(required=False, help_text="Its parameters. Left out: as they are.")
 
 
-class PolicyParameterSerializer(serializers.Serializer[dict[str, Any]]):
+class PolicyParameterSerializer(serializers.Serializer[Parameter]):
+    """What a parameter of a policy means and what it may be, as its policy declares it."""
+
     name = serializers.CharField()
-    type = serializers.CharField()
+    type = serializers.CharField(help_text="int, float or str.")
     default = serializers.JSONField()
+    meaning = serializers.CharField(help_text="One sentence.")
+    unit = serializers.SerializerMethodField(help_text="null for a plain number or a word.")
+    allowed = serializers.CharField(help_text="What it may be, for people, such as: above 0.")
+    minimum = serializers.SerializerMethodField(help_text="null where there is no bound on this side, or no number.")
+    maximum = serializers.SerializerMethodField(help_text="null where there is no bound on this side, or no number.")
+    exclusive_minimum = serializers.SerializerMethodField(help_text="Whether the minimum itself is refused.")
+    exclusive_maximum = serializers.SerializerMethodField(help_text="Whether the maximum itself is refused.")
+    choices = serializers.SerializerMethodField(
+        help_text="All values that it may have, where these are few, else null."
+    )
+
+    def get_unit(self, parameter: Parameter) -> str | None:
+        return None if parameter.unit == NO_UNIT else parameter.unit
+
+    def get_minimum(self, parameter: Parameter) -> float | None:
+        return parameter.allowed.minimum if isinstance(parameter.allowed, Range) else None
+
+    def get_maximum(self, parameter: Parameter) -> float | None:
+        return parameter.allowed.maximum if isinstance(parameter.allowed, Range) else None
+
+    def get_exclusive_minimum(self, parameter: Parameter) -> bool:
+        return isinstance(parameter.allowed, Range) and parameter.allowed.exclusive_minimum
+
+    def get_exclusive_maximum(self, parameter: Parameter) -> bool:
+        return isinstance(parameter.allowed, Range) and parameter.allowed.exclusive_maximum
+
+    @extend_schema_field(
+        {"type": "array", "items": {"oneOf": [{"type": "integer"}, {"type": "string"}]}, "nullable": True}
+    )
+    def get_choices(self, parameter: Parameter) -> list[int | str] | None:
+        return list(parameter.allowed.values) if isinstance(parameter.allowed, Choices) else None
 
 
 class PolicyInfoSerializer(serializers.Serializer[Any]):

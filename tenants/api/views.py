@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from io import StringIO
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from scheduling.core.parameters import parameters_of
 from scheduling.core.registry import modifiers, orderings, routings
 from tenants import audit, audit_chain, engine_figures, services
 from tenants.access import scope_of
@@ -393,12 +393,14 @@ class PolicyListView(ScopedView, APIView):
         for kind, registry in (("ordering", orderings()), ("modifier", modifiers()), ("routing", routings())):
             for name, policy in registry.items():
                 doc = inspect.getdoc(policy) or ""
-                params = [
-                    {"name": field.name, "type": str(field.type), "default": field.default}
-                    for field in dataclasses.fields(policy)
-                    if field.init
-                ]
-                infos.append({"name": name, "kind": kind, "question": doc.partition("\n")[0], "params": params})
+                infos.append(
+                    {
+                        "name": name,
+                        "kind": kind,
+                        "question": doc.partition("\n")[0],
+                        "params": parameters_of(policy),
+                    }
+                )
         return Response(serializers.PolicyInfoSerializer(infos, many=True).data)
 
 

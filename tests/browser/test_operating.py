@@ -127,6 +127,10 @@ def test_an_operator_changes_the_policy_and_rolls_back_in_three_clicks(page: Pag
     page.get_by_role("button", name="Change…").click()
     form = page.get_by_role("dialog")
     expect(form.get_by_role("button", name="Apply policy")).to_be_disabled()
+    form.get_by_label("every turns").fill("1")
+    expect(form.get_by_label("every turns")).to_have_accessible_description(re.compile("^Must be at least 2. One turn"))
+    expect(form.get_by_role("button", name="Apply policy")).to_be_disabled()
+    assert axe.serious(page) == []
     form.get_by_label("Order", exact=True).select_option("fifo")
     expect(form.get_by_test_id("diff")).to_contain_text("fifo")
     assert axe.serious(page) == []

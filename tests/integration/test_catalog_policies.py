@@ -11,6 +11,7 @@ from django.core.management import call_command
 from rest_framework.test import APIClient
 
 from scheduling.core.compose import make_policy
+from scheduling.core.parameters import parameters_of
 from scheduling.core.registry import modifiers, orderings, routings
 from tenants import services, specs
 from tenants.audit import SYSTEM
@@ -84,6 +85,11 @@ def test_what_is_not_named_stays_as_it_is(adam: APIClient) -> None:
         ({"modifiers": {"bands": 1}}, "modifiers", "Write the parameters of 'bands' by name"),
         ({"modifiers": {"fair": {"output_weight": True}}}, "modifiers", "must be a number or a word, not True"),
         ({"routing": "random"}, "routing", "unknown routing policy 'random'; there are: least_work, prefix_affinity"),
+        (
+            {"routing_params": {"skew_tokens": -1}},
+            "routing_params",
+            "'skew_tokens' of routing policy 'prefix_affinity' must",
+        ),
         ({"routing_params": {"s": 1}}, "routing_params", "routing policy 'prefix_affinity' has no parameter 's'"),
     ],
 )
@@ -103,6 +109,35 @@ def test_all_that_can_be_named_is_listed_by_kind(adam: APIClient) -> None:
     found = {kind: [p["name"] for p in listed if p["kind"] == kind] for kind in ("ordering", "modifier", "routing")}
     assert found == {"ordering": list(orderings()), "modifier": list(modifiers()), "routing": list(routings())}
     assert all(entry["question"] for entry in listed)
+
+
+def test_each_parameter_is_described_as_its_policy_declares_it(adam: APIClient) -> None:
+    listed = {(entry["kind"], entry["name"]): entry["params"] for entry in adam.get(API + "policies").json()}
+    registries = {"ordering": orderings(), "modifier": modifiers(), "routing": routings()}
+    for (kind, name), params in listed.items():
+        declared = parameters_of(registries[kind][name])
+        for given, each in zip(params, declared, strict=True):
+            assert (given["name"], given["type"], given["default"]) == (each.name, each.type, each.default)
+            assert (given["meaning"], given["unit"] or "none") == (each.meaning, each.unit)
+            assert given["allowed"] == str(each.allowed)
+    every = next(each for each in listed["ordering", "unified"] if each["name"] == "every")
+    assert every == {
+        "name": "every",
+        "type": "int",
+        "default": 32,
+        "meaning": "One turn in so many goes to the request that has been overdue longest.",
+        "unit": "turns",
+        "allowed": "at least 2",
+        "minimum": 2,
+        "maximum": None,
+        "exclusive_minimum": False,
+        "exclusive_maximum": False,
+        "choices": None,
+    }
+    assert [each["exclusive_minimum"] for each in listed["ordering", "aging"]] == [True]
+    assert {each["name"]: each["choices"] for each in listed["ordering", "unified"]}["relegate"] == [0, 1, 2]
+    classes = [each["choices"] for each in listed["modifier", "relegate"]][-1]
+    assert classes == ["dedicated", "guaranteed", "elastic", "spot", "preemptible"]
 
 
 def test_the_manifest_carries_them_and_its_export_changes_nothing(tmp_path: Any, world: worlds.World) -> None:

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema b4b9ee66ae22a86d, body 206b9186f0d37dc4
+// schema c956a663f45da93b, body de42854d0a4122e1
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1529,10 +1529,28 @@ export interface components {
          * @enum {string}
          */
         PolicyInfoKindEnum: "ordering" | "modifier" | "routing";
+        /** @description What a parameter of a policy means and what it may be, as its policy declares it. */
         PolicyParameter: {
+            /** @description What it may be, for people, such as: above 0. */
+            allowed: string;
+            /** @description All values that it may have, where these are few, else null. */
+            choices: (number | string)[] | null;
             default: unknown;
+            /** @description Whether the maximum itself is refused. */
+            exclusive_maximum: boolean;
+            /** @description Whether the minimum itself is refused. */
+            exclusive_minimum: boolean;
+            /** @description null where there is no bound on this side, or no number. */
+            maximum: number | null;
+            /** @description One sentence. */
+            meaning: string;
+            /** @description null where there is no bound on this side, or no number. */
+            minimum: number | null;
             name: string;
+            /** @description int, float or str. */
             type: string;
+            /** @description null for a plain number or a word. */
+            unit: string | null;
         };
         /** @description A row of the catalog. */
         Pool: {

@@ -38,7 +38,7 @@ class Ewsjf:
         "tokens",
         Form("rising intervals that do not touch, such as 32-256,1024-4096, or empty", parse_partition),
     )
-    base: float = parameter(1.0, "Weight that every queue has, whoever waits in it.", NO_UNIT, at_least(0))
+    base: float = parameter(1.0, "Weight of every queue, regardless of what waits in it.", NO_UNIT, at_least(0))
     urgency: float = parameter(1.0, "Weight of the time waited, as a multiple of the prefill time.", NO_UNIT, above(0))
     urgency_slope: float = parameter(
         0.0, "What the weight of waiting gains with longer prompts in a queue.", "per 1,000 tokens", ANY_NUMBER

@@ -41,7 +41,7 @@ PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
 @modifier("relegate")
 @dataclass(frozen=True, slots=True)
 class Relegate:
-    """What is late anyway waits for room that nobody else needs."""
+    """Requests that cannot be in time wait for room that no other request needs."""
 
     layer: ClassVar[int] = 0
 

@@ -22,7 +22,8 @@ import { Trials } from "./Trials";
 
 const REFRESH_MS = 10_000;
 
-function Fields({ label, values, none = "defaults" }: { label: string; values: Record<string, unknown>; none?: string }) {
+function Fields({ label, values, known = [], none = "defaults" }: { label: string; values: Record<string, unknown>; known?: PolicyInfo["params"] | undefined; none?: string }) {
+  const units = Object.fromEntries(known.map(({ name, unit }) => [name, unit]));
   const rows = Object.entries(values);
   return (
     <div className="min-w-0">
@@ -34,7 +35,9 @@ function Fields({ label, values, none = "defaults" }: { label: string; values: R
           {rows.map(([name, value]) => (
             <div key={name} className="flex justify-between gap-4 border-t border-line py-1 first:border-t-0">
               <dt className="shrink-0 text-soft">{name}</dt>
-              <dd className="min-w-0 text-right font-medium break-all">{shown(value)}</dd>
+              <dd className="min-w-0 text-right font-medium break-all">
+                {shown(value)} {units[name] && <span className="text-2xs font-normal text-faint">{units[name]}</span>}
+              </dd>
             </div>
           ))}
         </dl>
@@ -43,7 +46,9 @@ function Fields({ label, values, none = "defaults" }: { label: string; values: R
   );
 }
 
-function Serving({ version, question, actions }: { version: Version; question: string | undefined; actions: ReactNode }) {
+function Serving({ version, policies, actions }: { version: Version; policies: readonly PolicyInfo[]; actions: ReactNode }) {
+  const info = (kind: PolicyInfo["kind"], name: string) => policies.find((one) => one.kind === kind && one.name === name);
+  const question = info("ordering", version.policy)?.question;
   return (
     <section className="panel space-y-4 p-4" aria-labelledby="serving">
       <div className="flex flex-wrap items-start justify-between gap-x-6 gap-y-3">
@@ -62,9 +67,9 @@ function Serving({ version, question, actions }: { version: Version; question: s
         {actions}
       </div>
       <div className="grid gap-x-6 gap-y-4 sm:grid-cols-3">
-        <Fields label={`Order: ${version.policy}`} values={version.policy_params} />
+        <Fields label={`Order: ${version.policy}`} values={version.policy_params} known={info("ordering", version.policy)?.params} />
         <Fields label="Modifiers" none="none" values={Object.fromEntries(Object.entries(version.modifiers).map(([name, held]) => [name, Object.keys(held).length ? held : "on"]))} />
-        <Fields label={`Routing: ${version.routing}`} values={version.routing_params} />
+        <Fields label={`Routing: ${version.routing}`} values={version.routing_params} known={info("routing", version.routing)?.params} />
       </div>
     </section>
   );
@@ -284,7 +289,7 @@ function OfPool({ pool }: { pool: string }) {
   );
   return (
     <div className="space-y-6">
-      {serving && <Serving version={serving} question={policies.data.find((info) => info.kind === "ordering" && info.name === serving.policy)?.question} actions={actions} />}
+      {serving && <Serving version={serving} policies={policies.data} actions={actions} />}
       <div className="grid gap-4 lg:grid-cols-3">
         <div className="min-w-0 lg:col-span-2">
           <Partition pool={pool} />

@@ -7,22 +7,37 @@ export type Texts = Record<string, string>;
 /** What the fields start with: only what differs from the defaults stands in them. */
 export const textsOf = (params: Params): Texts => Object.fromEntries(Object.entries(params).map(([name, value]) => [name, String(value)]));
 
+export type Parameter = PolicyInfo["params"][number];
+
+/** Whether a value is one that the policy allows; of a text only the server knows. */
+function allows({ minimum, maximum, exclusive_minimum, exclusive_maximum, choices }: Parameter, value: number | string): boolean {
+  if (choices) return choices.includes(value);
+  if (typeof value === "string") return true;
+  const enough = minimum === null || (exclusive_minimum ? value > minimum : value >= minimum);
+  return enough && (maximum === null || (exclusive_maximum ? value < maximum : value <= maximum));
+}
+
 /** Texts as parameters; empty ones take the default and are left out. */
 export function typed(known: PolicyInfo["params"], texts: Texts): { values: Params; errors: Texts } {
   const values: Params = {};
   const errors: Texts = {};
-  for (const { name, type } of known) {
+  for (const parameter of known) {
+    const { name, type, allowed } = parameter;
     const text = (texts[name] ?? "").trim();
     if (text === "") continue;
-    if (type === "str") values[name] = text;
-    else {
-      const n = Number(text);
-      if (!Number.isFinite(n)) errors[name] = "Use a number.";
-      else if (type === "int" && !Number.isInteger(n)) errors[name] = "Use a whole number.";
-      else values[name] = n;
-    }
+    const value = type === "str" ? text : Number(text);
+    if (typeof value === "number" && !Number.isFinite(value)) errors[name] = "Use a number.";
+    else if (type === "int" && !Number.isInteger(value)) errors[name] = "Use a whole number.";
+    else if (!allows(parameter, value)) errors[name] = `Must be ${allowed}.`;
+    else values[name] = value;
   }
   return { values, errors };
+}
+
+/** What a parameter may be, as a sentence after its meaning; a short one is not broken. Choices are in the field itself. */
+export function limits({ allowed, choices }: Parameter): string {
+  const sentence = `${allowed.charAt(0).toUpperCase()}${allowed.slice(1)}.`;
+  return choices ? "" : sentence.length > 40 ? sentence : sentence.replaceAll(" ", "\u00a0");
 }
 
 export interface Change {

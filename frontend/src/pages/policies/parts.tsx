@@ -1,6 +1,6 @@
-import type { ReactNode } from "react";
+import { useId, type ReactNode } from "react";
 import type { PolicyInfo } from "../../api/operate";
-import { shown, type Change, type Texts } from "./params";
+import { limits, shown, type Change, type Parameter, type Texts } from "./params";
 
 /** Before and after, line by line. */
 export function Diff({ changes, empty }: { changes: readonly Change[]; empty: string }) {
@@ -29,30 +29,57 @@ export function Diff({ changes, empty }: { changes: readonly Change[]; empty: st
   );
 }
 
+function ParameterField({ parameter, name, value, error, onChange }: { parameter: Parameter; name: string; value: string; error: string | undefined; onChange: (text: string) => void }) {
+  const id = useId();
+  const { type, unit, choices, default: initial } = parameter;
+  const options = choices?.map(String);
+  const shared = {
+    id,
+    name,
+    value,
+    className: "field w-full font-mono text-xs",
+    "aria-invalid": error ? true : undefined,
+    "aria-describedby": `${id}-help`,
+    onChange: (event: { target: { value: string } }) => onChange(event.target.value),
+  } as const;
+  return (
+    <div className={`min-w-0 text-sm ${type === "str" && !options ? "sm:col-span-2" : ""}`}>
+      <div className="mb-1 flex items-baseline gap-1.5">
+        <label htmlFor={id} className="min-w-0 font-medium">
+          {parameter.name} {unit && <span className="text-2xs font-normal text-faint">{unit}</span>}
+        </label>
+        {!options && <span className="ml-auto shrink-0 text-2xs text-faint">default {shown(initial)}</span>}
+      </div>
+      {options ? (
+        <select {...shared}>
+          <option value="">default: {shown(initial)}</option>
+          {value !== "" && !options.includes(value) && <option value={value}>{value}</option>}
+          {options.map((option) => (
+            <option key={option} value={option}>
+              {option}
+            </option>
+          ))}
+        </select>
+      ) : (
+        <input {...shared} placeholder={shown(initial)} inputMode={type === "str" ? undefined : "decimal"} spellCheck={false} autoComplete="off" />
+      )}
+      <div id={`${id}-help`} className="mt-1 space-y-0.5 text-2xs">
+        {error && <p className="font-medium text-bad">{error}</p>}
+        <p className="text-faint">
+          {parameter.meaning} {!error && limits(parameter)}
+        </p>
+      </div>
+    </div>
+  );
+}
+
 /** A field for each parameter; empty is the default. */
 export function ParameterFields({ known, texts, errors, onChange, prefix }: { known: PolicyInfo["params"]; texts: Texts; errors: Texts; onChange: (texts: Texts) => void; prefix: string }) {
   if (known.length === 0) return <p className="text-sm text-faint">No parameters.</p>;
   return (
     <div className="grid grid-cols-1 gap-x-4 gap-y-3 sm:grid-cols-2">
-      {known.map(({ name, type, default: initial }) => (
-        <label key={name} className={`min-w-0 text-sm ${type === "str" ? "sm:col-span-2" : ""}`}>
-          <span className="mb-1 flex items-baseline gap-1.5 font-medium">
-            {name}
-            <span className="ml-auto text-2xs font-normal text-faint">default {shown(initial)}</span>
-          </span>
-          <input
-            name={`${prefix}${name}`}
-            className="field w-full font-mono text-xs"
-            value={texts[name] ?? ""}
-            placeholder={shown(initial)}
-            inputMode={type === "str" ? undefined : "decimal"}
-            spellCheck={false}
-            autoComplete="off"
-            aria-invalid={errors[name] ? true : undefined}
-            onChange={(event) => onChange({ ...texts, [name]: event.target.value })}
-          />
-          {errors[name] && <span className="text-2xs font-medium text-bad">{errors[name]}</span>}
-        </label>
+      {known.map((parameter) => (
+        <ParameterField key={parameter.name} parameter={parameter} name={`${prefix}${parameter.name}`} value={texts[parameter.name] ?? ""} error={errors[parameter.name]} onChange={(text) => onChange({ ...texts, [parameter.name]: text })} />
       ))}
     </div>
   );

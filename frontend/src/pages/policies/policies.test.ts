@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 import type { Version } from "../../api/operate";
 import { draftOf, roomTyped, thresholds, windowOf, withoutValue, withValue } from "./drafts";
 import { picture } from "./histogram";
-import { changesOf, difference, inForce, previous, shown, triedChanges, typed, within } from "./params";
+import { changesOf, difference, inForce, limits, previous, shown, triedChanges, typed, within, type Parameter } from "./params";
 
 const version = (number: number, more: Partial<Version> = {}): Version => ({
   number,
@@ -24,14 +24,36 @@ const version = (number: number, more: Partial<Version> = {}): Version => ({
   ...more,
 });
 
+const parameter = (more: Partial<Parameter>): Parameter => ({
+  name: "a",
+  type: "float",
+  default: 1,
+  meaning: "What it does.",
+  unit: null,
+  allowed: "any number",
+  minimum: null,
+  maximum: null,
+  exclusive_minimum: false,
+  exclusive_maximum: false,
+  choices: null,
+  ...more,
+});
+
 it("parameters keep their type, and empty ones take the default", () => {
-  const known = [
-    { name: "a", type: "float", default: 1 },
-    { name: "n", type: "int", default: 2 },
-    { name: "partition", type: "str", default: "" },
-  ];
+  const known = [parameter({}), parameter({ name: "n", type: "int", default: 2 }), parameter({ name: "partition", type: "str", default: "" })];
   expect(typed(known, { a: " 0.5", n: "", partition: "1-9" })).toEqual({ values: { a: 0.5, partition: "1-9" }, errors: {} });
   expect(typed(known, { a: "much", n: "1.5" }).errors).toEqual({ a: "Use a number.", n: "Use a whole number." });
+});
+
+it("a parameter outside its range is refused with what is allowed", () => {
+  const above = parameter({ name: "above", allowed: "above 0", minimum: 0, exclusive_minimum: true });
+  const share = parameter({ name: "share", allowed: "at least 0 and below 1", minimum: 0, maximum: 1, exclusive_maximum: true });
+  const grade = parameter({ name: "grade", type: "int", allowed: "0 or 1", choices: [0, 1] });
+  const word = parameter({ name: "word", type: "str", allowed: "soft or hard", choices: ["soft", "hard"] });
+  const known = [above, share, grade, word];
+  expect(typed(known, { above: "0", share: "1", grade: "2", word: "firm" }).errors).toEqual({ above: "Must be above 0.", share: "Must be at least 0 and below 1.", grade: "Must be 0 or 1.", word: "Must be soft or hard." });
+  expect(typed(known, { above: "1e-9", share: "0", grade: "1", word: "hard" })).toEqual({ values: { above: 1e-9, share: 0, grade: 1, word: "hard" }, errors: {} });
+  expect([limits(above), limits(grade)]).toEqual(["Above\u00a00.", ""]);
 });
 
 it("a diff names what is set, changed and taken away", () => {
