@@ -11,6 +11,8 @@ import itertools
 import os
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
+from typing import Any
 
 import hypothesis
 import pytest
@@ -93,6 +95,25 @@ def _quick_passwords() -> Iterator[None]:
     work; what hashing costs is the business of ``test_passwords.py``, against a web process of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PasswordHasher, "iterations", 1_000)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _authorities_read_once() -> Iterator[None]:
+    """Each HTTP client reads the authorities of the whole Internet when it is made: 40 ms of CPU, for thousands of them
+    that speak to a loopback port in the clear. They share one context here; who names authorities has them read."""
+    from httpx._config import create_ssl_context
+
+    trusting = cache(create_ssl_context)
+
+    def context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> Any:
+        named = trust_env and (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"))
+        if verify is True and cert is None and not named:
+            return trusting()
+        return create_ssl_context(verify, cert, trust_env)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", context)
         yield
 
 
