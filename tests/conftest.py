@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 import pytest_asyncio
 from _pytest.nodeid import coerce_node_id
+from threadpoolctl import threadpool_limits
 
 from controlplane.web import login_attempts
 from controlplane.web.hashing import PasswordHasher
@@ -115,6 +116,13 @@ def _authorities_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", context)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_for_matrices() -> None:
+    """As in every process of ours (``controlplane``). pytest-randomly imports numpy before that is said where one
+    process runs all tests, and threads that wait for each other in a loop took nine tenths of the CPU."""
+    threadpool_limits(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
