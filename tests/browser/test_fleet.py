@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser import axe
 from tests.browser.conftest import PATIENCE_MS, wait_for
@@ -175,3 +175,48 @@ def asked(stage: Stage) -> list[str]:
     """Pools whose history the page asked for."""
     stage.page.evaluate("0")  # what it sent meanwhile is heard
     return [message["pool"] for message in stage.received if message.get("history")]
+
+
+def test_a_tenant_is_without_entitlements_only_once_all_of_them_were_read(page: Page) -> None:
+    stage = Stage(page)
+    stage.answers = books(time.time())
+    stage.answers["entitlements"] = stage.answers["entitlements"] | {"results": [], "count": 0}
+    held: list[Route] = []
+    page.route(re.compile("/api/v1/entitlements"), lambda route: held.append(route), times=1)
+    stage.open("/tenants")
+    cell = page.get_by_role("row", name=re.compile("^acme")).get_by_role("cell").first
+    expect(cell).to_have_text("…")
+    away = {"detail": "The database does not answer."}
+    page.route(re.compile("/api/v1/entitlements"), lambda route: route.fulfill(status=503, json=away), times=2)
+    held[0].fulfill(status=503, json=away)
+    expect(cell).to_have_text("unknown")
+    page.reload()
+    expect(cell).to_have_text("none: it cannot send requests")
+
+
+def test_what_a_tenant_does_over_its_pools_names_those_that_cannot_be_seen(
+    page: Page, fleet: Callable[[int], Stage]
+) -> None:
+    stage = fleet(2)
+    stage.answers = books(time.time())
+    rows = stage.answers["entitlements"]["results"]
+    both = [row | {"pool": pool, "slug": f"{row['slug']}-{pool}"} for row in rows for pool in stage.pools]
+    both = [row for row in both if row["tenant"] == "acme" or row["pool"] == "pool-001"]
+    stage.answers["entitlements"] |= {"results": both, "count": len(both)}
+    stage.open("/pools")
+    seen(page, stage)
+    page.get_by_role("link", name="Tenants").first.click()
+    acme = page.get_by_role("row", name=re.compile("^acme"))
+    expect(acme.get_by_role("cell").nth(1)).not_to_contain_text("–")
+    expect(page.get_by_text("Figures without")).to_have_count(0)
+    lost = stage.pools["pool-000"]
+    lost.at = time.time() - 60
+    lost.step()
+    stage.send_snapshot(lost)
+    away = {"source": "leader", "pool": "pool-000", "since": time.time() - 47}
+    stage.send({"type": "sources", "away": [away], "pools": list(stage.pools)})
+    expect(acme).to_contain_text("Figures without pool pool-000: unknown since")
+    expect(page.get_by_text("Figures without")).to_have_count(1)  # the others have no share there
+    assert axe.serious(page) == []
+    acme.get_by_role("link", name="acme").click()
+    expect(page.get_by_role("region", name="Now")).to_contain_text("Figures without pool pool-000: unknown since")

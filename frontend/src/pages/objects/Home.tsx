@@ -11,8 +11,8 @@ import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
 import { compact, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
-import { useCatalog } from "../tenants/data";
-import { Ago, curl, Failed, State, Waiting } from "../tenants/parts";
+import { isWhole, useCatalog } from "../tenants/data";
+import { Ago, curl, Failed, State, Unread, Waiting } from "../tenants/parts";
 import { totalOf } from "../tenants/usage";
 import { NO_FILTERS } from "./ObjectPage";
 import { kept, requestsOf, spanOf } from "./past";
@@ -38,13 +38,14 @@ interface Promised {
 function Latency({ tenant }: { tenant: string }) {
   const now = useNow();
   const { from, to } = spanOf("24", now * 1000);
-  const tiers = useCatalog<Tier>("tiers").data ?? [];
-  const slos = useCatalog<SloRow>("slos").data ?? [];
+  const tiers = useCatalog<Tier>("tiers");
+  const slos = useCatalog<SloRow>("slos");
+  const unread = [tiers, slos].find((list) => !isWhole(list));
   const { data, error, refetch } = useQuery({ queryKey: ["requests", "home", tenant, to], queryFn: ({ signal }) => explored({ ...NO_FILTERS, tenant, outcome: "completed", from, to }, "tier", "ttft", signal), placeholderData: (old) => old, refetchInterval: 60_000 });
   if (error) return <Failed error={error} retry={() => void refetch()} />;
   if (!data) return <Waiting />;
   const rows = data.groups.map((group): Promised => {
-    const slo = slos.find((one) => one.slug === tiers.find((tier) => tier.slug === group.name)?.slo);
+    const slo = slos.data?.find((one) => one.slug === tiers.data?.find((tier) => tier.slug === group.name)?.slo);
     return { tier: group.name, ttft: slo?.ttft_s ?? null, ttlt: slo?.ttlt_s ?? null, p95: group.ttft_p95, whole: group.total_p95, requests: group.requests };
   });
   const columns: Column<Promised>[] = [
@@ -52,7 +53,7 @@ function Latency({ tenant }: { tenant: string }) {
     { label: "Answered", unit: "24 h", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
     { label: "First token", unit: "p95", right: true, by: (row) => row.p95, cell: (row) => text(seconds(row.p95 ?? undefined)) },
     { label: "Whole answer", unit: "p95", right: true, by: (row) => row.whole, cell: (row) => text(seconds(row.whole ?? undefined)) },
-    { label: "SLO", right: true, cell: (row) => (row.ttft !== null ? `first token in ${text(seconds(row.ttft))}` : row.ttlt !== null ? `answer in ${text(seconds(row.ttlt))}` : "nothing") },
+    { label: "SLO", right: true, cell: (row) => (row.ttft !== null ? `first token in ${text(seconds(row.ttft))}` : row.ttlt !== null ? `answer in ${text(seconds(row.ttlt))}` : unread ? <Unread list={unread} /> : "nothing") },
     {
       label: "",
       right: true,

@@ -10,8 +10,8 @@ import { hides } from "../../feed/outages";
 import { backendState, backendTones } from "../../lib/backend";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
-import { useCatalog, useSnapshots } from "../tenants/data";
-import { Ago, Failed, LastingFor, State, Waiting, When } from "../tenants/parts";
+import { isWhole, useCatalog, useSnapshots } from "../tenants/data";
+import { Ago, Failed, LastingFor, State, Unread, Waiting, When } from "../tenants/parts";
 import { NoSuch } from "./NoSuch";
 import { Facts, ObjectPage } from "./ObjectPage";
 
@@ -24,16 +24,16 @@ const staff = user.role !== "member";
 export function PoolPage() {
   const { pool: slug = "" } = useParams();
   const pools = useCatalog<Pool>("pools");
-  const backends = useCatalog<Backend>("backends", {}, staff).data ?? [];
-  const entitlements = useCatalog<Entitlement>("entitlements").data ?? [];
+  const backends = useCatalog<Backend>("backends", {}, staff);
+  const entitlements = useCatalog<Entitlement>("entitlements");
   const snapshot = useSnapshots().find((one) => one.pool === slug);
   const outage = hides(useOutages(), slug);
   if (pools.error) return <Failed error={pools.error} retry={() => void pools.refetch()} />;
   if (pools.isPending) return <Waiting />;
   const pool = pools.data.find((one) => one.slug === slug);
   if (!pool) return <NoSuch kind="pool" name={slug} list={POOLS} />;
-  const own = backends.filter((row) => row.pool === slug);
-  const shares = entitlements.filter((row) => row.pool === slug);
+  const own = (backends.data ?? []).filter((row) => row.pool === slug);
+  const shares = (entitlements.data ?? []).filter((row) => row.pool === slug);
   return (
     <ObjectPage
       kind="pool"
@@ -84,8 +84,8 @@ export function PoolPage() {
         label="Made of"
         facts={[
           { label: "Model", value: <Link className="link break-all" to={`/models/${enc(pool.model)}`}>{pool.model}</Link> },
-          ...(staff ? [{ label: "Backends", value: own.length === 0 ? "none: nothing can run" : <Links to={own.map((row) => [`/backends/${enc(row.slug)}`, row.slug])} /> }] : []),
-          { label: "Tenants", value: shares.length === 0 ? "none has a share" : <Links to={[...new Set(shares.map((row) => row.tenant))].map((name) => [`/tenants/${enc(name)}`, name])} /> },
+          ...(staff ? [{ label: "Backends", value: own.length === 0 ? isWhole(backends) ? "none: nothing can run" : <Unread list={backends} /> : <Links to={own.map((row) => [`/backends/${enc(row.slug)}`, row.slug])} /> }] : []),
+          { label: "Tenants", value: shares.length === 0 ? isWhole(entitlements) ? "none has a share" : <Unread list={entitlements} /> : <Links to={[...new Set(shares.map((row) => row.tenant))].map((name) => [`/tenants/${enc(name)}`, name])} /> },
         ]}
       />
     </ObjectPage>

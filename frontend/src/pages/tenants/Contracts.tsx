@@ -1,8 +1,8 @@
 import type { Entitlement, Pool, Price, SloRow, Tier } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { count, NONE, seconds, text, price } from "../../lib/format";
-import { useCatalog } from "./data";
-import { When } from "./parts";
+import { isWhole, useCatalog } from "./data";
+import { Unread, When } from "./parts";
 import { Resource } from "./Resource";
 import { options, priceSpecs, sloSpecs, tierSpecs } from "./specs";
 
@@ -20,8 +20,8 @@ function Name({ slug, description }: { slug: string; description: string }) {
 /** Contract templates. */
 export function Tiers() {
   const slos = useCatalog<SloRow>("slos").data ?? [];
-  const entitlements = useCatalog<Entitlement>("entitlements").data ?? [];
-  const used = (slug: string): number => entitlements.filter((e) => e.tier === slug).length;
+  const entitlements = useCatalog<Entitlement>("entitlements");
+  const used = (slug: string): number | undefined => (isWhole(entitlements) ? entitlements.data?.filter((e) => e.tier === slug).length : undefined);
   const columns: Column<Tier>[] = [
     { label: "Tier", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-72" },
     { label: "Service class", by: (row) => row.service_class, cell: (row) => row.service_class },
@@ -31,21 +31,21 @@ export function Tiers() {
     { label: "Over its limit", by: (row) => row.over_limit, cell: (row) => (row.over_limit === "refuse" ? "refused" : "waits") },
     { label: "Queue limit", right: true, by: (row) => row.queue_limit, cell: (row) => count(row.queue_limit) },
     { label: "Maximum wait", right: true, by: (row) => row.max_wait_s, cell: (row) => time(row.max_wait_s) },
-    { label: "Entitlements", right: true, by: (row) => used(row.slug), cell: (row) => used(row.slug) },
+    { label: "Entitlements", right: true, by: (row) => used(row.slug), cell: (row) => used(row.slug) ?? <Unread list={entitlements} /> },
   ];
   return <Resource<Tier> what="tier" title="Tiers" intro="Contract templates: service class, SLO and queueing rule. A change applies to every entitlement of the tier at once." path="tiers" columns={columns} specs={() => tierSpecs(options(slos.map((s) => s.slug)))} id={(row) => row.slug} empty="No tier yet." effects />;
 }
 
 /** Promises about time. */
 export function Slos() {
-  const tiers = useCatalog<Tier>("tiers").data ?? [];
+  const tiers = useCatalog<Tier>("tiers");
   const columns: Column<SloRow>[] = [
     { label: "SLO", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-56" },
     { label: "Kind", by: (row) => row.ttlt_s, cell: (row) => (row.ttlt_s === null ? "interactive" : "non-interactive") },
     { label: "TTFT", right: true, by: (row) => row.ttft_s, cell: (row) => time(row.ttft_s) },
     { label: "TBT", right: true, by: (row) => row.tbt_s, cell: (row) => time(row.tbt_s) },
     { label: "TTLT", right: true, by: (row) => row.ttlt_s, cell: (row) => time(row.ttlt_s) },
-    { label: "Tiers", cell: (row) => tiers.filter((t) => t.slo === row.slug).map((t) => t.slug).join(", ") || <span className="text-faint">none</span> },
+    { label: "Tiers", cell: (row) => (tiers.data ?? []).filter((t) => t.slo === row.slug).map((t) => t.slug).join(", ") || (isWhole(tiers) ? <span className="text-faint">none</span> : <Unread list={tiers} />) },
   ];
   return <Resource<SloRow> what="SLO" title="SLOs" intro="Targets for the time to the first token and between tokens, or to the last token." path="slos" columns={columns} specs={() => sloSpecs} id={(row) => row.slug} empty="No SLO yet." />;
 }

@@ -10,7 +10,8 @@ import { compact, count, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { asleep } from "../overview/verdict";
-import { useCatalog, useSnapshots } from "./data";
+import { isWhole, useCatalog, useSnapshots } from "./data";
+import { Unread } from "./parts";
 import { Fleet } from "./Fleet";
 import { promise } from "./promise";
 import { Resource } from "./Resource";
@@ -93,7 +94,8 @@ export function Pools() {
 
 /** Models and the capacity behind them. */
 function PoolSetup({ views }: { views: ReactNode }) {
-  const backends = useCatalog<Backend>("backends", {}, staff).data ?? [];
+  const read = useCatalog<Backend>("backends", {}, staff);
+  const backends = read.data ?? [];
   const live = new Map(useSnapshots().map((snapshot) => [snapshot.pool, snapshot]));
   const columns: Column<Pool>[] = [
     {
@@ -131,6 +133,7 @@ function PoolSetup({ views }: { views: ReactNode }) {
               const own = backends.filter((b) => b.pool === row.slug);
               const silent = own.filter((b) => b.silent_since).length;
               const wakes = live.get(row.slug)?.wakes_in_s;
+              if (own.length === 0 && !isWhole(read)) return <Unread list={read} />;
               return own.length === 0 ? (
                 wakes === undefined ? (
                   <span className="text-warn">none: nothing can run</span>

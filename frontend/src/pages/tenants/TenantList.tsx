@@ -11,10 +11,10 @@ import { Table, type Column } from "../../components/Table";
 import { compact, count, percent, text } from "../../lib/format";
 import { hold } from "../../lib/keyring";
 import { user } from "../../lib/page";
-import { useCatalog, useRefresh, useSnapshots } from "./data";
+import { isWhole, useCatalog, useRefresh, useSnapshots } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
-import { attainment, useByTenant, type LiveUse } from "./live";
-import { Failed, Secret, State, Waiting } from "./parts";
+import { attainment, unseen, useByTenant, type LiveUse } from "./live";
+import { Failed, Secret, State, Unread, Waiting, Without } from "./parts";
 import { mayWrite, useSheet } from "./Resource";
 import { firstFollow, firstSpecs, options } from "./specs";
 
@@ -22,6 +22,10 @@ interface Row {
   tenant: Tenant;
   use: LiveUse | undefined;
   entitlements: Entitlement[];
+  /** The list that they are from, where more of them may be missing. */
+  unread: { isPending: boolean; error: unknown } | undefined;
+  /** Its pools that are in no figure of its row. */
+  unseen: string[];
 }
 
 const columns: Column<Row>[] = [
@@ -29,9 +33,9 @@ const columns: Column<Row>[] = [
     label: "Tenant",
     by: (row) => row.tenant.slug,
     className: "max-w-64",
-    cell: ({ tenant }) => (
+    cell: ({ tenant, unseen: missing }) => (
       <>
-        <Link to={`/tenants/${tenant.slug}`} className="link">
+        <Link to={`/tenants/${tenant.slug}`} className="link inline-block">
           {tenant.slug}
         </Link>
         {tenant.paused_since && (
@@ -42,15 +46,20 @@ const columns: Column<Row>[] = [
           </span>
         )}
         {tenant.description && <span className="block truncate text-2xs font-normal text-faint">{tenant.description}</span>}
+        <Without pools={missing} />
       </>
     ),
   },
   {
     label: "Entitlements",
     by: (row) => row.entitlements.length,
-    cell: ({ entitlements }) =>
+    cell: ({ entitlements, unread }) =>
       entitlements.length === 0 ? (
-        <span className="text-faint">none: it cannot send requests</span>
+        unread ? (
+          <Unread list={unread} />
+        ) : (
+          <span className="text-faint">none: it cannot send requests</span>
+        )
       ) : (
         <span className="flex flex-wrap gap-x-3 gap-y-0.5">
           {entitlements.map((e) => (
@@ -122,13 +131,18 @@ export function TenantList() {
   const [made, setMade] = useState<{ key: IssuedKey; tenant: string; model?: string } | null>(null);
   const [filter, setFilter] = useState("");
   const { data: tenants, error, isPending, refetch } = useCatalog<Tenant>("tenants");
-  const entitlements = useCatalog<Entitlement>("entitlements").data ?? [];
+  const entitlements = useCatalog<Entitlement>("entitlements");
   const pools = useCatalog<Pool>("pools").data;
-  const uses = useByTenant(useSnapshots());
+  const snapshots = useSnapshots();
+  const uses = useByTenant(snapshots);
   const word = filter.trim().toLowerCase();
   const rows = (tenants ?? [])
     .filter((tenant) => `${tenant.slug} ${tenant.description}`.toLowerCase().includes(word))
-    .map((tenant): Row => ({ tenant, use: uses.get(tenant.slug), entitlements: entitlements.filter((e) => e.tenant === tenant.slug) }));
+    .map((tenant): Row => {
+      const own = (entitlements.data ?? []).filter((e) => e.tenant === tenant.slug);
+      const use = uses.get(tenant.slug);
+      return { tenant, use, entitlements: own, unread: isWhole(entitlements) ? undefined : entitlements, unseen: use ? unseen(own.map((e) => e.pool), snapshots) : [] };
+    });
   return (
     <section aria-labelledby="tenants-title">
       <title>Tenants · Quartermaster</title>

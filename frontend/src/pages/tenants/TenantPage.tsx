@@ -1,6 +1,6 @@
 import { useState } from "react";
 import { Link, useNavigate, useParams } from "react-router";
-import type { Tenant } from "../../api/catalog";
+import type { Entitlement, Tenant } from "../../api/catalog";
 import { send } from "../../api/client";
 import { Badge } from "../../components/Badge";
 import { Owned } from "../../components/form/Owned";
@@ -16,9 +16,9 @@ import { AuditPanel } from "./Audit";
 import { Batches } from "./Batches";
 import { Entitlements } from "./Entitlements";
 import { Keys } from "./Keys";
-import { attainment, useByTenant } from "./live";
+import { attainment, unseen, useByTenant } from "./live";
 import { Members } from "./Members";
-import { Ago, Confirm, Delete, Failed, Waiting } from "./parts";
+import { Ago, Confirm, Delete, Failed, Waiting, Without } from "./parts";
 import { Projects } from "./Projects";
 import { Budgets } from "./Budgets";
 import { Quotas } from "./Quotas";
@@ -55,15 +55,21 @@ function Fact({ label, value, note }: { label: string; value: string; note?: str
 
 /** What the tenant does now, over all pools. */
 function Now({ tenant }: { tenant: string }) {
-  const use = useByTenant(useSnapshots()).get(tenant);
+  const snapshots = useSnapshots();
+  const use = useByTenant(snapshots).get(tenant);
+  const entitlements = useCatalog<Entitlement>("entitlements", { tenant }).data ?? [];
+  const missing = use ? unseen(entitlements.map((e) => e.pool), snapshots) : [];
   return (
-    <dl className="panel mb-4 grid grid-cols-2 gap-x-6 gap-y-2 px-4 py-3 sm:grid-cols-3 lg:grid-cols-5" aria-label="Now">
-      <Fact label="Running" value={count(use?.running)} note={use?.limit ? `of ${use.limit}` : undefined} />
-      <Fact label="Waiting" value={count(use?.waiting)} />
-      <Fact label="Tokens" value={use ? compact(use.tokensPerS) : "–"} note={use ? "per s" : undefined} />
-      <Fact label="Refused, 1 min" value={count(use?.refused)} />
-      <Fact label="Attainment, 1 min" value={text(percent(attainment(use)))} />
-    </dl>
+    <section className="panel mb-4 px-4 py-3" aria-label="Now">
+      <dl className="grid grid-cols-2 gap-x-6 gap-y-2 sm:grid-cols-3 lg:grid-cols-5">
+        <Fact label="Running" value={count(use?.running)} note={use?.limit ? `of ${use.limit}` : undefined} />
+        <Fact label="Waiting" value={count(use?.waiting)} />
+        <Fact label="Tokens" value={use ? compact(use.tokensPerS) : "–"} note={use ? "per s" : undefined} />
+        <Fact label="Refused, 1 min" value={count(use?.refused)} />
+        <Fact label="Attainment, 1 min" value={text(percent(attainment(use)))} />
+      </dl>
+      <Without pools={missing} />
+    </section>
   );
 }
 

@@ -18,6 +18,9 @@ export function useCatalog<T>(path: string, query: Record<string, string> = {}, 
   return { ...found, data: data?.results, count: data?.count ?? 0 } as UseQueryResult<T[]> & { count: number };
 }
 
+/** Whether a list of the catalog is here, and all of it: before that nothing can be called none. */
+export const isWhole = (list: { data: readonly unknown[] | undefined; count: number }): boolean => list.data !== undefined && list.data.length >= list.count;
+
 /** Everything that was read of the catalog is read again: a write changes more than its own row. */
 export function useRefresh(): () => Promise<void> {
   const client = useQueryClient();

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Snapshot } from "../../feed/types";
-import { attainment, entitlementsOf, useByTenant } from "./live";
+import { attainment, entitlementsOf, unseen, useByTenant } from "./live";
 
 const shot = (pool: string, changes: Partial<Snapshot>): Snapshot => ({ pool, seq: 1, at: 0, ...changes });
 
@@ -14,4 +14,10 @@ it("adds a tenant up over its pools", () => {
   expect(attainment(use.get("acme"))).toBe(0.75);
   expect(attainment(use.get("globex"))).toBeUndefined();
   expect([...entitlementsOf(pools).keys()]).toEqual(["acme-a", "acme-b", "globex-b"]);
+});
+
+it("names the pools of a tenant that are in none of its sums", () => {
+  const pools = [shot("a", {})];
+  expect(unseen(["c", "a", "b", "c"], pools)).toEqual(["b", "c"]);
+  expect(unseen(["a"], pools)).toEqual([]);
 });

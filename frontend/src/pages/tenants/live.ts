@@ -40,6 +40,12 @@ export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse
   return found;
 }
 
+/** Those of a tenant's pools that cannot be seen, and so are in none of its sums. */
+export function unseen(pools: readonly string[], snapshots: readonly Snapshot[]): string[] {
+  const seen = new Set(snapshots.map((snapshot) => snapshot.pool));
+  return [...new Set(pools)].filter((pool) => !seen.has(pool)).sort();
+}
+
 export function entitlementsOf(snapshots: readonly Snapshot[]): Map<string, EntitlementFigures> {
   return new Map(snapshots.flatMap((snapshot) => Object.entries(snapshot.entitlements ?? {})));
 }

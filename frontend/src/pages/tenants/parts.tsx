@@ -5,8 +5,10 @@ import { attempt, type IssuedKey } from "../../api/catalog";
 import { send } from "../../api/client";
 import type { Tone } from "../../components/Badge";
 import { Code, CopyButton } from "../../components/Copy";
-import { NowBadge } from "../../components/Outages";
+import { NowBadge, UnknownNow, unknownSince } from "../../components/Outages";
 import { Modal } from "../../components/Sheet";
+import { useOutages } from "../../feed/live";
+import { hides } from "../../feed/outages";
 import { age, day, minute, utc, zone } from "../../lib/format";
 import { EffectsPanel } from "./EffectsPanel";
 
@@ -61,6 +63,26 @@ export function Failed({ error, retry }: { error: Error; retry?: () => void }) {
         </button>
       )}
     </div>
+  );
+}
+
+/** In place of what a list has to say that is not here, or not whole: being read, or unknown. */
+export function Unread({ list }: { list: { isPending: boolean; error: unknown } }) {
+  return list.isPending && !list.error ? <span className="text-faint" data-unknown>…</span> : <UnknownNow />;
+}
+
+const NAMED = 3;
+
+/** Beside sums over pools: those that are not in them, and since when they cannot be seen. */
+export function Without({ pools }: { pools: readonly string[] }) {
+  const outages = useOutages();
+  if (pools.length === 0) return null;
+  const more = pools.length > NAMED ? ` and ${pools.length - NAMED} more` : "";
+  return (
+    <span className="block text-2xs font-normal text-warn" data-unknown>
+      Figures without pool {pools.slice(0, NAMED).join(", ")}
+      {more}: {unknownSince(hides(outages, pools[0]))}
+    </span>
   );
 }
 
