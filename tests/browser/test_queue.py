@@ -66,6 +66,23 @@ def test_an_operator_pauses_a_tenant_with_a_reason_and_drains_a_backend(page: Pa
     assert stage.bodies[0] == {"reason": "a runaway job"}
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_notice_lies_over_the_header_and_covers_no_row(width: int, page: Page, stage: Stage) -> None:
+    stage.role = "operator"
+    page.set_viewport_size({"width": width, "height": 844})
+    stage.open("/queue")
+    page.get_by_label("Backend").select_option("llama-1")
+    page.get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_role("button", name="Drain the backend").click()
+    notice = page.get_by_role("status").get_by_text("llama-1")
+    expect(notice).to_be_visible()
+    lies, header = notice.bounding_box(), page.get_by_role("banner").bounding_box()
+    assert lies is not None
+    assert header is not None
+    assert lies["y"] + lies["height"] <= header["y"] + header["height"]
+    assert header["y"] == 0  # wherever the page was scrolled to
+
+
 def test_a_member_is_offered_no_actions(page: Page, stage: Stage) -> None:
     stage.role = "member"
     stage.open("/queue")

@@ -15,9 +15,9 @@ const set = (list: readonly Notice[]) => {
   listeners.forEach((listener) => listener());
 };
 
-/** Says in the corner that something was done; spoken, and gone by itself. Errors belong beside what caused them. */
+/** Says over the header that something was done; spoken, and gone by itself. Errors belong beside what caused them. */
 export function notify(text: string): void {
-  set([...shown.slice(-2), { id: next++, text }]);
+  set([{ id: next++, text }]);
 }
 
 const subscribe = (listener: () => void) => {
@@ -33,17 +33,14 @@ export function Notices() {
     const timer = setTimeout(() => set(shown.filter((notice) => notice.id !== oldest)), SHOWN_MS);
     return () => clearTimeout(timer);
   }, [oldest]);
-  // The page ends below the last notice, so that it can be scrolled out from under it.
+  // Over the header, which stays where it is: one notice, of two lines at most, hides no row of a page.
   return (
-    <>
-    {list.length > 0 && <div aria-hidden="true" className="h-16" />}
-    <div role="status" className="pointer-events-none fixed inset-x-3 bottom-3 z-40 flex flex-col items-center gap-2">
+    <div role="status" className="pointer-events-none fixed inset-x-3 top-1.5 z-40 flex justify-center">
       {list.map((notice) => (
-        <p key={notice.id} className="rounded-lg border border-edge bg-panel px-4 py-2 text-sm text-ink shadow-lg">
+        <p key={notice.id} className="line-clamp-2 max-w-xl rounded-lg border border-edge bg-panel px-4 py-1.5 text-sm text-ink shadow-lg">
           {notice.text}
         </p>
       ))}
     </div>
-    </>
   );
 }

@@ -15,7 +15,7 @@ export function Ways({ alert }: { alert: AlertRow }) {
   const links: [string, string][] = [
     ...(alert.pool ? ([["charts", `/?${new URLSearchParams({ pool: alert.pool, at: String(Math.round(began + 120)), window: "5" })}`]] as [string, string][]) : []),
     ["requests", `/requests?${new URLSearchParams({ ...where, ...(backend ? { backend } : {}), ...around })}`],
-    ...(backend && user.role !== "member" ? ([[`backend ${backend}`, `/backends/${encodeURIComponent(backend)}`]] as [string, string][]) : []),
+    ...(backend && user.role !== "member" ? ([[`backend ${backend}`, `/backends/${encodeURIComponent(backend)}?${new URLSearchParams(around)}`]] as [string, string][]) : []),
     ...(user.role === "member" ? [] : ([["events", `/events?${new URLSearchParams({ at: String(Math.round(began)) })}`]] as [string, string][])),
   ];
   return (

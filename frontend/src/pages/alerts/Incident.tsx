@@ -29,7 +29,7 @@ export function whereOf(act: Pick<Act, "do" | "of">, span: { pool: string; from:
   const of_moment = (more: Record<string, string>) => `/requests?${new URLSearchParams({ ...(span.pool ? { pool: span.pool } : {}), from: span.from, to: span.to, ...more })}`;
   switch (act.do) {
     case "backend":
-      return { to: "/backends", label: "Open backends" };
+      return { to: `/backends/${of}?${new URLSearchParams({ from: span.from, to: span.to })}`, label: "Open the backend" };
     case "scale":
     case "credit":
       return { to: `/pools?${new URLSearchParams({ what: "pool", edit: act.of })}`, label: "Open the pool" };

@@ -16,6 +16,7 @@ it("an effect is one sentence, and none is said to be none", () => {
 it("each action leads somewhere, with the moment where it is about requests", () => {
   const span = { pool: "llama", from: "2026-11-23T08:00:00Z", to: "2026-11-23T08:10:00Z" };
   expect(whereOf({ do: "failed", of: "llama" }, span)!.to).toBe("/requests?pool=llama&from=2026-11-23T08%3A00%3A00Z&to=2026-11-23T08%3A10%3A00Z&outcome=failed");
+  expect(whereOf({ do: "backend", of: "engine-1" }, span)!.to).toBe("/backends/engine-1?from=2026-11-23T08%3A00%3A00Z&to=2026-11-23T08%3A10%3A00Z");
   expect(whereOf({ do: "quotas", of: "acme" }, span)!.to).toBe("/tenants/acme/quotas");
   expect(whereOf({ do: "budgets", of: "acme" }, span)!.to).toBe("/tenants/acme/budgets");
   expect(whereOf({ do: "workers", of: "llama" }, span)).toBeUndefined();
