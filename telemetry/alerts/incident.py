@@ -154,6 +154,7 @@ def _rows(alert: Alert) -> QuerySet[LedgerEntry]:
         rows = rows.filter(pool=alert.pool)
     if alert.tenant:
         rows = rows.filter(tenant=alert.tenant)
-    if named := replica(alert):  # what it ran, and what was turned away meanwhile
+    # What it ran, and what was turned away meanwhile. One that is out runs nothing: it is missing to all of its pool.
+    if alert.kind != RuleKind.BACKEND and (named := replica(alert)):
         rows = rows.filter(Q(backend=named) | Q(outcome=Outcome.REFUSED))
     return rows

@@ -104,18 +104,25 @@ def test_load_before_is_of_the_time_that_the_ledger_has_and_a_steady_tenant_has_
     assert told["grown"] == []
 
 
-def test_a_replicas_incident_counts_what_ran_there_and_what_was_refused(world: worlds.World) -> None:
-    alert = incident_of("backend_health", subject="gpu-1")
+@pytest.mark.parametrize(
+    ("kind", "asked", "late", "offered"),
+    [("kv_cache", 2, 0, ["drain", "credit", "refused"]), ("backend_health", 3, 1, ["backend", "scale", "refused"])],
+)
+def test_a_replicas_incident_counts_what_ran_there_and_one_that_is_out_what_its_pool_was_asked(
+    kind: str, asked: int, late: int, offered: list[str], world: worlds.World
+) -> None:
+    alert = incident_of(kind, subject="gpu-1")
     writer.write(
         [
             record(1, **seconds_after(alert, 10), outcome="failed", reason="backend_lost"),
-            record(2, **seconds_after(alert, 10), backend="gpu-2"),
+            record(2, **seconds_after(alert, 10), backend="gpu-2", slo_met=False),
             refused(4, received_s=alert.at.timestamp() + 5, done_s=alert.at.timestamp() + 5),
         ]
     )
     told = api(world, "adam").get(f"/api/v1/alerts/{alert.pk}/incident").json()
-    assert (told["effect"]["total"]["failed"], told["effect"]["total"]["requests"]) == (1, 2)
-    assert [action["do"] for action in told["actions"]] == ["backend", "scale", "refused"]
+    total = told["effect"]["total"]
+    assert (total["failed"], total["requests"], total["late"]) == (1, asked, late)
+    assert [action["do"] for action in told["actions"]] == offered
 
 
 @pytest.mark.parametrize(("who", "status"), [("carol", 404), ("alice", 404), ("olga", 200), ("adam", 200)])
