@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -170,15 +171,22 @@ def _is_time(text: str) -> bool:
 
 def stored(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The ``spec`` as it is kept; None where the definition refuses the object."""
-    [version] = definition(BY_KIND[body["kind"]])["spec"]["versions"]
-    schema = version["schema"]["openAPIV3Schema"]
-    kept = _pruned(dict(body), schema | {"properties": schema["properties"] | _ANY})
-    formats = jsonschema.FormatChecker(formats=())
-    formats.checks("date-time")(lambda text: not isinstance(text, str) or _is_time(text))
-    validator = jsonschema.Draft7Validator(_as_json_schema(schema), format_checker=formats)
+    schema, validator = _rules(body["kind"])
+    kept = _pruned(dict(body), schema)
     spec = kept["spec"]
     assert isinstance(spec, dict)
     return spec if validator.is_valid(kept) else None
+
+
+@cache
+def _rules(kind: str) -> tuple[Mapping[str, Any], jsonschema.Draft7Validator]:
+    """Which fields a definition has, and which values."""
+    [version] = definition(BY_KIND[kind])["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    formats = jsonschema.FormatChecker(formats=())
+    formats.checks("date-time")(lambda text: not isinstance(text, str) or _is_time(text))
+    validator = jsonschema.Draft7Validator(_as_json_schema(schema), format_checker=formats)
+    return schema | {"properties": schema["properties"] | _ANY}, validator
 
 
 _ANY = {name: {"x-kubernetes-preserve-unknown-fields": True} for name in ("apiVersion", "kind", "metadata")}
