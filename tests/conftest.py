@@ -39,6 +39,8 @@ hypothesis.settings.load_profile("here")
 LONG = (
     "test_state_model", "test_compose_backup", "test_replay_client", "test_compose_proxy", "test_up", "test_passwords",
     "test_batches", "test_tenants_access_matrix", "test_broken_engines", "test_engine_kinds", "test_api_inputs",
+    "test_rollout_streams", "test_same_answers", "test_sick_replica", "test_audit_writers", "test_compose_parts",
+    "test_kubernetes_rules", "test_estimates_command", "test_up_postgresql", "test_tuning_api", "test_tuning_loop",
 )  # fmt: skip
 PARTS = {"test_state_model": 3}  # a third of its 100 s of CPU each; none of its tests needs what another one made
 
