@@ -6,17 +6,37 @@ Both tenants have an entitlement to the same pool and a key each. Whatever is Al
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
-from django.db import transaction
+from django.db import connection, transaction
+from django.db.models import Model
+from django.utils import timezone
 
 from tenants import services
 from tenants.audit import SYSTEM
-from tenants.models import Backend, Entitlement, Membership, Pool, Price, Role, Slo, Tenant, Tier
+from tenants.models import (
+    AccessToken,
+    ApiKey,
+    AuditEntry,
+    AuditHead,
+    Backend,
+    CatalogVersion,
+    Entitlement,
+    Membership,
+    PolicyVersion,
+    Pool,
+    Price,
+    Role,
+    Slo,
+    Tenant,
+    Tier,
+)
 
 if TYPE_CHECKING:
     from pytest_django import DjangoDbBlocker
@@ -43,6 +63,85 @@ class World:
 
 
 def build() -> World:
+    """The world as the services make it. They do so once in a process, with 421 queries. Whoever finds the database as
+    it was then gets the same rows again, their numbers and secrets included, by one statement for each table."""
+    if not connection.in_atomic_block or abs(timezone.now().timestamp() - time.clock_gettime(time.CLOCK_REALTIME)) > 1:
+        return _build()  # somebody has the signals of a commit, or a clock of his own
+    before = _Found.now()
+    if before is None:
+        return _build()
+    if not _first:
+        world = _build()
+        _first.append(_Rows.of(world, before))
+        return world
+    return _first[0].again() if before == _first[0].before else _build()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the services would have built on."""
+
+    version: tuple[object, ...]
+    audit: tuple[object, ...]
+    tiers: tuple[object, ...]
+
+    @classmethod
+    def now(cls) -> _Found | None:
+        """None: there is something already, or what migrations put there is gone."""
+        for model in (AuditEntry, get_user_model(), Tenant, Pool):
+            if model._base_manager.exists():
+                return None
+        found = cls(
+            tuple(CatalogVersion.objects.values_list()),
+            tuple(AuditHead.objects.values_list()),
+            tuple(Tier.objects.order_by("pk").values_list()),
+        )
+        shipped = Tier.objects.filter(slug__in=("premium", "standard")).count() == 2
+        return found if found.version and shipped else None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A world that was built, as the database and the tests have it."""
+
+    before: _Found
+    statements: list[tuple[str, list[Any]]]
+    world: World
+
+    @classmethod
+    def of(cls, world: World, before: _Found) -> _Rows:
+        found = {CatalogVersion: before.version, AuditHead: before.audit}
+        return cls(before, [_statement(model, bool(found.get(model))) for model in WRITTEN], deepcopy(world))
+
+    def again(self) -> World:
+        with connection.cursor() as cursor:
+            for statement, values in self.statements:
+                cursor.execute(statement, values)
+        return deepcopy(self.world)
+
+
+def _statement(model: type[Model], stood: bool) -> tuple[str, list[Any]]:
+    """What writes all rows that ``model`` has now, or the only one anew if one ``stood`` there before."""
+    quote, columns = connection.ops.quote_name, [field.column for field in model._meta.concrete_fields]
+    names, table = ", ".join(map(quote, columns)), quote(model._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {names} FROM {table} ORDER BY {quote(model._meta.pk.column)}")
+        rows = cursor.fetchall()
+    if stood:
+        [row] = rows
+        return f"UPDATE {table} SET {', '.join(f'{quote(column)} = %s' for column in columns)}", list(row)
+    places = ", ".join([f"({', '.join(['%s'] * len(columns))})"] * len(rows))
+    return f"INSERT INTO {table} ({names}) VALUES {places}", [value for row in rows for value in row]
+
+
+WRITTEN: tuple[type[Model], ...] = (  # by building, each before what refers to it
+    get_user_model(), Tenant, Pool, Backend, Entitlement, Membership, ApiKey, AccessToken, PolicyVersion, AuditEntry,
+    AuditHead, CatalogVersion,
+)  # fmt: skip
+_first: list[_Rows] = []
+
+
+def _build() -> World:
     """Makes the world through the services, as the product would."""
     world = World()
     with services.change(actor=SYSTEM):
