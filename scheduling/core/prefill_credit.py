@@ -5,12 +5,14 @@ much moves the queue into the engine, where no policy reaches it; too little lea
 predicted to be prefilled before a grant could reach the engine counts no more (:mod:`scheduling.core.prefill_pace`),
 so the credit is what is there when a step begins. Half a step budget ``B`` is the least: steps cost most of what they
 cost by the token, and a prompt that does not fit beside others begins when they are done. When requests wait for
-credit without a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts), it goes up to
-``B``: more does not fit into a step. Where nothing is ever found in the engine's own queue meanwhile, predictions
-come too late (gateways or leader are slow): then it may go on, to :data:`MAX_BUDGETS` step budgets. It moves by
-steps, one per :data:`STRETCH_S`: up where more than :data:`ALWAYS` of the time was limited by credit, down where less
-than :data:`SELDOM` was or steps were full. It does not go up while more than :data:`MAX_WAITING` stand in the
-engine's own queue, and goes down where that lasts. A new leader goes on with what the one before left.
+credit without a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts, or an engine that is
+fast beside the way to it), it goes up: to ``B`` or to what the engine prefills in :data:`MOST_AHEAD_S`, whichever is
+more. What a request that comes then finds before it takes no longer, so a fast engine may have more tokens ahead than
+a slow one. Where nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to :data:`MAX_BUDGETS`
+step budgets. It moves by steps, one per :data:`STRETCH_S`: up where more than :data:`OFTEN` of the time was limited by
+credit, down where less than :data:`SELDOM` was or steps were full. It does not go up while more than
+:data:`MAX_WAITING` stand in the engine's own queue, and goes down where that lasts. A new leader goes on with what the
+one before left.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
@@ -27,12 +29,14 @@ from scheduling.core.types import BackendView, prefill_fits
 
 USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engine does not say
 MAX_BUDGET = 1_000_000
-STRETCH_S = 10.0
+STRETCH_S = 2.5
+MOST_AHEAD_S = 0.12  # of prefill
+EMPTY_S = 10.0
 MAX_BUDGETS = 16  # for credit that comes back late
 MAX_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
-ALWAYS, SELDOM = 0.9, 0.5
-FULL, NOT_FULL = 0.98, 0.85  # of the room that decodes leave in a step
-GROW, SHRINK = 1.25, 0.9
+OFTEN, SELDOM = 0.6, 0.3
+FULL, NOT_FULL = 0.98, 0.93  # of the room that decodes leave in a step
+LEAST_GROWTH, MOST_GROWTH, SHRINK = 1.1, 2.0, 0.9
 PROMPTS = 256  # of the last grants
 LOOK_EVERY = 32  # grants
 EMPTIEST = 0.2  # that steps are taken for
@@ -84,7 +88,7 @@ class PrefillCredit:
     _limited_s: float = 0.0
     _steps: float | None = 0.0
     _queued: int = 0  # looks at which too many stood in the engine's queue
-    _occupied: int = 0  # looks at which any did
+    _empty_since_s: float | None = None  # at no look since then any did
     _prefill: float = 0.0
     _output: float = 0.0
     _done: float = 0.0  # lately, in prompt tokens: prefilled, and the room for them in the steps
@@ -155,7 +159,8 @@ class PrefillCredit:
             return
         self._stretch_s += now.at_s - before.at_s
         self._queued += now.waiting > MAX_WAITING
-        self._occupied += now.waiting > 0
+        if now.waiting > 0 or self._empty_since_s is None:
+            self._empty_since_s = now.at_s
         if limited:
             self._limited_s += now.at_s - before.at_s
         self._prefill += prefill
@@ -165,17 +170,20 @@ class PrefillCredit:
             self._done = RECENT * self._done + prefill
             self._room = RECENT * self._room + max(1.0, self.budget * steps - output)
         if self._stretch_s >= STRETCH_S:
-            self._judge()
+            self._judge(now.at_s - self._empty_since_s >= EMPTY_S)
             self._forget()
 
-    def _judge(self) -> None:
+    def _judge(self, empty: bool) -> None:
+        """``empty``: for long nothing has been found in the engine's own queue."""
         limited = self._limited_s / self._stretch_s
         before, full = self.credit, self._fullness()
-        most = self.budget if self._occupied else MAX_BUDGETS * self.budget  # it runs dry, and nothing stands in it
+        most = MAX_BUDGETS * self.budget
+        if not empty:
+            most = min(most, max(self.budget, round(MOST_AHEAD_S * self._prefill / self._stretch_s)))
         self._inherited = 0
         wanted = before
-        if limited > ALWAYS and (full is None or full < NOT_FULL) and not self._queued and before < most:
-            wanted = min(most, round(before * GROW))
+        if limited > OFTEN and (full is None or full < NOT_FULL) and not self._queued and before < most:
+            wanted = min(most, round(before * self._growth(full)))
         elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1 or before > most:
             wanted = round(before * SHRINK)
         self.credit = max(self.least, min(MAX_BUDGET, wanted))
@@ -183,6 +191,11 @@ class PrefillCredit:
         steps = "" if full is None else f", steps of {self.budget} tokens were {full:.0%} full"
         queued = f", {self._queued} looks found more than {MAX_WAITING} in its queue" if self._queued else ""
         self.why = f"{moved}: requests waited for it {limited:.0%} of the time{steps}{queued}"
+
+    @staticmethod
+    def _growth(full: float | None) -> float:
+        """As much as steps lack; as fast as possible where that is not known."""
+        return MOST_GROWTH if not full else max(LEAST_GROWTH, min(MOST_GROWTH, NOT_FULL / full))
 
     def _fullness(self) -> float | None:
         """Prefill done, as a share of the room that decodes left in the steps; None where steps are not counted."""
@@ -193,4 +206,4 @@ class PrefillCredit:
 
     def _forget(self) -> None:
         self._stretch_s = self._limited_s = self._prefill = self._output = 0.0
-        self._steps, self._queued, self._occupied = 0.0, 0, 0
+        self._steps, self._queued = 0.0, 0

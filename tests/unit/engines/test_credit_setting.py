@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.prefill_credit import MAX_BUDGET, STRETCH_S, USUAL_BUDGET, Counters, PrefillCredit, Prompts
+from scheduling.core.prefill_credit import (
+    MAX_BUDGET,
+    MOST_AHEAD_S,
+    STRETCH_S,
+    USUAL_BUDGET,
+    Counters,
+    PrefillCredit,
+    Prompts,
+)
 from scheduling.core.prefill_pace import PrefillPace
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import BackendView, prefill_fits
@@ -70,8 +78,19 @@ def test_it_begins_with_half_a_step_and_says_where_the_engine_does_not_tell() ->
 
 def test_an_engine_whose_steps_are_not_full_under_lasting_demand_gets_more_up_to_a_step() -> None:
     credit = long_prompts()
-    assert fed(credit, STRETCH_S + 1, 0.6, limited=True) > LEAST
-    assert fed(credit, 300, 0.6, limited=True) == USUAL_BUDGET
+    assert fed(credit, STRETCH_S + 2, 0.6, limited=True, steps_per_s=4.0) > LEAST
+    assert fed(credit, 300, 0.6, limited=True, steps_per_s=4.0) == USUAL_BUDGET
+
+
+def test_a_fast_engine_gets_what_it_prefills_in_an_eighth_of_a_second() -> None:
+    assert fed(long_prompts(), 300, 0.6, limited=True, steps_per_s=20.0) == round(
+        MOST_AHEAD_S * 20.0 * 0.6 * USUAL_BUDGET
+    )
+
+
+def test_it_grows_the_faster_the_emptier_steps_are() -> None:
+    assert fed(long_prompts(), STRETCH_S + 2, 0.3, limited=True) == 2 * LEAST
+    assert LEAST < fed(long_prompts(), STRETCH_S + 2, 0.9, limited=True) < 1.2 * LEAST
 
 
 def test_it_falls_back_to_half_a_step_when_the_engine_keeps_up() -> None:
@@ -83,7 +102,7 @@ def test_it_falls_back_to_half_a_step_when_the_engine_keeps_up() -> None:
 def test_credit_that_comes_back_late_grows_on_while_nothing_stands_in_the_engine() -> None:
     credit = long_prompts()
     assert fed(credit, 600, 0.6, limited=True, waiting=0) == 16 * USUAL_BUDGET
-    down = fed(credit, 600, 0.6, limited=True, waiting=1)
+    down = fed(credit, 600, 0.6, limited=True, waiting=1, steps_per_s=4.0)
     assert down <= USUAL_BUDGET, "and comes down when something does"
 
 
@@ -100,7 +119,7 @@ def test_full_steps_need_no_more_credit() -> None:
 def test_it_does_not_move_between_the_bounds() -> None:
     credit = long_prompts()
     settled = fed(credit, 31, 0.6, limited=True)
-    assert fed(credit, 300, 0.9, limited=True) == settled > LEAST
+    assert fed(credit, 300, 0.95, limited=True) == settled > LEAST
 
 
 def test_a_new_leader_goes_on_with_the_credit_that_the_one_before_left() -> None:
@@ -109,7 +128,7 @@ def test_a_new_leader_goes_on_with_the_credit_that_the_one_before_left() -> None
     assert credit.credit == 1700
     credit.set_budget(2048)  # now the engine has said it
     assert (credit.credit, credit.why) == (1700, "as the leader before left it")
-    assert fed(credit, STRETCH_S + 1, 0.9, limited=True) == 1700
+    assert fed(credit, STRETCH_S + 2, 0.95, limited=True) == 1700
     credit.set_budget(512)  # another engine stands there
     assert credit.credit == 256
 
