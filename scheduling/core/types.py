@@ -449,6 +449,11 @@ class PoolView:
     running_by_entitlement: dict[str, int] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)  # by entitlement; one without has no debt or burst
     coefficients: Coefficients = COEFFICIENTS  # by which the pool weighs those
+    token_s: float = 0.0  # that answers take for each token, as measured (``core/token_pace.py``); 0: not known
+
+    def prefill_per_s(self, usual: float) -> float:
+        """What the fastest replica computes in a second [prompt tokens]; ``usual`` while none was measured."""
+        return max((b.prefill_per_s for b in self.backends.values() if b.ready and b.prefill_per_s > 0), default=usual)
 
     def free_slots(self) -> int:
         return sum(max(0, b.slots - b.running) for b in self.backends.values() if b.ready)

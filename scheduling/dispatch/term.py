@@ -20,6 +20,7 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
+from scheduling.core.token_pace import TokenPace
 from scheduling.core.types import Catalog, PoolSpec, PoolView, Standing
 from scheduling.dispatch.bucket_audit import BucketAudit
 from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
@@ -98,6 +99,7 @@ class Term:
         self._swept_s: float | None = None
         self._clock = DecisionClock()
         self._lag = EngineLag()
+        self._pace = TokenPace()
         self.waiting = Waiting(store, pool.id, self.scheduler, limits_of(catalog, pool.id), self._notify)
         self.decider = Decider(
             store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._as_it_counts
@@ -276,6 +278,7 @@ class Term:
             return
         self._shares.ended(self.scheduler, records, self._catalog)
         self._lag.read(records)
+        self._pace.read(records)
         if (lag_s := self._lag.lag_s) is not None:
             self._clock.measured_lag(lag_s)
 
@@ -283,6 +286,7 @@ class Term:
         """The pool with what only the leader knows: standings, and replicas that are not ready or have less room."""
         view.standings = self.standings
         view.coefficients = self._pool.coefficients
+        view.token_s = self._pace.token_s
         self.monitor.mask(view)
         return view
 

@@ -39,6 +39,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.placement import read_points
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.stuck import stuck
+from scheduling.core.token_pace import TokenPace
 from scheduling.core.types import Grant, Phase, PoolView, QueuedRequest, oldest_waits
 from scheduling.simulator import room
 from scheduling.simulator.admission import Admission, under
@@ -119,6 +120,7 @@ class Replay:
         self._lives: list[Life] = []
         self._granted = 0
         self._credit = HeldCredit(replicas, self._view, signal_s)
+        self._token_pace = TokenPace()
         self._paced = NEVER  # when the next prediction is to be looked at
 
     def run(
@@ -421,6 +423,8 @@ class Replay:
         self._count_served(request.queued, request.input_tokens, request.output_tokens)
         if self._admission is not None:
             self._admission.ended(request_id, request.input_tokens + request.output_tokens, self._now_ms)
+        self._token_pace.add(request.output_tokens, to_s(life.end_fs - life.first_fs))
+        self._view.token_s = self._token_pace.token_s
         self.stays.append(Stay(life.replica, sent_fs, life.start_fs))
         life.sim, life.start_fs = request, granted_fs
         self._lives.append(life)

@@ -65,7 +65,7 @@ SPACES: Mapping[str, tuple[Knob, ...]] = {
     ),
     "hybrid": (Knob("alpha_ms", 0.1, 100.0, 8.0, log=True), Knob(LOW_SHARE, 0.01, 1.0, 0.125, log=True)),
     "unified": (
-        Knob("alpha_ms", 0.1, 100.0, 8.0, log=True),
+        Knob("alpha_ms", 0.1, 100.0, 2.0, log=True),
         Knob("tier_ratio", 1.0, 20.0, 3.0, log=True),
         Knob("patience_s", 30.0, 3600.0, 600.0, log=True),
         Knob("every", 4, 128, 32, log=True, whole=True),

@@ -54,7 +54,7 @@ class Dimension:
 ORDER, BANDS, RELEGATION, FAIR = "order", "bands", "relegation", "fair"
 CREDIT, HEADROOM, ROUTING = "credit", "headroom", "routing"
 OFF, WITHIN, ACROSS, AUTOMATIC, FIXED = "off", "within bands", "across bands", "automatic", "fixed"
-QUICK_MS = 1.0  # alpha at low load (QoServe 3.6)
+QUICK_MS = 0.5  # alpha with less weight on length
 UNIFIED = "unified"  # has bands and relegation within them of its own
 ORDERS: Final = (UNIFIED, "hybrid", "edf", "mean_cost", "priority", "ewsjf")
 PACED: Final = ("hybrid", "edf")  # have a pace of their own

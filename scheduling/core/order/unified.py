@@ -2,7 +2,8 @@
 
 Question: which waiting request goes next, in a pool that nobody has tuned?
 Formula: reserved classes before elastic before spot before preemptible (``queues/bands.py``). Within a band
-``P = deadline + alpha * work left`` [s] of requests with an SLO (QoServe eq. 4 and 5), smallest first; one without is
+``P = deadline + alpha * work left`` [s] of requests with an SLO (QoServe eq. 4 and 5), smallest first, ``alpha`` in
+proportion to what a prompt token takes (``alpha_ms`` where a replica prefills 8,500 a second); one without is
 treated as if it had to end ``patience_s`` after its arrival, and among these the cheapest goes:
 ``floor(ln G + rank * ln tier_ratio)``, then ``G``, the mean cost that is left, ``E[X - age | X > age]`` of
 ``X = O^2/2 + I*O`` [token steps of KV]: what runs here runs to its end, and of such the least mean goes first. With
@@ -41,7 +42,7 @@ from scheduling.core.parameters import NO_UNIT, above, at_least, one_of, paramet
 from scheduling.core.queues.bands import BAND_OF, BANDS, BandQueue, Bands
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.overdue import OverdueTurns
-from scheduling.core.queues.relegated import Relegate
+from scheduling.core.queues.relegated import PREFILL_PER_S, Relegate
 from scheduling.core.queues.standing import StandingQueue
 from scheduling.core.registry import ordering
 from scheduling.core.rounds import CountingRound, Round
@@ -60,7 +61,11 @@ class Unified:
     """Requests with an SLO by deadline, the others by cost; service class and debt count, and long waits get turns."""
 
     alpha_ms: float = parameter(
-        8.0, "How much later a request with an SLO is put for each token of work left.", "ms/token", at_least(0)
+        2.0,
+        "How much later a request with an SLO is put for each token of work left, at 8,500 prompt tokens/s of a"
+        " replica; less where it is faster.",
+        "ms/token",
+        at_least(0),
     )
     tier_ratio: float = parameter(
         3.0, "How many times the cost a better tier's request may have and still go first.", NO_UNIT, at_least(1)
@@ -86,13 +91,13 @@ class Unified:
     )
     pace_s: float = parameter(
         PACE_S,
-        "Time that an output token is expected to take where only the last one has a deadline.",
+        "Time that an output token is expected to take where only the last one has a deadline, until it is measured.",
         "s/token",
         at_least(0),
     )
 
     def queue(self) -> RequestQueue:
-        look = _Look()
+        look = _Look(self)
 
         def promises(group: str) -> RequestQueue:
             return _Promises(self, look)
@@ -105,7 +110,7 @@ class Unified:
         return OverdueTurns(make(""), self.patience_s, self.every)
 
     def urgency(self, request: QueuedRequest) -> Key:
-        """When a request with an SLO should have been served [s]."""
+        """When a request with an SLO should have been served [s], before anything is measured."""
         return (Hybrid.priority(request, self.alpha_ms, self.pace_s),)
 
     def due_s(self, request: QueuedRequest) -> float:
@@ -116,11 +121,6 @@ class Unified:
         """Grade and cost [token steps] of a request without an SLO."""
         cost = index_left(request) if self.preempts else mean_left(request)
         return (float(floor(log(max(1.0, cost)) + request.rank * log(self.tier_ratio))), cost)
-
-    def describe_urgency(self, request: QueuedRequest) -> str:
-        due = self.urgency(request)[0] - request.arrival_s
-        work = self.alpha_ms / 1e3 * work_left(request)
-        return f"due {due:.2f} s after arrival: deadline {due - work:.2f} + work {work:.2f}"
 
     def describe_price(self, request: QueuedRequest) -> str:
         grade, cost = self.price(request)
@@ -174,11 +174,14 @@ def _across(late: Relegate, make: Maker) -> Maker:
 
 
 class _Look:
-    """How much a round has looked past, over all bands: what bounds it when many large requests wait for KV cache."""
+    """What all bands share: how much a round has looked past, which bounds it when many large requests wait for KV
+    cache, and how fast the pool is."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Unified) -> None:
+        self._policy = policy
         self._round: Round | None = None
         self._counting: CountingRound | None = None
+        self._alpha_ms, self._pace_s = policy.alpha_ms, policy.pace_s
 
     def counting(self, round_: Round) -> CountingRound:
         """What all bands are asked in for this round."""
@@ -186,7 +189,18 @@ class _Look:
         if counting is None or round_ is not self._round:
             self._round = round_
             counting = self._counting = round_.counting_misses()
+            self._alpha_ms = self._policy.alpha_ms * PREFILL_PER_S / round_.view.prefill_per_s(PREFILL_PER_S)
+            self._pace_s = round_.view.token_s or self._policy.pace_s
         return counting
+
+    def urgency(self, request: QueuedRequest) -> Key:
+        """:meth:`Unified.urgency` by what is measured."""
+        return (Hybrid.priority(request, self._alpha_ms, self._pace_s),)
+
+    def describe_urgency(self, request: QueuedRequest) -> str:
+        due = self.urgency(request)[0] - request.arrival_s
+        work = self._alpha_ms / 1e3 * work_left(request)
+        return f"due {due:.2f} s after arrival: deadline {due - work:.2f} + work {work:.2f}"
 
 
 class _Promises:
@@ -195,8 +209,7 @@ class _Promises:
     def __init__(self, policy: Unified, look: _Look) -> None:
         self._look = look
         self._patience_s = policy.patience_s
-        self._urgency = policy.urgency
-        self._timed = StandingQueue(policy.urgency, policy.describe_urgency, unit=policy.debt_s)
+        self._timed = StandingQueue(look.urgency, look.describe_urgency, unit=policy.debt_s)
         self._free = StandingQueue(policy.price, policy.describe_price, unit=1.0)
 
     def __len__(self) -> int:
@@ -233,7 +246,7 @@ class _Promises:
         free = self._free.peek(round_) if len(self._free) else None
         if timed is None or free is None:
             return self._free if timed is None and free is not None else self._timed if timed is not None else None
-        return self._timed if self._urgency(timed)[0] <= free.arrival_s + self._patience_s else self._free
+        return self._timed if self._look.urgency(timed)[0] <= free.arrival_s + self._patience_s else self._free
 
     def _place(self, request: QueuedRequest) -> StandingQueue:
         promised = request.ttft_deadline_s is not None or request.ttlt_deadline_s is not None

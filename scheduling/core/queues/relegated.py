@@ -1,7 +1,8 @@
 """Eager relegation: what cannot be in time gives way to what can, and is not forgotten.
 
 Question: is it still worth while to serve this request before the others?
-Formula: due = first token's deadline, or that of the last less ``pace_s`` per expected output token; late when
+Formula: due = first token's deadline, or that of the last less what answers take for each expected output token (as
+measured; ``pace_s`` until it is); late when
 ``now + input / speed`` is after it. A low request is late as soon as the prompts of the important ones that wait
 as well (at the rate at which prompts have been leaving) do not end before it is due. Where an important one is late and
 low ones wait, these are relegated and it is served; else it is relegated. Relegated requests run, in the same order,
@@ -33,6 +34,7 @@ from scheduling.core.relegation import Relegation, judge
 from scheduling.core.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
+PREFILL_PER_S = 8500.0  # prompt tokens, of a replica, until its speed is measured
 MAX_PER_STEP = 4
 MEMORY_S = 10.0  # time constant of the measured rate
 PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
@@ -46,11 +48,11 @@ class Relegate:
     layer: ClassVar[int] = 0
 
     prefill_rate: float = parameter(
-        8500.0, "Prefill speed of one replica, used until its own has been measured.", "tokens/s", above(0)
+        PREFILL_PER_S, "Prefill speed of one replica, used until its own has been measured.", "tokens/s", above(0)
     )
     pace_s: float = parameter(
         PACE_S,
-        "Time that an output token is expected to take where only the last one has a deadline, as in the order.",
+        "Time that an output token is expected to take where only the last one has a deadline, until it is measured.",
         "s/token",
         at_least(0),
     )
@@ -66,10 +68,6 @@ class Relegate:
 
     def is_low(self, request: QueuedRequest) -> bool:
         return BAND_OF[request.service_class] >= BAND_OF[ServiceClass(self.low_class)]
-
-    def due_s(self, request: QueuedRequest) -> float:
-        """When its prefill has to be done [s]: the time that orders by deadline go by as well."""
-        return prefill_due_s(request, self.pace_s)
 
 
 class RelegatingQueue:
@@ -92,6 +90,7 @@ class RelegatingQueue:
         self._round: Round | None = None  # it was asked in last
         self._moved = 0  # relegated in it
         self._speed = policy.prefill_rate  # of one replica [prompt tokens/s]
+        self._pace_s = policy.pace_s  # of an answer [s/token]
         self._rate = 0.0  # prompt tokens/s that leave; 0: not known yet
         self._since_s = 0.0
         self._left = 0  # prompt tokens selected since then
@@ -183,7 +182,7 @@ class RelegatingQueue:
         if low and outdated:
             return True
         verdict = judge(
-            policy.due_s(request),
+            prefill_due_s(request, self._pace_s),
             now_s,
             request.input_tokens - round_.cached(request),
             self._speed,
@@ -208,8 +207,8 @@ class RelegatingQueue:
 
     def _measure(self, view: PoolView, now_s: float) -> None:
         """The rate at which prompts leave, over times in which something waited."""
-        speeds = [b.prefill_per_s for b in view.backends.values() if b.ready and b.prefill_per_s > 0]
-        self._speed = max(speeds, default=self._policy.prefill_rate)
+        self._speed = view.prefill_per_s(self._policy.prefill_rate)
+        self._pace_s = view.token_s or self._policy.pace_s
         if not self._rate:
             self._rate = self._speed * max(1, sum(b.ready for b in view.backends.values()))
             self._since_s = now_s

@@ -53,6 +53,8 @@ else:
     _Base = object
 
 
+TOKEN_SHARE = 0.02  # of the latest step, in what an answer takes for a token
+
 logger = logging.getLogger("vllm.quartermaster")  # below vLLM's own, so that its handlers print it
 
 
@@ -434,6 +436,9 @@ class Deciding(_Base):
         if plan.prefill:
             self.qm_rate = smoothed_rate(self.qm_rate, plan.prefill, seconds)
             self.qm_engine.prefill_per_s = self.qm_rate
+        if plan.decodes:
+            known_s = self.qm_view.token_s or seconds
+            self.qm_view.token_s = known_s + TOKEN_SHARE * (seconds - known_s)
         learning = self.qm_learning
         learning.saw(LoggedStep(plan.prefill, plan.decodes, plan.kv_dec, plan.pp, seconds))
         if learning.failed is not None:

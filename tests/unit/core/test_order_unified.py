@@ -57,6 +57,42 @@ def test_promises_are_ordered_by_deadline_and_work_left() -> None:
     assert order(filled(near_but_long, later_but_short, alpha_ms=0.0)) == ["near", "later"]
 
 
+def pool(prefill_per_s: float = 0.0, token_s: float = 0.0) -> PoolView:
+    return PoolView({"b": BackendView("b", 8, 10**6, prefill_per_s=prefill_per_s)}, token_s=token_s)
+
+
+def test_work_left_counts_by_what_it_takes_the_engines() -> None:
+    """2,000 tokens put a request 4 s back at 8,500 tokens/s, less than a second at 40,000."""
+    long, short = request("long", ttft_deadline_s=5.0, input_tokens=2000), request("short", ttft_deadline_s=6.5)
+    for speed, first in ((0.0, "short"), (8_500.0, "short"), (40_000.0, "long")):
+        queue = filled()
+        queue.select(Round(pool(speed), lambda r: True), 0.0)  # looks at the pool
+        queue.push(request("other"), 0.0)
+        queue.select(Round(pool(speed), lambda r: True), 0.0)
+        for each in (long, short):
+            queue.push(each, 0.0)
+        assert order(queue, view=pool(speed))[0] == first
+
+
+@pytest.mark.parametrize(("token_s", "first"), [(0.0, "answer"), (0.1, "answer"), (0.006, "chat")])
+def test_an_answer_is_expected_to_take_what_answers_take(token_s: float, first: str) -> None:
+    """100 tokens before the end at 15 s: its prefill is due at 5 s, or at 14.4 s on an engine that needs 6 ms."""
+    queue = filled(request("first"), alpha_ms=0.0)
+    queue.select(Round(pool(token_s=token_s), lambda r: True), 0.0)
+    queue.push(request("answer", ttlt_deadline_s=15.0), 0.0)
+    queue.push(request("chat", ttft_deadline_s=10.0), 0.0)
+    assert order(queue, view=pool(token_s=token_s)) == [first, *({"answer", "chat"} - {first})]
+
+
+def test_what_can_be_in_time_at_the_pace_of_answers_is_not_put_back() -> None:
+    """100 tokens are left for 2 s: too late at 0.1 s a token, in time at 6 ms."""
+    for token_s, late in ((0.0, True), (0.1, True), (0.006, False)):
+        queue = filled(request("due", ttlt_deadline_s=2.0), request("free"))
+        chosen = queue.select(Round(pool(token_s=token_s), lambda r: True), 0.0)
+        assert chosen is not None
+        assert (chosen.id == "free") is late
+
+
 @pytest.mark.parametrize("policy", ["hybrid", "unified"])
 def test_a_total_deadline_weighs_what_an_answer_may_take_not_what_is_expected(policy: str) -> None:
     """``decode_left`` of a total deadline is mean + 2 sigma of the predicted lengths (QoServe 3.4), not the mean."""
@@ -291,7 +327,7 @@ def test_explanations_give_the_terms() -> None:
         request_, text = (r := queue.select(Round(FREE, lambda r: True), 0.0)), queue.explain(r)  # type: ignore[arg-type]
         assert request_ is not None
         told = {
-            "x": "elastic band, due 5.80 s after arrival: deadline 5.00 + work 0.80",
+            "x": "elastic band, due 5.20 s after arrival: deadline 5.00 + work 0.20",
             "y": "elastic band, cost 1.5e+04 token steps, rank 1: grade 10",
         }
         assert text == told[request_.id]
@@ -304,4 +340,4 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_defaults_are_what_the_page_says() -> None:
-    assert Unified() == Unified(8.0, 3.0, 5.0, 600.0, 32, 1)
+    assert Unified() == Unified(2.0, 3.0, 5.0, 600.0, 32, 1)
