@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.prefill_credit import MOST_AHEAD_S
+from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.compare import Case, CompareError, bare, run_case
