@@ -1,18 +1,18 @@
 """How many prompt tokens a replica needs at hand so that it does not run dry: its prefill credit, set while it serves.
 
-Question: what is the smallest credit at which the engine still does at least 0.98 of what it does without one? Too
-much moves the queue into the engine, where no policy reaches it; too little leaves its steps part empty. What is
-predicted to be prefilled before a grant could reach the engine counts no more (:mod:`scheduling.core.prefill_pace`),
-so the credit is what is there when a step begins. Half a step budget ``B`` is the least: steps cost most of what they
-cost by the token, and a prompt that does not fit beside others begins when they are done. When requests wait for
-credit without a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts, or an engine that is
-fast beside the way to it), it goes up: to ``B`` or to what the engine prefills in :data:`MOST_AHEAD_S`, whichever is
-more. What a request that comes then finds before it takes no longer, so a fast engine may have more tokens ahead than
-a slow one. Where nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to :data:`MAX_BUDGETS`
-step budgets. It moves by steps, one per :data:`STRETCH_S`: up where more than :data:`OFTEN` of the time was limited by
-credit, down where less than :data:`SELDOM` was or steps were full. It does not go up while more than
-:data:`MAX_WAITING` stand in the engine's own queue, and goes down where that lasts. A new leader goes on with what the
-one before left.
+Question: what is the smallest credit at which the engine still does at least 0.98 of what it does without one? Too much
+moves the queue into the engine, where no policy reaches it; too little leaves its steps part empty. What is predicted
+to be prefilled before a grant could reach the engine counts no more (:mod:`scheduling.core.prefill_pace`), so the
+credit is what is there when a step begins. Half a step budget ``B`` is the least: steps cost most of what they cost by
+the token, and a prompt that does not fit beside others begins when they are done. When requests wait for credit without
+a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts, or an engine that is fast beside the
+way to it), it goes up: to ``B`` or to what the engine prefills in :data:`MOST_AHEAD_S`, whichever is more. What a
+request that comes then finds before it takes no longer, so a fast engine may have more tokens ahead than a slow one.
+Where requests wait and nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to
+:data:`MAX_BUDGETS` step budgets. It moves by steps, one per :data:`STRETCH_S`: up where more than :data:`OFTEN` of the
+time was limited by credit, down where less than :data:`SELDOM` was or steps were full. It does not go up while more
+than :data:`MAX_WAITING` stand in the engine's own queue, and goes down where that lasts. A new leader goes on with what
+the one before left.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
@@ -88,7 +88,7 @@ class PrefillCredit:
     _limited_s: float = 0.0
     _steps: float | None = 0.0
     _queued: int = 0  # looks at which too many stood in the engine's queue
-    _empty_since_s: float | None = None  # at no look since then any did
+    _empty_since_s: float | None = None  # at no look since then any did, although requests waited for credit
     _prefill: float = 0.0
     _output: float = 0.0
     _done: float = 0.0  # lately, in prompt tokens: prefilled, and the room for them in the steps
@@ -159,7 +159,7 @@ class PrefillCredit:
             return
         self._stretch_s += now.at_s - before.at_s
         self._queued += now.waiting > MAX_WAITING
-        if now.waiting > 0 or self._empty_since_s is None:
+        if now.waiting > 0 or not limited or self._empty_since_s is None:
             self._empty_since_s = now.at_s
         if limited:
             self._limited_s += now.at_s - before.at_s

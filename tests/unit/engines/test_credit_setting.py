@@ -106,6 +106,12 @@ def test_credit_that_comes_back_late_grows_on_while_nothing_stands_in_the_engine
     assert down <= USUAL_BUDGET, "and comes down when something does"
 
 
+def test_a_queue_that_is_empty_because_nobody_asks_lends_nothing() -> None:
+    credit = long_prompts()
+    fed(credit, 60, 0.1, limited=False, waiting=0)
+    assert fed(credit, 9, 0.6, limited=True, waiting=0) <= max(USUAL_BUDGET, MOST_AHEAD_S * 20.0 * 0.6 * USUAL_BUDGET)
+
+
 def test_what_stands_in_the_engines_queue_takes_credit_away() -> None:
     credit = long_prompts()
     fed(credit, 300, 0.6, limited=True)
