@@ -29,13 +29,13 @@ cache of K tokens could have made ``a/step * K`` token steps; that is 100 to 600
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import floor, inf, log
 
 from scheduling.core.contracts import Key, Maker, RequestQueue
-from scheduling.core.deadline import PACE_S, due_by_deadline_s
+from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
 from scheduling.core.gittins import CostDistribution, cost_of, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
 from scheduling.core.parameters import NO_UNIT, above, at_least, one_of, parameter
@@ -104,9 +104,9 @@ class Unified:
 
         late = Relegate(pace_s=self.pace_s)
         if self.relegate == ACROSS:
-            make = _across(late, promises)
+            make = _across(late, promises, look.due_s)
         else:
-            make = Bands().around(late.around(promises) if self.relegate else promises)
+            make = Bands().around(late.around(promises, look.due_s) if self.relegate else promises)
         return OverdueTurns(make(""), self.patience_s, self.every)
 
     def urgency(self, request: QueuedRequest) -> Key:
@@ -158,7 +158,7 @@ def _index(
     return age if index == inf else index
 
 
-def _across(late: Relegate, make: Maker) -> Maker:
+def _across(late: Relegate, make: Maker, due_s: Callable[[QueuedRequest], float]) -> Maker:
     """Bands: those with a baseline relegate together, each of the surplus by itself."""
 
     def owners(group: str) -> RequestQueue:
@@ -166,8 +166,8 @@ def _across(late: Relegate, make: Maker) -> Maker:
         return BandQueue(bands, BANDS[:SURPLUS])
 
     def queue(group: str) -> RequestQueue:
-        surplus = (late.around(make)(f"{group}{name}/") for name in BANDS[SURPLUS:])
-        parts = (late.around(owners)(group), *surplus)
+        surplus = (late.around(make, due_s)(f"{group}{name}/") for name in BANDS[SURPLUS:])
+        parts = (late.around(owners, due_s)(group), *surplus)
         return BandQueue(parts, ("", *BANDS[SURPLUS:]), {c: max(0, band - SURPLUS + 1) for c, band in BAND_OF.items()})
 
     return queue
@@ -196,6 +196,10 @@ class _Look:
     def urgency(self, request: QueuedRequest) -> Key:
         """:meth:`Unified.urgency` by what is measured."""
         return (Hybrid.priority(request, self._alpha_ms, self._pace_s),)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        """When its prefill has to be done [s]: order and relegation go by this one time."""
+        return prefill_due_s(request, self._pace_s)
 
     def describe_urgency(self, request: QueuedRequest) -> str:
         due = self.urgency(request)[0] - request.arrival_s

@@ -1,8 +1,7 @@
 """Eager relegation: what cannot be in time gives way to what can, and is not forgotten.
 
 Question: is it still worth while to serve this request before the others?
-Formula: due = first token's deadline, or that of the last less what answers take for each expected output token (as
-measured; ``pace_s`` until it is); late when
+Formula: due = first token's deadline, or that of the last less ``pace_s`` per expected output token; late when
 ``now + input / speed`` is after it. A low request is late as soon as the prompts of the important ones that wait
 as well (at the rate at which prompts have been leaving) do not end before it is due. Where an important one is late and
 low ones wait, these are relegated and it is served; else it is relegated. Relegated requests run, in the same order,
@@ -19,7 +18,7 @@ judged by the pool's queue, not by one engine's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import exp
@@ -52,7 +51,7 @@ class Relegate:
     )
     pace_s: float = parameter(
         PACE_S,
-        "Time that an output token is expected to take where only the last one has a deadline, until it is measured.",
+        "Time that an output token is expected to take where only the last one has a deadline, as in the order.",
         "s/token",
         at_least(0),
     )
@@ -63,8 +62,13 @@ class Relegate:
         one_of(*(each.value for each in ServiceClass)),
     )
 
-    def around(self, make: Maker) -> Maker:
-        return lambda group: RelegatingQueue(self, make(group), make(group))
+    def around(self, make: Maker, due_s: Callable[[QueuedRequest], float] | None = None) -> Maker:
+        """``due_s``: of an order that has a due time of its own."""
+        return lambda group: RelegatingQueue(self, make(group), make(group), due_s or self.due_s)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        """When its prefill has to be done [s]: the time that orders by deadline go by as well."""
+        return prefill_due_s(request, self.pace_s)
 
     def is_low(self, request: QueuedRequest) -> bool:
         return BAND_OF[request.service_class] >= BAND_OF[ServiceClass(self.low_class)]
@@ -76,8 +80,15 @@ class RelegatingQueue:
     Low requests that are relegated all at once are only marked (their wave is over) and moved when their turn comes.
     """
 
-    def __init__(self, policy: Relegate, timely: RequestQueue, relegated: RequestQueue) -> None:
+    def __init__(
+        self,
+        policy: Relegate,
+        timely: RequestQueue,
+        relegated: RequestQueue,
+        due_s: Callable[[QueuedRequest], float],
+    ) -> None:
         self._policy = policy
+        self._due_s = due_s
         self._timely = timely
         self._relegated = relegated
         self._late: set[str] = set()  # ids in ``relegated``
@@ -90,7 +101,6 @@ class RelegatingQueue:
         self._round: Round | None = None  # it was asked in last
         self._moved = 0  # relegated in it
         self._speed = policy.prefill_rate  # of one replica [prompt tokens/s]
-        self._pace_s = policy.pace_s  # of an answer [s/token]
         self._rate = 0.0  # prompt tokens/s that leave; 0: not known yet
         self._since_s = 0.0
         self._left = 0  # prompt tokens selected since then
@@ -182,7 +192,7 @@ class RelegatingQueue:
         if low and outdated:
             return True
         verdict = judge(
-            prefill_due_s(request, self._pace_s),
+            self._due_s(request),
             now_s,
             request.input_tokens - round_.cached(request),
             self._speed,
@@ -208,7 +218,6 @@ class RelegatingQueue:
     def _measure(self, view: PoolView, now_s: float) -> None:
         """The rate at which prompts leave, over times in which something waited."""
         self._speed = view.prefill_per_s(self._policy.prefill_rate)
-        self._pace_s = view.token_s or self._policy.pace_s
         if not self._rate:
             self._rate = self._speed * max(1, sum(b.ready for b in view.backends.values()))
             self._since_s = now_s

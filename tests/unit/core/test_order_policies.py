@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.contracts import RequestQueue
-from scheduling.core.deadline import PACE_S, prefill_due_s
 from scheduling.core.order.edf import EarliestDeadlineFirst
 from scheduling.core.order.ewsjf import Ewsjf
 from scheduling.core.order.gittins import Gittins
 from scheduling.core.order.hybrid import Hybrid
 from scheduling.core.order.unified import Unified
+from scheduling.core.queues.relegated import Relegate
 from scheduling.core.registry import PolicyError, make_ordering, orderings
 from scheduling.core.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
@@ -76,12 +76,12 @@ def test_edf_serves_the_nearer_deadline_first_and_none_last() -> None:
     assert order(filled("edf", request("whenever"), chat, report)) == ["report", "chat", "whenever"]
 
 
-def test_orders_by_deadline_go_by_one_time() -> None:
+def test_orders_by_deadline_and_relegation_go_by_one_time() -> None:
     long_answer = request("long", ttlt_deadline_s=600.0, output_tokens=1000.0)
     short_answer = request("short", ttlt_deadline_s=590.0, output_tokens=10.0)
     chat = request("chat", ttft_deadline_s=540.0)
     for each in (long_answer, short_answer, chat):
-        due = prefill_due_s(each, PACE_S)
+        due = Relegate().due_s(each)
         assert EarliestDeadlineFirst().key(each) == (due,)
         assert Hybrid(alpha_ms=0.0, alpha_low_ms=0.0).key(each) == (due,)
         assert Unified(alpha_ms=0.0).urgency(each) == (due,)
