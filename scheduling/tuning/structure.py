@@ -70,7 +70,7 @@ def _of_orders() -> Iterator[Dimension]:
 SPACE: Final[tuple[Dimension, ...]] = (
     Dimension(Choice(ORDER, ORDERS)),
     *_of_orders(),
-    Dimension(Knob("pace_ms", 10.0, 400.0, 1e3 * PACE_S, log=True), (ORDER, (UNIFIED, *PACED))),
+    Dimension(Knob("pace_ms", 10.0, 400.0, 1e3 * PACE_S, log=True), (ORDER, PACED)),
     Dimension(Choice(BANDS, ("on", OFF)), (ORDER, tuple(order for order in ORDERS if order != UNIFIED))),
     Dimension(Choice(RELEGATION, (WITHIN, OFF, ACROSS))),  # within: where the order has it, else across
     Dimension(Choice("gives_way", ("spot", "elastic")), (RELEGATION, (ACROSS,))),
