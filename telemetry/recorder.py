@@ -21,8 +21,9 @@ from telemetry.events import Happenings
 from telemetry.feed.past import Past
 from telemetry.feed.publisher import GroupSender, Publisher
 from telemetry.feed.store import LiveStore
-from telemetry.feed.window import Window
+from telemetry.feed.window import WINDOW_S, Window
 from telemetry.ledger import writer
+from telemetry.ledger.lately import Reread, ended_since
 from telemetry.ledger.quotas import RedisBoard, UsageFeed
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 PURGE_EVERY_S = 3600.0
 ROLL_UP_EVERY_S = 60.0
+REREAD_EVERY_S = 5.0  # by a new leader, while the database does not answer
 _CATALOG_EVERY_S = 2.0
 
 Entitlements = Callable[[], Mapping[str, EntitlementSpec]]
@@ -122,8 +124,10 @@ class Recorder:
         past: Past | None = None,
         happenings: Happenings | None = None,
         traces: Traces | None = None,
+        reread: Reread | None = None,
         sinks: Sequence[Sink] = (),
     ) -> None:
+        """``reread``: what ended in a pool since a moment, for the last minute of a leader that was not there."""
         self._publisher = publisher
         self._entitlements = entitlements
         self._start_purge = start_purge
@@ -135,8 +139,11 @@ class Recorder:
         self._happenings = happenings
         self._traces = traces
         self._rolled_s = float("-inf")
+        self._reread = reread
         self._sinks = tuple(sinks)
         self._windows: dict[str, Window] = {}
+        self._terms: dict[str, int] = {}  # of each pool: the epoch whose last minute is whole
+        self._reread_s: dict[str, float] = {}
         self._purged_s = float("-inf")
 
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
@@ -170,6 +177,7 @@ class Recorder:
     def sample(self, sample: Sample) -> None:
         """Publishes the pool's next snapshot. Never raises."""
         snapshot = None
+        self._catch_up(sample)
         try:
             snapshot = self._publisher.publish(sample, self._window(sample.pool.id), self._entitlements())
         except Exception:
@@ -190,10 +198,30 @@ class Recorder:
         """Forgets pools that no longer exist. Never raises."""
         for pool in self._windows.keys() - set(names):
             del self._windows[pool]
+            self._terms.pop(pool, None)
         self._publisher.keep_only(names)
 
     def _window(self, pool: str) -> Window:
         return self._windows.setdefault(pool, Window())
+
+    def _catch_up(self, sample: Sample) -> None:
+        """A new leader's last minute: what ended before it led is read from the ledger. Never raises."""
+        pool, now_s = sample.pool.id, self._clock()
+        if self._reread is None or self._terms.get(pool) == sample.epoch:
+            return
+        if now_s - self._reread_s.get(pool, float("-inf")) < REREAD_EVERY_S:
+            return
+        self._reread_s[pool] = now_s
+        try:
+            records, since_s = self._reread(pool, now_s - WINDOW_S)
+        except Exception as error:
+            log.warning("what pool %s did in the last minute is not known (%s)", pool, type(error).__name__)
+            return
+        window = self._window(pool)
+        for record in records:
+            window.add(record, now_s)
+        window.knows_since(since_s)
+        self._terms[pool] = sample.epoch
 
     def _roll_up(self, now_s: float) -> None:
         """Once a minute."""
@@ -239,6 +267,7 @@ def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> R
         configured,
         usage=UsageFeed(RedisBoard(url), configured.quotas, configured.keys_with_a_day, configured.catalog),
         watch=AlertWatch(looked=publisher.rules_looked_at, costs=costs_of_day),
+        reread=ended_since,
         happenings=Happenings(),
         past=Past(),
         traces=traces,

@@ -196,6 +196,11 @@ class Window:
             self._since_s = second
         return True
 
+    def knows_since(self, at_s: float) -> None:
+        """All that ended from then on was added."""
+        if self._since_s is None or at_s < self._since_s:
+            self._since_s = at_s
+
     def expire(self, now_s: float) -> None:
         """Forgets what ended before the window. Call before reading."""
         if self._since_s is None:

@@ -15,6 +15,7 @@ from django.utils import timezone
 from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from telemetry import tasks
 from telemetry.ledger import selectors, writer
+from telemetry.ledger.lately import ended_since
 from telemetry.models import LedgerEntry
 from telemetry.recorder import ConfiguredEntitlements, Recorder
 from tests.support.telemetry_world import NOW, record, refused, sample
@@ -191,6 +192,36 @@ def test_a_sample_reaches_the_publisher_with_the_pools_own_window() -> None:
     r.sample(sample())
     ((_, window, _),) = published.samples
     assert window.pool.completed == 1
+
+
+def test_a_new_leaders_last_minute_has_what_ended_before_it_led() -> None:
+    writer.write([record(1), record(2, done_s=NOW - 50, received_s=NOW - 300), record(3, done_s=NOW - 61)])
+    writer.write([record(4, pool="qwen"), refused(5, received_s=NOW, done_s=NOW)])
+    published = Published()
+    r = recorder(publisher=published, reread=ended_since)
+    r.write_ledger("llama", [record(1)])  # the one before it stored it, and did not say so
+    r.sample(sample(epoch=2))
+    ((_, window, _),) = published.samples
+    assert (window.pool.completed, window.pool.refused, window.pool.slo.asked) == (2, 1, 3)
+    assert window.span_s(NOW) == 60, "its rates are those of a whole minute"
+
+
+def test_a_new_leader_without_a_database_publishes_what_it_knows_and_reads_the_rest_later() -> None:
+    now, asked = [NOW], []
+
+    def reread(pool: str, since_s: float) -> Any:
+        asked.append(now[0] - NOW)
+        if now[0] < NOW + 10:
+            raise OperationalError("gone")
+        return [record(1)], since_s
+
+    published = Published()
+    r = recorder(publisher=published, reread=reread, clock=lambda: now[0])
+    for second in range(15):
+        now[0] = NOW + second
+        r.sample(sample(now[0]))
+    assert [window.pool.completed for _, window, _ in published.samples[-1:]] == [1]
+    assert (len(published.samples), asked) == (15, [0, 5, 10]), "asked now and then, and once it knows never again"
 
 
 @pytest.mark.django_db(transaction=True)  # the catalog gives their connection back, and with it an open transaction
