@@ -57,7 +57,8 @@ def make_source_watch(catalog: CatalogCache) -> SourceWatch:
 
     from telemetry.alerts.leaderless import LeaderWatch  # models load only after Django is set up
 
-    return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools, on_look=LeaderWatch().look)
+    watch = LeaderWatch(pools=lambda: sources.pools(None) or ())
+    return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools, on_look=watch.look)
 
 
 LOCK_WAIT_S = 0.5  # a sample writes in up to four places

@@ -340,6 +340,12 @@ class Alert(models.Model):
     """
 
     at = models.DateTimeField(auto_now_add=True)
+    began_at = models.DateTimeField(
+        "began",
+        null=True,
+        blank=True,
+        help_text="When what it is about began; empty: its rule's time before it opened.",
+    )
     kind = models.CharField(max_length=32)  # quota_soft | quota_hard | scaling_failed | a RuleKind
     name = models.CharField(max_length=200, unique=True, help_text="Identifies the alert: one name is stored once.")
     severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)

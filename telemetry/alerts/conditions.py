@@ -36,6 +36,7 @@ class Seen:
     value: float
     line: str
     tenant: str = ""
+    since_s: float | None = None  # when it began, where that is known; None: when a rule first saw it
 
 
 def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares, costs: Costs | None = None) -> dict[str, Seen]:
@@ -74,8 +75,10 @@ def _slo(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, S
 
 def _queue(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     queue = snapshot["queue"]
-    value = queue["oldest_s"]
-    return {"": Seen(value, f"The oldest of {queue['depth']} requests in the queue of pool {pool} waits {value:.0f} s")}
+    value, depth = queue["oldest_s"], queue["depth"]
+    many = f"The oldest of {depth} requests in the queue of pool {pool} waits {value:.0f} s"
+    one = f"The only request in the queue of pool {pool} waits {value:.0f} s"
+    return {"": Seen(value, f"No request waits in pool {pool}" if depth == 0 else one if depth == 1 else many)}
 
 
 def _debt(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
@@ -93,6 +96,7 @@ def _backend(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[st
         name: Seen(
             float(is_out(backend)),
             f"Backend {name} of pool {pool} is {backend['state']}: {backend['why']}",
+            since_s=backend.get("down_since"),
         )
         for name, backend in snapshot.get("backends", {}).items()
     }

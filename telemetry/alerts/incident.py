@@ -14,6 +14,7 @@ from django.db.models import Count, Max, Q, QuerySet
 from django.utils import timezone
 
 from scheduling.core.outcomes import Outcome
+from telemetry.alerts.leaderless import NO_REDIS
 from telemetry.models import Alert, LedgerEntry, RuleKind
 
 Json = dict[str, Any]
@@ -21,6 +22,8 @@ Json = dict[str, Any]
 BEFORE = timedelta(minutes=15)
 AFTER = timedelta(minutes=5)
 LONGEST = timedelta(hours=6)  # of an incident's effect, from its beginning: what is read has to be bounded
+IN_FLIGHT = timedelta(hours=1)  # for which a request may have been under way when it began
+FOUND_OUT = timedelta(seconds=20)  # within which it is that a replica stands still
 COMPARED = timedelta(minutes=5)  # load just before, against the half hour before that
 LEAST_KNOWN_MIN = 5.0  # of that half hour the ledger has at least so much, or what was usual is not known
 MAX_TENANTS = 12
@@ -38,15 +41,20 @@ class Span:
 
 def span(alert: Alert) -> Span:
     held_s = alert.rule.for_s if alert.rule else 0
-    began = alert.at - timedelta(seconds=held_s)
+    began = alert.began_at or alert.at - timedelta(seconds=held_s)
     until = alert.resolved_at or timezone.now()
     return Span(began, min(until, began + LONGEST), until <= began + LONGEST)
 
 
 def effect(alert: Alert) -> Json:
-    """By tenant: asked, refused, failed, late; and the same over all. Of requests received while it lasted."""
+    """By tenant: asked, refused, failed, late; and the same over all. Of requests that waited, ran or were refused
+    while it lasted."""
     over = span(alert)
-    rows = _rows(alert).filter(received_at__gte=over.began, received_at__lte=over.until)
+    earlier = over.began - IN_FLIGHT
+    ended = Q(done_at__gte=over.began)
+    if alert.kind == RuleKind.BACKEND:  # what it lost before it was found out
+        ended |= Q(done_at__gte=over.began - FOUND_OUT, outcome=Outcome.FAILED, backend=alert.subject)
+    rows = _rows(alert).filter(ended, received_at__gte=earlier, received_at__lte=over.until)
     counted = (
         rows.order_by()
         .values("tenant")
@@ -139,7 +147,9 @@ def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
         add("budgets", "Raise the budget, or tell its owner.", alert.tenant)
     if alert.kind == RuleKind.FAILURES:
         add("failed", "See which requests failed and on which replica.", alert.pool)
-    if alert.kind == RuleKind.NO_LEADER:
+    if alert.kind == RuleKind.NO_LEADER and alert.value == NO_REDIS:
+        add("redis", "Start Redis, or restore the connection to it; the pool is led again by itself.", alert.pool)
+    elif alert.kind == RuleKind.NO_LEADER:
         add("workers", "Start a worker process: the next one to start leads the pool.", alert.pool)
     if alert.kind == "scaling_failed":
         add("scale", "See what the scaling driver answered.", alert.pool)

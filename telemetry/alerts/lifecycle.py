@@ -4,7 +4,7 @@ rule's own until it takes them; to channels by :mod:`telemetry.alerts.notify`.""
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -42,8 +42,18 @@ def raise_alert(kind: str, name: str, line: str, **fields: str | int) -> bool:
     return created
 
 
-def fire(rule: AlertRule, *, pool: str, subject: str, tenant: str, line: str, value: float, at_s: float) -> bool:
-    """Opens a rule's alert; False where it is open already."""
+def fire(
+    rule: AlertRule,
+    *,
+    pool: str,
+    subject: str,
+    tenant: str,
+    line: str,
+    value: float,
+    at_s: float,
+    began_s: float | None = None,
+) -> bool:
+    """Opens a rule's alert; False where it is open already. ``began_s``: when what it is about began, if known."""
     name = f"rule {rule.pk}:{pool}:{subject}:{at_s:.0f}"[:200]
     same = Alert.objects.filter(rule=rule, pool=pool, subject=subject[:200], silenced_until__gt=timezone.now())
     silenced: dict[str, Any] = dict(same.values("silenced_until", "silenced_by", "note").first() or {})
@@ -51,7 +61,8 @@ def fire(rule: AlertRule, *, pool: str, subject: str, tenant: str, line: str, va
         with transaction.atomic():
             alert = Alert.objects.create(
                 kind=rule.kind, name=name, severity=rule.severity, rule=rule, subject=subject[:200], tenant=tenant,
-                pool=pool, line=line[:300], value=value, threshold=rule.threshold, **silenced,
+                pool=pool, line=line[:300], value=value, threshold=rule.threshold,
+                began_at=None if began_s is None else datetime.fromtimestamp(began_s, UTC), **silenced,
             )  # fmt: skip
             notify.address(alert)
     except IntegrityError:  # two leaders at once, or one that looked back

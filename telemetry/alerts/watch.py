@@ -97,9 +97,12 @@ class AlertWatch:
             if not timer.lasts(one is not None and wrong(rule, one.value), now_s, rule.for_s) or one is None:
                 return False
             line = one.line + limit_in_words(rule) + "."
+            held_s = now_s if timer.since_s is None else timer.since_s
+            began_s = held_s if one.since_s is None else one.since_s
             fired = lifecycle.fire(
-                rule, pool=key[1], subject=key[2], tenant=one.tenant, line=line, value=one.value, at_s=now_s
-            )
+                rule, pool=key[1], subject=key[2], tenant=one.tenant, line=line, value=one.value, at_s=now_s,
+                began_s=began_s,
+            )  # fmt: skip
             del self._timers[key]  # not before it is stored: the next look tries again
             return fired
         if not timer.lasts(one is None or right(rule, one.value), now_s, rule.for_s):

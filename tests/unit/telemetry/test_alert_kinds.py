@@ -153,6 +153,38 @@ def test_a_pool_without_a_leader_is_told_of_by_whoever_sees_it_and_ended_by_the_
     assert right(own, 0.0)
 
 
+def test_without_redis_every_pool_is_told_of_with_the_cause_once_and_until_it_is_led_again() -> None:
+    rule("no_leader", None, for_s=10)
+    rang: list[int] = []
+    watch = LeaderWatch(lambda: rang.append(1), pools=lambda: ["llama", "qwen"])
+    watch.look([], NOW - 1)
+    watch.look([Outage(REDIS, NOW)], NOW + 6)
+    assert not Alert.objects.exists(), "not for ten seconds yet"
+    watch.look([Outage(REDIS, NOW)], NOW + 12)
+    watch.look([Outage(LEADER, NOW - 1, pool="llama")], NOW + 18)  # Redis answers again, and nobody leads yet
+    assert [(a.pool, a.line[:32], a.began_at.timestamp()) for a in Alert.objects.order_by("pool")] == [
+        ("llama", "Redis has not answered since 202", NOW), ("qwen", "Redis has not answered since 202", NOW),
+    ]  # fmt: skip
+    assert rang == [1]
+    leads = AlertWatch(nothing)
+    for step in range(4):
+        leads.look(shot(at_s=NOW + 20 + 5 * step), {})
+    assert [a.pool for a in Alert.objects.filter(resolved_at=None)] == ["qwen"]
+
+
+def test_an_alert_says_when_what_it_is_about_began() -> None:
+    rule("queue_age", 5, for_s=10)
+    rule("backend_health", None, for_s=10)
+    watch = AlertWatch(nothing)
+    for step in range(4):
+        now = shot(at_s=NOW + 5 * step)
+        now["queue"]["oldest_s"] = 9.0
+        now["backends"]["gpu-1"] |= {"state": "ejected", "why": "refused", "down_since": NOW - 3.5}
+        watch.look(now, {})
+    began = {alert.kind: alert.began_at.timestamp() - NOW for alert in Alert.objects.all()}
+    assert began == {"queue_age": 0.0, "backend_health": -3.5}, "as its rule saw it, and as its replica was lost"
+
+
 @pytest.mark.parametrize(
     ("since_s", "at_least"),
     [pytest.param(NOW - 3600, False, id="stopped an hour ago"), pytest.param(NOW + 2, True, id="never started before")],

@@ -11,6 +11,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from telemetry.alerts import rehearsal
+from telemetry.alerts.leaderless import NO_LEADER, NO_REDIS
 from telemetry.feed import history
 from telemetry.feed.past import Past
 from telemetry.ledger import writer
@@ -75,6 +76,36 @@ def test_an_incident_tells_what_went_before_and_whom_it_hurt_how(world: worlds.W
     lines = [event["line"] for event in told["events"] if event["kind"] == "backend"]
     assert lines == ["Replica gpu-1 is ejected", "Replica gpu-1 is ready"], "oldest first, and nothing from long ago"
     assert told["alert"]["id"] == alert.pk
+
+
+def test_what_was_under_way_when_it_began_is_in_its_effect(world: worlds.World) -> None:
+    """A replica that is killed is ejected within a second, and told of a minute later."""
+    alert = incident_of("backend_health", subject="gpu-1")
+    Alert.objects.filter(pk=alert.pk).update(began_at=alert.at - timedelta(seconds=70))
+    lost = {"outcome": "failed", "reason": "backend_lost", "slo_met": None}
+    writer.write(
+        [
+            record(1, **seconds_after(alert, -90) | {"done_s": alert.at.timestamp() - 70.5}, **lost),  # by its ejection
+            record(2, **seconds_after(alert, -300) | {"done_s": alert.at.timestamp() - 20}, slo_met=False),
+            record(3, **seconds_after(alert, -90) | {"done_s": alert.at.timestamp() - 80}),  # over before
+            record(4, **seconds_after(alert, -69)),
+        ]
+    )
+    told = api(world, "olga").get(f"/api/v1/alerts/{alert.pk}/incident").json()
+    assert told["effect"]["total"] == {"requests": 3, "refused": 0, "failed": 1, "late": 1, "waited": 3}
+    assert told["effect"]["from"] == Alert.objects.get().began_at.isoformat().replace("+00:00", "Z")
+
+
+def test_without_redis_it_is_redis_that_has_to_be_started(world: worlds.World) -> None:
+    told = {}
+    for value in (NO_LEADER, NO_REDIS):
+        Alert.objects.all().delete()
+        AlertRule.objects.all().delete()
+        alert = incident_of("no_leader", value=value)
+        told[value] = api(world, "olga").get(f"/api/v1/alerts/{alert.pk}/incident").json()["actions"]
+    assert [(row[0]["do"], row[0]["text"].split()[1]) for row in told.values()] == [
+        ("workers", "a"), ("redis", "Redis,"),
+    ]  # fmt: skip
 
 
 def test_who_sent_more_than_before_is_named_and_can_be_paused(world: worlds.World) -> None:

@@ -118,7 +118,8 @@ export function Incident() {
   const { alert, effect } = data;
   const missing = cutsPast(outages, alert.pool);
   const unseen = alert.state === "open" ? hidesAlert(outages, alert.pool) : undefined;
-  const began = Date.parse(alert.at) / 1000;
+  const opened = Date.parse(alert.at) / 1000;
+  const began = Date.parse(effect.from) / 1000;
   const before = data.events.filter((event) => Date.parse(event.at) < Date.parse(effect.from) && event.kind !== "resolved");
   return (
     <div className="space-y-5">
@@ -136,7 +137,8 @@ export function Incident() {
         </h1>
         <p className="mt-1 text-base">{inZone(alert.line)}</p>
         <p className="mt-1 text-sm text-soft">
-          Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === ONE_TIME ? "sent once" : `for ${age(lastedS(alert.at, alert.resolved_at, Date.now()))}`}
+          Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === ONE_TIME ? "sent once" : `for ${age(lastedS(effect.from, alert.resolved_at, Date.now()))}`}
+          {opened > began && `; the alert opened after ${age(opened - began)}`}
           {alert.resolution && `. Over: ${alert.resolution}`}
         </p>
         {unseen && (
@@ -155,7 +157,7 @@ export function Incident() {
             {harm(effect.total, !missing)}
           </p>
           <p className="mt-0.5 text-2xs text-faint">
-            Requests received {clock(Date.parse(effect.from) / 1000)} to {clock(Date.parse(effect.to) / 1000)} {zone(began)}
+            Requests under way between {clock(Date.parse(effect.from) / 1000)} and {clock(Date.parse(effect.to) / 1000)} {zone(began)}
             {!effect.whole && "; it lasted longer than is added up"}. Late: served, and missed its SLO.
           </p>
           {missing && (
