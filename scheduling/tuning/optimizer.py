@@ -12,9 +12,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from skopt import Optimizer as GaussianProcess
-from skopt.space import Real
-
 from scheduling.tuning.space import Knob, Values
 
 SPREAD = 3  # trials at evenly spread points before the process knows anything
@@ -26,6 +23,9 @@ class Optimizer:
     """``ask`` and ``tell`` in turn; larger rewards are better."""
 
     def __init__(self, space: Sequence[Knob], seed: int, start: Values | None = None) -> None:
+        from skopt import Optimizer as GaussianProcess  # a second of a core: only who tunes pays
+        from skopt.space import Real
+
         self._space = tuple(space)
         self._start: dict[str, float] | None = dict(start) if start is not None else None
         self._seed = seed

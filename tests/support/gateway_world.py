@@ -11,10 +11,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import uvicorn
 
 from controlplane.web.connections import ConnectionLimits
@@ -42,6 +41,9 @@ from scheduling.state.store import PoolStore
 from scheduling.state.types import Fenced, GrantItem, StateUnavailable
 from tests.support.fake_engine import FakeEngine
 from tests.support.state_world import leads_on
+
+if TYPE_CHECKING:
+    import openai
 
 TIER = TierSpec(
     "premium", ServiceClass.GUARANTEED, 0, 50.0, Slo(ttft_s=5.0, tbt_s=1.0), over_limit=OverLimit.REFUSE,
@@ -147,6 +149,8 @@ class World:
         return f"http://127.0.0.1:{self.port}"
 
     def sdk(self, **kwargs: Any) -> openai.AsyncOpenAI:
+        import openai  # half a second; most tests speak HTTP themselves
+
         options: dict[str, Any] = {"api_key": self.key, "max_retries": 0, "base_url": self.base + "/v1", "timeout": 60}
         return openai.AsyncOpenAI(**(options | kwargs))
 

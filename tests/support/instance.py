@@ -13,7 +13,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import openai
 import psutil
 import redis
 
@@ -103,6 +102,8 @@ class Up:
         return next((n for n in names if f"-{self.pid(n)}-" in holder), "")
 
     def client(self, tier="standard", **options):
+        import openai  # half a second; most tests speak HTTP themselves
+
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.demo()["keys"][tier], **options)
 
     def tree(self):

@@ -20,7 +20,6 @@ from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
-from skopt.learning import ExtraTreesRegressor
 
 from scheduling.core.estimate.contracts import Prediction, ascending
 from scheduling.core.estimate.distribution import distribution
@@ -82,6 +81,8 @@ def guesses(cases: Sequence[Case]) -> list[Array]:
     folds, groups = np.array([fold_of(case.example.prompt) for case in cases]), _groups(cases)
     rows = [inputs(case.facts.embedding, case.facts.features) for case in cases]
     member = _members(len(cases), groups)
+    from skopt.learning import ExtraTreesRegressor  # a second of a core: only who asks pays
+
     features = np.column_stack([np.array(rows), member, [case.facts.input_tokens for case in cases]])
     words = np.column_stack([_words(cases), 0.3 * member])
     alike = words @ words.T

@@ -92,10 +92,11 @@ def literals(hint: Any) -> list[str]:
 
 
 CHOICES = [
-    (struct, said, values, get_type_hints(struct)[name])
+    (struct, said, values, hints[name])
     for _, struct in fields.SECTIONS
+    for hints in [get_type_hints(struct)]
     for name, said in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
-    if (values := literals(get_type_hints(struct)[name]))
+    if (values := literals(hints[name]))
 ]
 
 
