@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -42,11 +43,19 @@ LONG = (
     "test_rollout_streams", "test_same_answers", "test_sick_replica", "test_audit_writers", "test_compose_parts",
     "test_kubernetes_rules", "test_estimates_command", "test_up_postgresql", "test_tuning_api", "test_tuning_loop",
 )  # fmt: skip
+MARKED = ("bench", "browser", "chaos", "kubernetes")  # folders whose every test has the marker of that name, or slow
 PARTS = {"test_state_model": 3}  # a third of its 100 s of CPU each; none of its tests needs what another one made
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", metavar="K/N", help="only each Nth test, by its name: part K, from 0, of N such parts")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A folder that the run leaves out as a whole, Playwright and all, is not even imported."""
+    name = collection_path.name
+    left_out = name in MARKED and f"not {name}" in config.option.markexpr
+    return (left_out and collection_path.parent == Path(__file__).parent) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,6 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = chosen
     if wrong := misplaced(items):
         raise pytest.UsageError(f"{wrong[0]} uses the database: see tests/support/database_tests.py")
+    if unmarked := [item for item in items if not _marked(item)]:
+        raise pytest.UsageError(f"{unmarked[0].nodeid} has neither its folder's marker nor slow: `make test` misses it")
     for item in items:
         group = item.path.stem + ("-last" if _empties(item) else "")
         if parts := PARTS.get(item.path.stem):
@@ -67,6 +78,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # As xdist 3.8 tells groups, but pytest 9.2 has no `_nodeid` any more: what xdist writes there is lost.
             item._id = coerce_node_id(f"{item.nodeid}@{group}")
     items.sort(key=lambda item: (_empties(item), LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)))
+
+
+def _marked(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return folder not in MARKED or any(item.get_closest_marker(name) for name in (folder, "slow"))
 
 
 def _empties(item: pytest.Item) -> bool:
