@@ -214,11 +214,17 @@ class _Run:
         self._instance, self._kept, self._path, self._note, self._ends = instance, kept, path, note, ends
         self._kills, self._slice_s, self._alone, self._nobody_s = kills, slice_s, alone, nobody_s
         self._keys = {tier: str(instance.demo["keys"][tier]) for tier in (CHAT, NIGHT)}
+        # one for all that is asked on the way: a new one takes 25 ms of the loop in which first tokens are measured
+        self._http = httpx.AsyncClient(base_url=instance.url, timeout=60)
 
     def _late(self) -> bool:
         return time.monotonic() >= self._ends
 
     async def whole(self) -> None:
+        async with self._http:
+            await self._sides()
+
+    async def _sides(self) -> None:
         kept = self._kept
         await self._slice("")  # the first requests of fresh processes are not counted
         while not self._late() and not kept.batch_id and kept.count("before") < self._alone:
@@ -267,7 +273,8 @@ class _Run:
         self._note(text)
 
     async def _slice(self, side: str) -> None:
-        """Half a minute of the interactive tier; ``side`` empty: not kept. Beside a batch, what is to be killed is."""
+        """Half a minute of the interactive tier; ``side`` empty: not kept. Beside a batch, what is to be killed is;
+        while there is one, its progress is asked for on each side."""
         crowd = Crowd(CHAT, 1, 1 / CHATS_PER_S, 0, self._slice_s, 48, (12, 20), open_loop=True, even=False)
         seed = self._kept.seed * 1_000_003 + len(self._kept.slices)
         drive = Drive(self._instance.url, self._instance.model, self._keys, (crowd,), seed)
@@ -276,7 +283,7 @@ class _Run:
         lines_before = await self._done() if side == BESIDE else 0
         before = taken(self._instance)
         drive.begin()
-        watch = asyncio.create_task(self._watch(drive, killed)) if side == BESIDE else None
+        watch = asyncio.create_task(self._watch(drive, killed, side == BESIDE)) if side in TURNS else None
         try:
             await drive.run()
         finally:
@@ -304,12 +311,16 @@ class _Run:
             text += "" if left is None else f", all in about {left:.0f} minutes"
         self._keep(text)
 
-    async def _watch(self, drive: Drive, killed: list[float]) -> None:
-        """Kills what is next, once the batch has got so far."""
+    async def _watch(self, drive: Drive, killed: list[float], kills: bool) -> None:
+        """Asks how far the batch is, as its owner does, and kills what is next once it has got so far."""
         while True:
             done = await self._done()
             number = len(self._kept.kills)
-            if number < len(self._kills) and done >= self._kept.lines * (number + 1) // (len(self._kills) + 1):
+            if (
+                kills
+                and number < len(self._kills)
+                and done >= self._kept.lines * (number + 1) // (len(self._kills) + 1)
+            ):
                 name = self._kills[number]
                 if kill(self._instance, name):
                     killed.append(drive.now_s())
@@ -333,8 +344,7 @@ class _Run:
         options = {"headers": {"Authorization": f"Bearer {self._keys[NIGHT]}"}} | options
         while time.monotonic() < end:
             try:
-                async with httpx.AsyncClient(base_url=self._instance.url, timeout=60) as http:
-                    answer = await http.request(method, path, **options)
+                answer = await self._http.request(method, path, **options)
                 if answer.status_code == 200:
                     return answer
                 error = f"{answer.status_code} {answer.text[:300]}"
