@@ -21,7 +21,7 @@ from celery.signals import celeryd_init, setup_logging, worker_process_init, wor
 from django.conf import settings
 
 from controlplane.collector import look_rarely
-from controlplane.embedded.child import die_with_parent
+from controlplane.embedded.child import die_with_parent, give_way
 
 if TYPE_CHECKING:
     from kombu.connection import Connection
@@ -54,7 +54,6 @@ class Application(Celery):
 
 
 PROVE_S = 15.0  # a new process of tasks has asked the database by then
-NICE = 10  # of tasks: where processors are short, leader, gateway and engines go first
 
 app = Application("quartermaster")
 app.conf.update(
@@ -124,7 +123,7 @@ def _spare_steps(**_: Any) -> None:
 def _end_with_worker(**_: Any) -> None:
     """A task's process does not outlive a killed worker, and steps aside for what decides and serves."""
     die_with_parent()
-    os.nice(NICE)
+    give_way(settings.ENV.task_nice)
     if settings.ENV.embedded:
         end_unless(_ask_database, PROVE_S)
 

@@ -211,6 +211,12 @@ class Env:
     batch_in_flight: int = setting(
         256, "Lines of one entitlement's batches that run at once, however much capacity is idle.", low=1
     )
+    task_nice: int = setting(
+        10,
+        "How far the worker's task processes (batches, studies, lab runs) give way to everything else on their "
+        "machine, as `nice` counts it: 0 not at all, 19 most.",
+        low=0,
+    )
     batch_slowdown: int = setting(
         5,
         "While interactive requests run in a pool, lines of batches make steps longer by at most this, averaged "

@@ -17,6 +17,9 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.3, 10.0
 STEADY_S = 30.0  # up for so long, its earlier falls are forgotten
 MAX_LOG_BYTES = 20 * 1024 * 1024  # bytes, and as many of the lines before: two files for each child
 PR_SET_PDEATHSIG = 1
+MAX_NICE = 19
+AUTOGROUP = Path("/proc/self/autogroup")
+NICE_TRIES, NICE_PAUSE_S = 10, 0.11
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -25,6 +28,31 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Asks the kernel to send this process a signal when its parent dies, however it does (Linux only)."""
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, number)
+
+
+def give_way(nice: int) -> None:
+    """This process steps aside for all others of the machine, and not only for those of its session.
+
+    Linux groups processes by session (``sched_autogroup``, on in most distributions), shares processors among the
+    groups, and compares ``nice`` within a group alone: a worker's task of nice 10 took as much as the web process of
+    another session. So it gets a session of its own, which has the same nice. Where the kernel does not group, this is
+    ``os.nice``. In a container the group is the container's; there, its share of processors is to be set.
+    """
+    nice = min(MAX_NICE, nice)
+    os.nice(nice)
+    if nice == 0 or not AUTOGROUP.exists():
+        return
+    with contextlib.suppress(PermissionError):  # it leads a group of processes: it has its session by then
+        os.setsid()
+    for _ in range(NICE_TRIES):
+        try:
+            AUTOGROUP.write_text(str(nice), encoding="ascii")
+        except BlockingIOError:  # without root, the whole machine may set one in 0.1 s
+            time.sleep(NICE_PAUSE_S)
+        except OSError:
+            return
+        else:
+            return
 
 
 class Child:

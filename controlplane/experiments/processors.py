@@ -12,20 +12,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from controlplane.celery import NICE
-from controlplane.embedded.child import die_with_parent
+from controlplane.embedded.child import die_with_parent, give_way
+from controlplane.env import Env
 from controlplane.experiments.instance import Instance
 
 TASKS: Final = "tasks"  # the worker's processes of tasks
 LEAST: Final = 0.002  # of a processor: less is not burned
 PERIOD_S: Final = 0.02
 _BURN: Final = """
-import os, sys, time
-share, nice, period = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-os.nice(nice)
+import sys, time
+share, period = float(sys.argv[1]), float(sys.argv[2])
 while True:
     began = time.process_time()
     until = time.monotonic() + period
@@ -68,13 +68,19 @@ def between(before: Taken, after: Taken) -> dict[str, float]:
     return by_name
 
 
+def _begin(nice: int) -> None:
+    die_with_parent()
+    give_way(nice)
+
+
 @contextlib.contextmanager
 def burners(shares: Mapping[str, float]) -> Iterator[None]:
     """A process for each of these, which takes its share of a processor; that of tasks gives way as they do."""
     started = [
         subprocess.Popen(  # noqa: S603  # our own words
-            [sys.executable, "-S", "-c", _BURN, str(min(1.0, share)), str(NICE if name == TASKS else 0), str(PERIOD_S)],
-            preexec_fn=die_with_parent,
+            [sys.executable, "-S", "-c", _BURN, str(min(1.0, share)), str(PERIOD_S)],
+            preexec_fn=partial(_begin, Env().task_nice if name == TASKS else 0),
+            start_new_session=True,  # as each process of an instance has one
         )
         for name, share in shares.items()
         if share >= LEAST

@@ -23,7 +23,7 @@ from typing import IO
 
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
-NICE = 10  # as the worker's tasks (controlplane.celery): the gateway goes first, and it still gets a tenth of a core
+NICE = 10  # as the worker's tasks: the gateway goes first, and it still gets a tenth of a core
 LINE = 4  # who may wait behind the one that is hashed
 WAIT_S = 5.0  # for one's turn
 HASH_S = 20.0  # for one hash: many times what a busy machine needs at this priority
@@ -34,6 +34,11 @@ _HELPER = """
 import hashlib, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.nice({nice})
+try:
+    with open("/proc/self/autogroup", "w") as group:  # nice alone compares within a session
+        group.write("{nice}")
+except OSError:
+    pass
 asked, answers = sys.stdin.buffer, sys.stdout.buffer
 while True:
     head = asked.readline().split()
@@ -118,6 +123,7 @@ class Helper:
             [sys.executable, "-I", "-S", "-c", _HELPER.format(nice=NICE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # which gives way as a whole
             env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},  # no secrets of ours
         )
 

@@ -14,6 +14,7 @@ import pytest
 
 from controlplane.celery import end_unless
 from controlplane.collector import YOUNG_OBJECTS
+from controlplane.embedded.child import AUTOGROUP, give_way
 
 
 def forked(ask: Callable[[], object]) -> int:
@@ -37,6 +38,30 @@ def test_a_forked_process_ends_where_the_lock_it_inherited_is_held(held: bool, e
     if held:
         lock.acquire()
     assert forked(lock.acquire) == ends
+
+
+def priorities(nice: int) -> list[str]:
+    """A fork's nice, whether it has a session of its own, and what its session's group has, once it has given way."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        give_way(nice)
+        group = AUTOGROUP.read_text(encoding="ascii").split()[-1] if AUTOGROUP.exists() else "none"
+        own = os.getsid(0) == os.getpid()
+        os.write(writing, f"{os.getpriority(os.PRIO_PROCESS, 0)} {own} {group}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        return answer.read().split()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # other threads of this process
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel does not group processes by session")
+def test_a_process_gives_way_to_those_of_other_sessions_too() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    assert priorities(10) == [str(min(19, before + 10)), "True", "10"]
+    assert priorities(0)[:2] == [str(before), "False"]
 
 
 def test_a_worker_looks_for_cycles_as_rarely_as_a_web_process_once_it_is_ready() -> None:
