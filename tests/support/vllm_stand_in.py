@@ -244,4 +244,5 @@ class Plugged(Deciding, StandIn):  # type: ignore[misc]
         if clock is not None:
             clock.at += seconds
         self.update_from_output(output, None)
-        return output.num_scheduled_tokens
+        given: dict[str, int] = output.num_scheduled_tokens
+        return given
