@@ -120,6 +120,7 @@ class Replayed:
         engine._planner = StepTime(**row["planner"])
         engine.rate = row["rate"]
         engine._view.backends["engine"] = BackendView("engine", row["seats"], 0, prefill_per_s=row["measured"])
+        engine._view.token_s = row.get("token_s", 0.0)  # recordings of before have none
         engine.decodes, engine.kv_dec = row["decodes"], row["kv_dec"]
         engine._slack = DecodeSlack()
         for at, (due, pace, tokens) in enumerate(row["dues"]):

@@ -437,8 +437,10 @@ class Deciding(_Base):
             self.qm_rate = smoothed_rate(self.qm_rate, plan.prefill, seconds)
             self.qm_engine.prefill_per_s = self.qm_rate
         if plan.decodes:
-            known_s = self.qm_view.token_s or seconds
-            self.qm_view.token_s = known_s + TOKEN_SHARE * (seconds - known_s)
+            # A step that compiles kernels takes seconds: none says more than what is believed before the first.
+            token_s = min(seconds, self.qm_settings.pace_s)
+            known_s = self.qm_view.token_s or token_s
+            self.qm_view.token_s = known_s + TOKEN_SHARE * (token_s - known_s)
         learning = self.qm_learning
         learning.saw(LoggedStep(plan.prefill, plan.decodes, plan.kv_dec, plan.pp, seconds))
         if learning.failed is not None:

@@ -43,6 +43,7 @@ class Recording:
                 "slack_s": None if plan.slack_s == inf else plan.slack_s,
                 "rate": engine.qm_rate,
                 "measured": engine.qm_engine.prefill_per_s,
+                "token_s": engine.qm_view.token_s,
                 "planner": None if planner is None else asdict(planner),
                 "seats": engine.max_num_active_reqs,
                 "most": max(0, min(engine.qm_most, engine.max_num_scheduled_tokens - plan.decodes)),

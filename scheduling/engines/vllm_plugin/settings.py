@@ -33,7 +33,7 @@ class Settings:
     margin: float = 1.2  # a predicted step, times this, ends before the first token is due
     most: int = 0  # prompt tokens of a step; 0: what the engine allows
     least: int = 128  # ... even where a token is late already
-    pace_s: float = 0.4  # per token, of requests that only have a deadline for the last one
+    pace_s: float = 0.4  # per token, of requests that only have a deadline for the last one; the most that is measured
     first_rate: float = 8500.0  # prompt tokens per second that are believed before the first step
     bucket_tokens: int = 200  # a running request is ranked anew when it has generated another so many
     log_steps: int = 4096  # steps and requests that are kept to be read

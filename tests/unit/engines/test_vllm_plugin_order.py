@@ -30,6 +30,21 @@ def test_without_a_digest_the_priority_that_vllm_was_given_is_the_rank() -> None
     assert [next(iter(engine.step(clock))) for _ in range(3)] == ["first", "second", "third"]
 
 
+def test_a_step_that_compiled_kernels_does_not_make_all_that_wait_look_late() -> None:
+    clock = Clock()
+    engine = plugged(clock, policy="unified", seats=1)
+    ask(engine, clock, "first", 10, 4)
+    engine.step(clock)
+    engine.step(clock, 30.0)  # the first step with an answer
+    assert engine.qm_view.token_s <= engine.qm_settings.pace_s
+    engine.step(clock)
+    engine.step(clock)
+    # ten tokens and twelve seconds to go: in time at any pace that is believed, and due before what has no promise
+    ask(engine, clock, "none", 10, 1)
+    ask(engine, clock, "later", 10, 1, Slo(ttlt_s=12.0))
+    assert next(iter(engine.step(clock))) == "later"
+
+
 def test_a_begun_prompt_gives_way_to_what_goes_first_and_keeps_its_cache() -> None:
     clock = Clock()
     engine = plugged(clock, budget=256)
