@@ -178,8 +178,14 @@ class SchedulerStep:
         return [b for b in able if adapter in b.adapters] if adapter else able
 
     def _with_credit(self, request: QueuedRequest, able: list[BackendView]) -> bool:
-        prefill, owner = request.prefill_tokens, self._rights and self._owns(request)
-        return any(b.has_credit(prefill, owner) for b in able)
+        if not able:  # most answers of a step whose replicas are kept for one that lacks credit
+            return False
+        prefill, owner = request.prefill_tokens, self._owns(request)
+        # Here and below loops, not any(): a generator costs as much as what it asks.
+        for backend in able:  # noqa: SIM110
+            if backend.has_credit(prefill, owner):
+                return True
+        return False
 
     def _wants_credit_only(self, request: QueuedRequest, able: list[BackendView]) -> bool:
         """Whether a replica has room but for its prefill credit: one of ``able``, or one that is kept. The one where
@@ -191,12 +197,16 @@ class SchedulerStep:
         room keeps nothing in this step, and after ``patience_s`` the first of them comes before all in the next ones.
         """
         holds = self._holds
-        if holds.by_replica and request.id in holds.by_replica.values():
+        kept = holds.by_replica
+        if kept and request.id in kept.values():
             return True
         if not able:
-            excluded = self._excluded(request)
-            kept = [b for b in self._ready if b.id in holds.by_replica]
-            return any(b.roomy(request.kv_tokens) and b.id != excluded and b.serves(request.adapter) for b in kept)
+            kv, adapter, excluded = request.kv_tokens, request.adapter, self._excluded(request)
+            for backend in self._ready:
+                named = backend.id
+                if named in kept and named != excluded and backend.roomy(kv) and backend.serves(adapter):
+                    return True
+            return False
         if self._pending:
             holds.credit = holds.credit or Hold(request.id, self._now_s)
             return True
