@@ -43,8 +43,19 @@ export interface List<T> {
   results: T[];
 }
 
-/** A list of the catalog; `limit` is the server's most. */
-export const list = <T>(path: string, query: Record<string, string> = {}, signal?: AbortSignal): Promise<List<T>> => get(path, { limit: "1000", ...query }, signal);
+const PAGE = 1000; // the server's most
+export const MOST_ROWS = 10_000; // of a list that is sorted and searched in the page
+
+/** A list of the catalog, all of it up to `MOST_ROWS`; with a `limit` so much of it. Where rows come or go while its pages are read, it is read again. */
+export async function list<T>(path: string, query: Record<string, string> = {}, signal?: AbortSignal, tries = 3): Promise<List<T>> {
+  const first = await get<List<T>>(path, { limit: String(PAGE), ...query }, signal);
+  const end = Math.min(first.count, MOST_ROWS);
+  if (query.limit !== undefined || first.results.length >= end) return first;
+  const offsets = Array.from({ length: Math.ceil(end / PAGE) - 1 }, (_, i) => (i + 1) * PAGE);
+  const others = await Promise.all(offsets.map((offset) => get<List<T>>(path, { limit: String(PAGE), offset: String(offset), ...query }, signal)));
+  if (tries > 1 && others.some(({ count }) => count !== first.count)) return list(path, query, signal, tries - 1);
+  return { ...first, results: [first, ...others].flatMap(({ results }) => results) };
+}
 
 /** Its groups' names stand beside the figures. */
 export type UsageRow = Schemas["UsageRow"] & { [group: string]: string | number | null };

@@ -4,6 +4,8 @@ import { Icon } from "./icons";
 
 /** Cards at first on a phone: a dozen is a few screens, two hundred are a hundred. */
 const CARDS = 12;
+/** Rows at first, and more with each press: thousands at once keep the page busy for seconds. */
+const ROWS = 500;
 
 export interface Column<T> {
   label: string;
@@ -25,7 +27,17 @@ interface Props<T> {
   /** Wrapped around nothing: the table fills its place and scrolls by itself. */
   className?: string;
   sortedBy?: { column: number; descending: boolean };
+  /** How many there are in all, where not all were read. */
+  of?: number;
 }
+
+const exact = (n: number): string => n.toLocaleString("en");
+
+/** Of so many rows how many are shown, and after the next press. */
+export const steps = (all: number, wanted: number): { most: number; next: number } => {
+  const most = Math.min(all, wanted);
+  return { most, next: Math.min(all, (Math.floor(most / ROWS) + 1) * ROWS) };
+};
 
 /** Sorts by what a column says; rows without it come last either way. */
 export function sortRows<T>(rows: readonly T[], by: NonNullable<Column<T>["by"]>, descending: boolean): T[] {
@@ -40,13 +52,14 @@ export function sortRows<T>(rows: readonly T[], by: NonNullable<Column<T>["by"]>
 }
 
 /** Rows with a sticky head, sortable by their columns. */
-export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[70dvh]", sortedBy }: Props<T>) {
+export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[70dvh]", sortedBy, of = rows.length }: Props<T>) {
   const [sort, setSort] = useState(sortedBy ?? null);
   const by = sort ? columns[sort.column]?.by : undefined;
   const sorted = by ? sortRows(rows, by, sort!.descending) : rows;
-  const [all, setAll] = useState(false);
-  const cut = useNarrow() && !all && rows.length > CARDS;
-  const shown = cut ? sorted.slice(0, CARDS) : sorted;
+  const narrow = useNarrow();
+  const [asked, setAsked] = useState(0);
+  const { most, next } = steps(rows.length, Math.max(asked, narrow ? CARDS : ROWS));
+  const shown = sorted.slice(0, most);
   if (rows.length === 0) return <div className="panel p-6 text-center text-sm text-soft">{empty}</div>;
   const press = (column: number) => setSort((old) => ({ column, descending: old?.column === column ? !old.descending : (columns[column]?.right ?? false) }));
   return (
@@ -103,10 +116,16 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
           ))}
         </tbody>
       </table>
-      {cut && (
-        <button type="button" className="button m-3" onClick={() => setAll(true)}>
-          Show all {rows.length}
-        </button>
+      {(shown.length < rows.length || rows.length < of) && (
+        <p className="sticky left-0 flex flex-wrap items-center gap-3 border-t border-line p-3 text-sm text-soft">
+          {shown.length < rows.length && (
+            <button type="button" className="button" onClick={() => setAsked(next)}>
+              {next === rows.length ? `Show all ${exact(next)}` : `Show ${exact(next - most)} more`}
+            </button>
+          )}
+          {most > CARDS && `${exact(most)} of ${exact(of)}`}
+          {of > rows.length && ` · only the first ${exact(rows.length)} are sorted and searched here; the API has all`}
+        </p>
       )}
     </div>
   );

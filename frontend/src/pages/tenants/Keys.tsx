@@ -47,7 +47,7 @@ function Rotate({ secret, onDone, onClose }: { secret: Key; onDone: (issued: Iss
 
 /** A tenant's keys: made, rotated and revoked by admins and its members. */
 export function Keys({ tenant }: { tenant: string }) {
-  const { data, error, isPending, refetch } = useCatalog<Key>("keys", { tenant });
+  const { data, count, error, isPending, refetch } = useCatalog<Key>("keys", { tenant });
   const entitlements = useCatalog<Entitlement>("entitlements", { tenant }).data;
   const projects = useCatalog<Project>("projects", { tenant }).data;
   const own = useCatalog<Membership>("memberships", { tenant, user: user.name }, user.role === "operator").data ?? [];
@@ -164,7 +164,7 @@ export function Keys({ tenant }: { tenant: string }) {
       ) : isPending || !entitlements || !projects ? (
         <Waiting />
       ) : (
-        <Table label="Keys" rows={rows} columns={columns} id={(row) => row.id} empty={entitlements.length === 0 ? "A key needs an entitlement; there is none yet." : hidden ? "No active keys." : "No key yet."} />
+        <Table label="Keys" rows={rows} of={data.length < count ? count : undefined} columns={columns} id={(row) => row.id} empty={entitlements.length === 0 ? "A key needs an entitlement; there is none yet." : hidden ? "No active keys." : "No key yet."} />
       )}
       {may && sheet.isNew && entitlements && projects && (
         <Sheet title="New key" subtitle={`For ${tenant}`} onClose={sheet.close}>

@@ -17,9 +17,9 @@ import { groupSpecs, invitationSpecs, options, tokenSpecs } from "./specs";
 
 /** A list as it is read, or why it is not. */
 function Rows<T>({ path, label, columns, id, empty }: { path: string; label: string; columns: readonly Column<T>[]; id: (row: T) => string; empty: string }) {
-  const { data, error, isPending, refetch } = useCatalog<T>(path);
+  const { data, count, error, isPending, refetch } = useCatalog<T>(path);
   if (error) return <Failed error={error} retry={() => void refetch()} />;
-  return isPending ? <Waiting /> : <Table label={label} rows={data} columns={columns} id={id} empty={empty} />;
+  return isPending ? <Waiting /> : <Table label={label} rows={data} of={count} columns={columns} id={id} empty={empty} />;
 }
 
 const action = (label: string, of: string, run: () => void) => (

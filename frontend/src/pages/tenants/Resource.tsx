@@ -69,7 +69,7 @@ export const mayWrite = user.role === "admin";
 /** A list of the catalog with its forms: read by those who see it, written by admins. */
 export function Resource<T>(props: Props<T>) {
   const { what, title, intro, path, query = {}, columns, specs, id, empty, extra, follow, effects, own, actions, fixed, above, aboveForm, heading: Heading = "h1", plain, className, keep = () => true, name = id } = props;
-  const { data, error, isPending, refetch } = useCatalog<T>(path, query);
+  const { data, count, error, isPending, refetch } = useCatalog<T>(path, query);
   const refresh = useRefresh();
   const sheet = useSheet(what);
   const [leaving, setLeaving] = useState<T | null>(null);
@@ -118,7 +118,7 @@ export function Resource<T>(props: Props<T>) {
         )}
       </div>
       {above}
-      {error ? <Failed error={error} retry={() => void refetch()} /> : isPending ? <Waiting /> : <Table label={title} rows={data.filter(keep)} columns={all} id={id} empty={empty} className={className} />}
+      {error ? <Failed error={error} retry={() => void refetch()} /> : isPending ? <Waiting /> : <Table label={title} rows={data.filter(keep)} of={data.length < count ? count : undefined} columns={all} id={id} empty={empty} className={className} />}
       {mayWrite && sheet.isNew && (
         <Sheet title={`New ${what}`} onClose={sheet.close}>
           <ResourceForm<T>

@@ -1,4 +1,4 @@
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { Link, useNavigate } from "react-router";
 import type { Entitlement, IssuedKey, Made, Pool, Tenant, Tier } from "../../api/catalog";
 import { Badge } from "../../components/Badge";
@@ -130,16 +130,21 @@ export function TenantList() {
   const sheet = useSheet("tenant");
   const [made, setMade] = useState<{ key: IssuedKey; tenant: string; model?: string } | null>(null);
   const [filter, setFilter] = useState("");
-  const { data: tenants, error, isPending, refetch } = useCatalog<Tenant>("tenants");
+  const { data: tenants, count: all, error, isPending, refetch } = useCatalog<Tenant>("tenants");
   const entitlements = useCatalog<Entitlement>("entitlements");
   const pools = useCatalog<Pool>("pools").data;
   const snapshots = useSnapshots();
   const uses = useByTenant(snapshots);
   const word = filter.trim().toLowerCase();
+  const shares = useMemo(() => {
+    const found = new Map<string, Entitlement[]>();
+    for (const one of entitlements.data ?? []) found.set(one.tenant, [...(found.get(one.tenant) ?? []), one]);
+    return found;
+  }, [entitlements.data]);
   const rows = (tenants ?? [])
     .filter((tenant) => `${tenant.slug} ${tenant.description}`.toLowerCase().includes(word))
     .map((tenant): Row => {
-      const own = (entitlements.data ?? []).filter((e) => e.tenant === tenant.slug);
+      const own = shares.get(tenant.slug) ?? [];
       const use = uses.get(tenant.slug);
       return { tenant, use, entitlements: own, unread: isWhole(entitlements) ? undefined : entitlements, unseen: use ? unseen(own.map((e) => e.pool), snapshots) : [] };
     });
@@ -149,7 +154,7 @@ export function TenantList() {
       <div className="mb-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
         <div className="min-w-0">
           <h1 id="tenants-title" className="text-lg font-semibold tracking-tight">
-            Tenants {tenants && <span className="font-normal text-faint">{tenants.length}</span>}
+            Tenants {tenants && <span className="font-normal text-faint">{all.toLocaleString("en")}</span>}
           </h1>
           <p className="max-w-4xl text-sm text-soft">{user.role === "member" ? "The teams you belong to, and their current use." : "Organisations and teams that share the GPUs, and their current use."}</p>
         </div>
@@ -171,6 +176,7 @@ export function TenantList() {
         <Table
           label="Tenants"
           rows={rows}
+          of={tenants.length < all ? all : undefined}
           columns={columns}
           id={(row) => row.tenant.slug}
           empty={word ? "No tenant's name or description matches." : mayWrite ? "No tenants yet. Creating one also creates its entitlement and key." : "You are not a member of any tenant. An administrator can add you."}
