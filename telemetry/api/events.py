@@ -20,7 +20,7 @@ from telemetry.api.common import Telemetry
 from telemetry.models import Alert, PoolEvent, ScalingDecision
 from tenants.access import scope_of
 from tenants.api.inputs import Moment
-from tenants.models import AuditEntry, PolicyVersion, Trial
+from tenants.models import AuditEntry, Backend, Entitlement, PolicyVersion, Trial
 
 MOST = 300  # events of one answer, the newest
 LONGEST = timedelta(days=31)
@@ -144,10 +144,27 @@ def _all(since: datetime, until: datetime, pool: str) -> Iterator[Event]:
         AuditEntry.objects.filter(**span)
         .select_related("tenant")
         .exclude(kind__in=_QUIET)
-        .exclude(action="health")[:most]
+        .exclude(action="health")
+        .exclude(_of_another(pool))[:most]
     ):
         named = {"tenant": entry.tenant.slug if entry.tenant else "", "actor": entry.actor, "subject": entry.object_id}
         yield _event(entry.at, "change", _line_of(entry), **named)
+
+
+def _of_another(pool: str) -> Q:
+    """Changes of what belongs to other pools."""
+    if not pool:
+        return Q(pk__in=[])
+    theirs = ~Q(object_id=pool), ~Q(object_id__startswith=f"{pool} "), ~Q(object_id__startswith=f"{pool}@")
+    own = Q(kind__in=("pool", "tuning", "trial", "price"))
+    others = {
+        "backend": Backend.objects.exclude(pool__slug=pool).values("slug"),
+        "entitlement": Entitlement.objects.exclude(pool__slug=pool).values("slug"),
+    }
+    found = own & theirs[0] & theirs[1] & theirs[2]
+    for kind, slugs in others.items():
+        found |= Q(kind=kind, object_id__in=slugs)
+    return found
 
 
 def _trials(since: datetime, until: datetime, of_pool: Q, most: int) -> Iterator[Event]:
@@ -168,7 +185,8 @@ def _line_of(entry: AuditEntry) -> str:
     after = entry.after if isinstance(entry.after, dict) else {}
     before = entry.before if isinstance(entry.before, dict) else {}
     changed = [
-        f"{name.replace('_', ' ')} {_value(old)} -> {_value(new)}" for name, old, new in _differences(before, after)
+        f"{name.replace('_', ' ')} {_value(old, name)} -> {_value(new, name)}"
+        for name, old, new in _differences(before, after)
     ]
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     return (f"{line}: {', '.join(changed[:_SHOWN])}{more}" if changed else line)[:400]
@@ -189,8 +207,11 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tupl
             yield name, old, new
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, name: str = "") -> str:
     """A field's value as people read it; what is long is in the audit log."""
+    if name == "partition" and isinstance(value, str) and value:
+        queues = value.count(",") + 1
+        return f"{queues} queue{'' if queues == 1 else 's'}"
     if value is None or value in ("", {}, []):
         return "none"
     if isinstance(value, bool):

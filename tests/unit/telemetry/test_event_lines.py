@@ -39,7 +39,7 @@ def test_only_what_differs_is_told_and_nothing_stays_empty() -> None:
 
 def test_a_long_value_is_cut_and_does_not_push_others_out() -> None:
     before = {"policy_version": 1, "policy_params": {}, "policy": "fifo"}
-    after = {"policy_version": 2, "policy_params": {"partition": "1-2," * 200}, "policy": "edf"}
+    after = {"policy_version": 2, "policy_params": {"note": "1-2," * 200}, "policy": "edf"}
     told = line("policy", "pool", "llama", before, after)
     assert told.endswith("…, policy fifo -> edf")
     assert "policy version" not in told
@@ -50,7 +50,7 @@ def test_of_a_field_with_members_those_that_differ_are_told() -> None:
     before = {"policy_params": {"alpha_ms": 8.0, "partition": "1-2", "base": 1}, "pair": ["a"]}
     after = {"policy_params": {"alpha_ms": 4.0, "base": 1, "tier_ratio": 3.0}, "pair": ["b"]}
     assert line("policy", "pool", "llama", before, after) == (
-        "olga changed the policy of pool llama: alpha ms 8.0 -> 4.0, partition 1-2 -> none, tier ratio none -> 3.0 "
+        "olga changed the policy of pool llama: alpha ms 8.0 -> 4.0, partition 1 queue -> none, tier ratio none -> 3.0 "
         "and 1 more"
     )
     assert line("policy", "pool", "llama", {"policy_params": None}, {"policy_params": {"base": 1}}) == (
