@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError as ModelError
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_serializer
@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.tuning import replicas
+from controlplane.tuning.loop import traffic_so_far
 from telemetry.api.answers import OPTIONAL
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Calibration
@@ -152,6 +153,12 @@ class StudySerializer(serializers.ModelSerializer[Study]):
         exclude = ["id", "pool", "replays"]
 
 
+class TrafficSerializer(serializers.Serializer[Any]):
+    since = serializers.DateTimeField(help_text="Only requests from then on count.")
+    requests = serializers.IntegerField(help_text="So far; at most as many as are needed.")
+    needed = serializers.IntegerField(help_text="The setting least_requests.")
+
+
 class TuningSerializer(serializers.ModelSerializer[Tuning]):
     study = serializers.SerializerMethodField(
         help_text="The study under way, else the last one; null before the first."
@@ -166,9 +173,21 @@ class TuningSerializer(serializers.ModelSerializer[Tuning]):
         "the setting most_error, or nobody knows how far they are. Empty: they start by themselves."
     )
 
+    traffic = serializers.SerializerMethodField(
+        help_text="What the replay of a proposed trial still waits for; null where none waits."
+    )
+
     class Meta:
         model = Tuning
-        fields = ["mode", "settings", "effective", "trust", "waits", "study"]
+        fields = ["mode", "settings", "effective", "trust", "waits", "study", "traffic"]
+
+    @extend_schema_field(TrafficSerializer(allow_null=True))
+    def get_traffic(self, row: Tuning) -> dict[str, Any] | None:
+        waiting = Trial.objects.filter(pool_id=row.pool_id, state=TrialState.PROPOSED, reward=None, values={}, gate={})
+        if not waiting.filter(window_from__gte=F("window_until")).exists():
+            return None
+        since, requests = traffic_so_far(row.pool, timezone.now())
+        return {"since": since, "requests": requests, "needed": row.loop.least_requests}
 
     @extend_schema_field(StudySerializer(allow_null=True))
     def get_study(self, row: Tuning) -> dict[str, Any] | None:

@@ -150,9 +150,7 @@ def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
         return ""
     if trial.base.number != pool.policy_version:
         return _close(trial, TrialState.ABORTED, "the policy has changed since")
-    since = max(
-        now - timedelta(seconds=settings.window_s), _changed(pool) or now - timedelta(seconds=settings.window_s)
-    )
+    since = window_since(pool, settings, now)
     if trial.setting is not None or trial.window_from < trial.window_until:
         return _judge_draft(pool, trial, settings, since, now)
     traffic = replicas.traffic_of(pool, since, now, most=settings.most_requests)
@@ -165,6 +163,21 @@ def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
     )
     trial.refresh_from_db()
     return "proposed" if passed else _close(trial, TrialState.REJECTED, why)
+
+
+def window_since(pool: Pool, settings: LoopSettings, now: datetime) -> datetime:
+    """From when on traffic is replayed where nobody chose a window."""
+    begins = now - timedelta(seconds=settings.window_s)
+    return max(begins, _changed(pool) or begins)
+
+
+def traffic_so_far(pool: Pool, now: datetime) -> tuple[datetime, int]:
+    """What a replay of the latest traffic would have now: from when on, and how many requests; no more are counted than
+    it needs."""
+    settings = tuning.tuning_of(pool).loop
+    since = window_since(pool, settings, now)
+    rows = recent.record(pool.slug, since, now, most=2 * settings.least_requests).rows
+    return since, min(settings.least_requests, sum(1 for row in rows if row.ran or row.turned_away))
 
 
 def _judge_draft(pool: Pool, trial: Trial, settings: LoopSettings, since: datetime, now: datetime) -> str:

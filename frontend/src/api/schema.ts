@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema c956a663f45da93b, body de42854d0a4122e1
+// schema ea3bf23e80e8f893, body 80f8cf9226ae4f3e
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -2622,6 +2622,14 @@ export interface components {
          */
         TokenScope: "all" | "read";
         Told: components["schemas"]["RequestStory"] | components["schemas"]["AliveRequest"];
+        Traffic: {
+            /** @description The setting least_requests. */
+            needed: number;
+            /** @description So far; at most as many as are needed. */
+            requests: number;
+            /** @description Only requests from then on count. */
+            since: string;
+        };
         Trial: {
             at: string;
             /** @description The version that served when it was made. */
@@ -2732,6 +2740,8 @@ export interface components {
             };
             /** @description The study under way, else the last one; null before the first. */
             study: components["schemas"]["Study"] | null;
+            /** @description What the replay of a proposed trial still waits for; null where none waits. */
+            traffic: components["schemas"]["Traffic"] | null;
             /** @description How far the simulated figures of its trials are from live ones; null where that is not known. */
             trust: components["schemas"]["MeasuredTrust"] | null;
             /** @description Why winners wait to be started in automatic mode: simulated figures are further from live ones than the setting most_error, or nobody knows how far they are. Empty: they start by themselves. */

@@ -161,6 +161,20 @@ def test_an_operator_starts_a_proposed_trial_and_ends_it(world: worlds.World, tr
     call(olga, "get", "pools/llama/trials/999999", 404)
 
 
+def test_a_proposed_trial_says_how_much_traffic_its_replay_needs_and_how_much_there_is(
+    world: worlds.World, trial: Trial
+) -> None:
+    olga = client(world, "olga")
+    told = call(olga, "get", "pools/llama/tuning", 200)
+    assert told["traffic"] is None, "the loop's own has been replayed"
+    Trial.objects.update(reward=None)
+    waits = call(olga, "get", "pools/llama/tuning", 200)["traffic"]
+    assert (waits["requests"], waits["needed"]) == (150, 300)
+    call(olga, "put", "pools/llama/tuning", 200, {"mode": "advise", "settings": {"least_requests": 100}})
+    waits = call(olga, "get", "pools/llama/tuning", 200)["traffic"]
+    assert (waits["requests"], waits["needed"]) == (100, 100), "no more are counted than it needs"
+
+
 def test_without_a_calibration_nobody_says_how_far_the_lab_can_be_trusted(world: worlds.World) -> None:
     told = call(client(world, "olga"), "get", "pools/llama/trust?minutes=30", 200)
     assert (told["trust"], told["calibrations"]) == (None, [])

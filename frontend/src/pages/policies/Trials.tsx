@@ -13,7 +13,7 @@ import { useDark } from "../../lib/theme";
 import type { Measured } from "../lab/lab";
 import { TrustNote } from "../lab/TrustNote";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { thresholds, waited } from "./drafts";
+import { replayIn, thresholds, waited } from "./drafts";
 import { flat, shown, within } from "./params";
 import { Section } from "./parts";
 
@@ -132,7 +132,7 @@ function Pairs({ title, rows, format, error }: { title: string; rows: Record<str
 }
 
 /** One trial's whole story. */
-function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; trust: Measured | null; onClose: () => void }) {
+function Story({ trial, pool, trust, traffic, onClose }: { trial: Trial; pool: string; trust: Measured | null; traffic: Tuning["traffic"] | undefined; onClose: () => void }) {
   const { gate, guard } = trial;
   const evidence = Object.entries(guard.evidence ?? {});
   return (
@@ -157,7 +157,7 @@ function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; tr
             ))}
           </dl>
         </section>
-        {trial.state === "proposed" && !trial.ended_at && !gate.reason && <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">Its replay begins as soon as there is enough traffic; nothing has changed yet.</p>}
+        {trial.state === "proposed" && !trial.ended_at && !gate.reason && <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">{replayIn(traffic)} Nothing has changed yet.</p>}
         {(trial.reward !== null || gate.reason) && <TrustNote trust={trust} pool={pool} />}
         {trial.reward !== null && (
           <section>
@@ -321,7 +321,7 @@ export function Trials({ pool, tuning, told, onTold: setTold, onNew }: { pool: s
         </div>
       )}
       {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="All trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="No trials in this pool yet." className="max-h-96" />}
-      {story && <Story trial={story} pool={pool} trust={tuning?.trust ?? null} onClose={() => setTold(null)} />}
+      {story && <Story trial={story} pool={pool} trust={tuning?.trust ?? null} traffic={tuning?.traffic} onClose={() => setTold(null)} />}
       {asked && (
         <Confirm
           title={`${ASK[asked.what]} ${asked.trial.id}?`}

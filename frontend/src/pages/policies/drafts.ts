@@ -2,7 +2,7 @@
 
 import type { Tried } from "../../api/operate";
 import { instant } from "../../components/form/form";
-import { percent, text } from "../../lib/format";
+import { moment, percent, text } from "../../lib/format";
 
 export const waited = (s: number): string => `${s.toFixed(s < 10 ? 2 : 0)} s`;
 
@@ -46,6 +46,14 @@ export function withoutValue(objects: readonly Tried[], kind: string, name: stri
     const left = Object.entries(one.values).filter(([held]) => held !== field);
     return left.length ? [{ ...one, values: Object.fromEntries(left) }] : [];
   });
+}
+
+/** When the replay of a proposed trial begins: it needs so many requests, and has so many. */
+export function replayIn(traffic: { since: string; requests: number; needed: number } | null | undefined): string {
+  if (!traffic) return "Its replay begins within seconds.";
+  const since = moment(Date.parse(traffic.since) / 1000);
+  if (traffic.requests >= traffic.needed) return `Its replay begins within seconds, on the requests since ${since}.`;
+  return `Its replay needs ${traffic.needed} requests; ${traffic.requests} have ended since ${since}.`;
 }
 
 /** What stops a trial, with its numbers (scheduling/tuning/guard.py). */
