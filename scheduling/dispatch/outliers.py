@@ -108,7 +108,8 @@ class Outlier:
         if now_s < self.paused_until_s:
             return f"paused for {self.paused_until_s - now_s:.0f} s{self._it(': ')}"
         if self._allowed is not None:
-            return f"{self._allowed} slots for now: it was out, and gets more as it answers"
+            slots = "1 slot" if self._allowed == 1 else f"{self._allowed} slots"
+            return f"{slots} for now: it was out, and gets more as it answers"
         return ""
 
     def _grow(self, now_s: float) -> None:

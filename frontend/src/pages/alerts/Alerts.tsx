@@ -14,7 +14,7 @@ import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { useFeed, useOutages } from "../../feed/live";
 import { asOutage, isHeard, type Outage } from "../../feed/outages";
-import { age, inZone } from "../../lib/format";
+import { age, inZone, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { useCatalog } from "../tenants/data";
@@ -44,7 +44,7 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
           <span className="font-medium">
             The rules of {one.pool ? `pool ${one.pool}` : "this installation"} cannot be evaluated {since(one)}.
           </span>{" "}
-          <span className="text-soft">Whether something is wrong there is unknown, and no alerts are sent meanwhile.</span>
+          <span className="text-soft">Whether something is wrong there is unknown, and only a missing leader or Redis opens an alert meanwhile.</span>
         </li>
       ))}
     </ul>
@@ -171,14 +171,24 @@ function History() {
   );
 }
 
+/** Where a rule cannot be evaluated. */
+const blindFor = (rule: Pick<AlertRule, "pool">, away: readonly Outage[]): readonly Outage[] => away.filter(({ pool }) => rule.pool === "" || pool === undefined || pool === rule.pool);
+
+/** Since when, once for pools that share the moment: "since 10:40:54", "a since 10:40:54, b since 10:41:02". */
+export function blindSince(blind: readonly Outage[]): string {
+  const moments = new Set(blind.map((one) => since(one)));
+  if (moments.size === 1) return [...moments][0]!;
+  return blind.map((one) => `${one.pool ?? ""} ${since(one)}`.trim()).join(", ");
+}
+
 /** Whether a rule is on, and since when it cannot be evaluated somewhere. */
 function RuleState({ rule, away }: { rule: AlertRule; away: readonly Outage[] }) {
-  const blind = away.filter(({ pool }) => rule.pool === "" || pool === undefined || pool === rule.pool);
+  const blind = blindFor(rule, away);
   if (!rule.enabled || blind.length === 0) return <Badge tone={rule.enabled ? "good" : "plain"}>{rule.enabled ? "on" : "off"}</Badge>;
   return (
     <>
       <Badge tone="warn">on, not evaluated</Badge>
-      <span className="mt-0.5 block text-2xs text-warn">{blind.map((one) => `${one.pool ?? ""} ${since(one)}`.trim()).join(", ")}</span>
+      <span className="mt-0.5 block text-2xs text-warn">{blindSince(blind)}</span>
     </>
   );
 }
@@ -234,7 +244,7 @@ function Rules({ away }: { away: readonly Outage[] }) {
     },
     { label: "Condition", className: "min-w-80 text-soft", cell: sentence },
     { label: "Severity", by: (rule) => rule.severity, cell: (rule) => <Badge tone={tones[rule.severity]}>{rule.severity}</Badge> },
-    { label: "Open", right: true, by: (rule) => rule.open, cell: (rule) => (rule.open ? <Badge tone={tones[rule.severity]}>{rule.open}</Badge> : "0") },
+    { label: "Open", right: true, by: (rule) => rule.open, cell: (rule) => (rule.open ? <Badge tone={tones[rule.severity]}>{rule.open}</Badge> : rule.enabled && blindFor(rule, away).length > 0 ? NONE : "0") },
     { label: "State", by: (rule) => Number(rule.enabled), cell: (rule) => <RuleState rule={rule} away={away} /> },
     ...(mayWrite
       ? [

@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
 import { check, start } from "../../components/form/form";
+import { blindSince } from "./Alerts";
 import { harm, whereOf } from "./Incident";
 import { told } from "./Rehearsal";
 import { channelSpecs, ruleSpecs, stateLabel } from "./rules";
@@ -42,4 +43,10 @@ it("a channel's target is worded for its kind, and kept where it is stored", () 
 
 it("an alert without a rule is called one-time, whatever the API's word for it is", () => {
   expect(["told", "open", "resolved"].map(stateLabel)).toEqual(["one-time", "open", "resolved"]);
+});
+
+it("rules that are not evaluated name a moment once", () => {
+  const at = (pool: string, since: number) => ({ source: "rules" as const, pool, since });
+  expect(blindSince([at("a", 1790000000), at("b", 1790000000)])).toMatch(/^since [^,]+, \d\d:\d\d:\d\d \S+$/);
+  expect(blindSince([at("a", 1790000000), at("b", 1790000060)])).toMatch(/^a since .+, b since /);
 });

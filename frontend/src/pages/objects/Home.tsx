@@ -9,7 +9,7 @@ import { since, UnknownNow } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
 import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { compact, money, NONE, percent, seconds, text } from "../../lib/format";
+import { compact, money, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { isWhole, useCatalog } from "../tenants/data";
 import { Ago, curl, Failed, State, Unread, Waiting } from "../tenants/parts";
@@ -53,13 +53,21 @@ function Latency({ tenant }: { tenant: string }) {
     { label: "Answered", unit: "24 h", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
     { label: "First token", unit: "p95", right: true, by: (row) => row.p95, cell: (row) => text(seconds(row.p95 ?? undefined)) },
     { label: "Whole answer", unit: "p95", right: true, by: (row) => row.whole, cell: (row) => text(seconds(row.whole ?? undefined)) },
-    { label: "SLO", right: true, cell: (row) => (row.ttft !== null ? `first token in ${text(seconds(row.ttft))}` : row.ttlt !== null ? `answer in ${text(seconds(row.ttlt))}` : unread ? <Unread list={unread} /> : "nothing") },
     {
-      label: "",
+      label: "SLO",
       right: true,
       cell: (row) => {
         const held = row.ttft !== null ? kept(row.p95, row.ttft) : kept(row.whole, row.ttlt);
-        return held === undefined ? NONE : <Badge tone={held ? "plain" : "warn"}>{held ? "95 % within it" : "fewer than 95 % within it"}</Badge>;
+        return (
+          <>
+            {row.ttft !== null ? `first token in ${text(seconds(row.ttft))}` : row.ttlt !== null ? `answer in ${text(seconds(row.ttlt))}` : unread ? <Unread list={unread} /> : "nothing"}
+            {held !== undefined && (
+              <span className="block">
+                <Badge tone={held ? "plain" : "warn"}>{held ? "95 % within it" : "fewer than 95 % within it"}</Badge>
+              </span>
+            )}
+          </>
+        );
       },
     },
   ];

@@ -33,7 +33,7 @@ it("thresholds of the pool's rules are applied, also those about an engine's own
 
 it("the worst pool is named with its reason, and the others are counted", () => {
   const verdict = verdictOf([pool("a", "well"), pool("b", "failing", "36 % in time"), pool("c", "at risk")], [], 0);
-  expect(verdict).toMatchObject({ level: "failing", text: "b: 36 % in time (1 at risk, 1 well)", to: "/pools/b" });
+  expect(verdict).toMatchObject({ level: "failing", text: "b: 36 % in time · other pools: 1 at risk, 1 well", to: "/pools/b" });
 });
 
 it("nothing is well while something cannot be seen, whatever it is", () => {

@@ -61,7 +61,7 @@ export interface Verdict {
 /** All pools in one sentence, the worst first. `away`: what cannot be seen; nothing is well beside it. Undefined: there is nothing to judge. */
 export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[], openAlerts: number): Verdict | undefined {
   const [worst, ...others] = [...pools].sort((a, b) => LEVELS.indexOf(a.level) - LEVELS.indexOf(b.level));
-  const rest = others.length > 0 ? ` (${tallied(others)})` : "";
+  const rest = others.length > 0 ? ` · other pools: ${tallied(others)}` : "";
   const of = (level: Level, pool: string, why: string): Verdict => ({ level, text: `${pool}: ${why}${rest}`, to: `/pools/${encodeURIComponent(pool)}`, label: "This pool" });
   if (worst?.level === "failing") return of("failing", worst.pool, worst.why);
   const blind = away.find(({ source }) => source !== "engine");
