@@ -156,6 +156,8 @@ def test_other_parameters_are_put_on_trial_watched_and_taken_back(page: Page, ru
     expect(form).to_contain_text("Use a number.")
     form.locator("input[name=debt_s]").fill("7")
     form.get_by_label("Reason").fill("debt should count more")
+    expect(form.get_by_test_id("plan")).to_contain_text("SLO attainment of a tier falls by")
+    expect(form.get_by_label("For how many minutes")).to_be_visible()
     assert axe.serious(page) == []
     form.get_by_role("button", name="Start the trial").click()
     canary = page.get_by_test_id("canary")

@@ -6,10 +6,10 @@ import type { PolicyInfo, Trial, Tried, Version } from "../../api/operate";
 import { Icon } from "../../components/icons";
 import { Sheet } from "../../components/Sheet";
 import { zone } from "../../lib/format";
-import { roomTyped, windowOf, type Draft } from "./drafts";
+import { roomTyped, startOf, windowOf, type Draft } from "./drafts";
 import { Objects } from "./Objects";
 import { difference, textsOf, triedChanges, typed, type Texts } from "./params";
-import { Diff, ParameterFields } from "./parts";
+import { Diff, ParameterFields, Plan } from "./parts";
 
 interface Props {
   pool: string;
@@ -229,7 +229,8 @@ export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, 
 }
 
 /** Other parameters of the serving policy, watched for an interval and taken back where they hurt. */
-export function NewTrial({ pool, serving, policies, onDone, onClose, minutes }: Props & { minutes: number }) {
+export function NewTrial({ pool, serving, policies, onDone, onClose, interval, settings }: Props & { interval: number; settings: Record<string, number> | undefined }) {
+  const [minutes, setMinutes] = useState("");
   const [params, setParams] = useState<Texts>(textsOf(serving.policy_params));
   const [reason, setReason] = useState("");
   const known = policies.find((info) => info.kind === "ordering" && info.name === serving.policy)?.params ?? [];
@@ -238,12 +239,12 @@ export function NewTrial({ pool, serving, policies, onDone, onClose, minutes }: 
   const run = useMutation({
     mutationFn: async () => {
       const trial = await send<Trial>("POST", `pools/${pool}/trials`, { params: values, reason });
-      return send<Trial>("POST", `pools/${pool}/trials/${trial.id}/start`);
+      return send<Trial>("POST", `pools/${pool}/trials/${trial.id}/start`, startOf(minutes));
     },
-    onSuccess: (started) => onDone(`Trial ${started.id} serves pool ${pool} as version ${started.version} for ${minutes} min.`),
+    onSuccess: (started) => onDone(`Trial ${started.id} serves pool ${pool} as version ${started.version} for ${startOf(minutes)?.minutes ?? interval} min.`),
   });
   return (
-    <Sheet title={`Trial of ${serving.policy} in pool ${pool}`} subtitle={`Other parameters are active for ${minutes} min under guard rails. A breach rolls them back; otherwise they are kept.`} onClose={onClose} wide>
+    <Sheet title={`Trial of ${serving.policy} in pool ${pool}`} subtitle="Other parameters are active for a while under guard rails. A breach rolls them back; otherwise they are kept." onClose={onClose} wide>
       <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
         <ParameterFields prefix="" known={known} texts={params} errors={errors} onChange={setParams} />
         <label className="block text-sm">
@@ -254,6 +255,7 @@ export function NewTrial({ pool, serving, policies, onDone, onClose, minutes }: 
           <h3 className="label mb-1">Parameters to try</h3>
           <Diff changes={changes} empty="No changes yet: change a parameter." />
         </div>
+        <Plan minutes={minutes} interval={interval} settings={settings} onMinutes={setMinutes} />
       </div>
       <Foot error={run.error} pending={run.isPending} blocked={changes.length === 0 || Object.keys(errors).length > 0} action="Start the trial" note="You can try it on a recording in the lab first." onClose={onClose} onRun={() => run.mutate()} />
     </Sheet>

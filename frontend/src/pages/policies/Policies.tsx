@@ -13,7 +13,7 @@ import { user } from "../../lib/page";
 import { apart } from "../lab/lab";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { ChangePolicy, NewTrial } from "./ChangePolicy";
-import { draftOf } from "./drafts";
+import { draftOf, intervalOf } from "./drafts";
 import { changesOf, difference, inForce, previous, shown } from "./params";
 import { Partition } from "./Partition";
 import { Diff, Section } from "./parts";
@@ -301,7 +301,7 @@ function OfPool({ pool }: { pool: string }) {
         <History versions={rows} onBack={setBack} />
       </Section>
       {serving && open === "change" && <ChangePolicy key={query.get("draft")} pool={pool} serving={serving} draft={draft} policies={policies.data} onDone={done} onTrial={(trial) => { done(`Draft ${trial.id} is replayed; nothing has changed yet.`); setTold(trial.id); }} onClose={() => setOpen(null)} />}
-      {serving && open === "trial" && <NewTrial pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} minutes={Math.round((tuning.data?.effective.interval_s ?? 300) / 60)} />}
+      {serving && open === "trial" && <NewTrial pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} interval={intervalOf(tuning.data?.effective)} settings={tuning.data?.effective} />}
       {back && serving && (
         <Confirm
           title={`Restore ${back.policy}@${back.number} in pool ${pool}?`}

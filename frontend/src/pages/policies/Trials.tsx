@@ -13,9 +13,9 @@ import { useDark } from "../../lib/theme";
 import type { Measured } from "../lab/lab";
 import { TrustNote } from "../lab/TrustNote";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { replayIn, thresholds, waited } from "./drafts";
+import { intervalOf, replayIn, startOf, waited } from "./drafts";
 import { flat, shown, within } from "./params";
-import { Section } from "./parts";
+import { Plan, Section } from "./parts";
 
 const REFRESH_MS = 5000;
 const tones: Record<Trial["state"], Tone> = { proposed: "plain", rejected: "plain", canary: "warn", promoted: "good", rolled_back: "bad", aborted: "bad" };
@@ -246,7 +246,7 @@ export function Trials({ pool, tuning, told, onTold: setTold, onNew }: { pool: s
   const trials = useQuery({ queryKey: ["tuning", "trials", pool], queryFn: ({ signal }) => get<Listed<Trial>>(`pools/${pool}/trials`, {}, signal), refetchInterval: REFRESH_MS });
   const [asked, setAsked] = useState<Asked | null>(null);
   const [minutes, setMinutes] = useState("");
-  const run = useMutation({ mutationFn: ({ trial, what }: Asked) => send<Trial>("POST", `pools/${pool}/trials/${trial.id}/${what}`, what === "start" && Number(minutes) >= 1 ? { minutes: Number(minutes) } : undefined) });
+  const run = useMutation({ mutationFn: ({ trial, what }: Asked) => send<Trial>("POST", `pools/${pool}/trials/${trial.id}/${what}`, what === "start" ? startOf(minutes) : undefined) });
   const rows = trials.data?.results ?? [];
   const canary = rows.find((row) => row.state === "canary");
   const story = rows.find((row) => row.id === told);
@@ -337,18 +337,7 @@ export function Trials({ pool, tuning, told, onTold: setTold, onNew }: { pool: s
           }}
         >
           {asked.what === "start" ? (
-            <>
-              <label className="block">
-                <span className="mb-1 block font-medium text-ink">For how many minutes</span>
-                <input className="field w-32" inputMode="decimal" value={minutes} placeholder={String(Math.max(1, Math.round((tuning?.effective.interval_s ?? 300) / 60)))} onChange={(event) => setMinutes(event.target.value)} />
-              </label>
-              <p>It is active for the whole pool for that time, and kept at its end. It is rolled back at once if</p>
-              <ul className="list-disc pl-5">
-                {thresholds(tuning?.effective ?? {}).map((line) => (
-                  <li key={line}>{line}</li>
-                ))}
-              </ul>
-            </>
+            <Plan minutes={minutes} interval={intervalOf(tuning?.effective)} settings={tuning?.effective} onMinutes={setMinutes} />
           ) : asked.what === "keep" ? (
             <p>It ends now and stays active. Version {asked.trial.base} can be restored with one click.</p>
           ) : (

@@ -48,6 +48,12 @@ export function withoutValue(objects: readonly Tried[], kind: string, name: stri
   });
 }
 
+/** For how many minutes a trial lasts unless somebody says so. */
+export const intervalOf = (settings: Record<string, number> | undefined): number => Math.max(1, Math.round((settings?.interval_s ?? 300) / 60));
+
+/** The minutes of a trial as the server takes them; undefined: its own. */
+export const startOf = (minutes: string): { minutes: number } | undefined => (Number(minutes) >= 1 ? { minutes: Number(minutes) } : undefined);
+
 /** When the replay of a proposed trial begins: it needs so many requests, and has so many. */
 export function replayIn(traffic: { since: string; requests: number; needed: number } | null | undefined): string {
   if (!traffic) return "Its replay begins within seconds.";

@@ -1,5 +1,6 @@
 import { useId, type ReactNode } from "react";
 import type { PolicyInfo } from "../../api/operate";
+import { thresholds } from "./drafts";
 import { limits, shown, type Change, type Parameter, type Texts } from "./params";
 
 /** Before and after, line by line. */
@@ -97,5 +98,23 @@ export function Section({ title, children, actions }: { title: string; children:
       </div>
       {children}
     </section>
+  );
+}
+
+/** How long a trial lasts and what ends it, before it starts. */
+export function Plan({ minutes, interval, settings, onMinutes }: { minutes: string; interval: number; settings: Record<string, number> | undefined; onMinutes: (minutes: string) => void }) {
+  return (
+    <div className="space-y-2 text-sm text-soft" data-testid="plan">
+      <label className="block">
+        <span className="mb-1 block font-medium text-ink">For how many minutes</span>
+        <input className="field w-32" inputMode="decimal" value={minutes} placeholder={String(interval)} onChange={(event) => onMinutes(event.target.value)} />
+      </label>
+      <p>It is active for the whole pool for that time, and kept at its end. It is rolled back at once if</p>
+      <ul className="list-disc pl-5">
+        {thresholds(settings ?? {}).map((line) => (
+          <li key={line}>{line}</li>
+        ))}
+      </ul>
+    </div>
   );
 }
