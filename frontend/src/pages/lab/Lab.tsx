@@ -17,6 +17,7 @@ import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { ended, figuresOf, groupName, judged, LABELS, lines, progress, refusals, shownFigure, shownInterval, signedFigure, type Figure, type Line } from "./lab";
 import { NewRun } from "./NewRun";
 import { policyName, supposed } from "./supposed";
+import { inZone } from "../../lib/format";
 import { TrustNote } from "./TrustNote";
 import { Whiskers } from "./Whiskers";
 
@@ -143,7 +144,7 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
               {run.name} <Badge tone={tones[run.state]}>{run.state}</Badge>
             </h2>
             <p className="text-sm text-soft">
-              On {run.recording}, pool {run.pool}, {run.asked.variants} variants; by {run.author}, <When at={run.at} />
+              On {inZone(run.recording)}, pool {run.pool}, {run.asked.variants} variants; by {run.author}, <When at={run.at} />
             </p>
             {changes.length > 0 && (
               <p className="text-sm" data-testid="supposed">
@@ -221,7 +222,7 @@ function Runs({ onOpen }: { onOpen: (run: LabRun) => void }) {
     },
     { label: "Policies", className: "min-w-52 text-soft", cell: (run) => run.asked.policies.map(policyName).join(", ") },
     { label: "Supposed", className: "min-w-44 text-soft", cell: (run) => supposed(run.asked).join("; ") || <span className="text-faint">–</span> },
-    { label: "Recording", className: "min-w-44 text-soft", cell: (run) => run.recording },
+    { label: "Recording", className: "min-w-44 text-soft", cell: (run) => inZone(run.recording) },
     { label: "Pool", cell: (run) => run.pool },
     { label: "By", cell: (run) => run.author },
     { label: "When", cell: (run) => <When at={run.at} /> },

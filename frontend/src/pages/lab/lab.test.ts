@@ -28,7 +28,7 @@ it("a difference is for the better only where it is sure, by what the figure wan
 });
 
 it("figures carry units and signs", () => {
-  expect([shownFigure(96.44, "%"), shownFigure(0.123, "s"), shownFigure(12.34, "s"), signedFigure(1.5, "s"), signedFigure(-1.5, "s")]).toEqual(["96.4 %", "0.12 s", "12.3 s", "+1.50 s", "-1.50 s"]);
+  expect([shownFigure(96.44, "%"), shownFigure(0.123, "s"), shownFigure(12.34, "s"), signedFigure(1.5, "s"), signedFigure(-1.5, "s"), signedFigure(-11.14, "%")]).toEqual(["96.4 %", "0.12 s", "12.3 s", "+1.50 s", "−1.50 s", "−11.1 points"]);
 });
 
 it("tells how far a run is, and writes policies as the lab reads them", () => {

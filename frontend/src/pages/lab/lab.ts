@@ -89,7 +89,11 @@ export function shownInterval({ low, high }: Spread, unit: string): string {
   return `${shownFigure(Math.max(0, low), unit)} to ${shownFigure(most, unit)}`;
 }
 
-export const signedFigure = (value: number, unit: string): string => `${value > 0 ? "+" : ""}${shownFigure(value, unit)}`;
+/** A difference; one of shares is in points. */
+export function signedFigure(value: number, unit: string): string {
+  const shown = unit === "%" ? `${Math.abs(value).toFixed(1)} points` : shownFigure(Math.abs(value), unit);
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${shown}`;
+}
 
 /** Whether a difference to the first policy is for the better, for the worse, none at all, or not sure. */
 export function judged(line: Pick<Line, "difference">, figure: Figure): "better" | "worse" | "same" | "unsure" | null {
