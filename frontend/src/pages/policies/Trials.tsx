@@ -13,7 +13,7 @@ import { useDark } from "../../lib/theme";
 import type { Measured } from "../lab/lab";
 import { TrustNote } from "../lab/TrustNote";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { intervalOf, replayIn, startOf, waited } from "./drafts";
+import { evidenceOf, intervalOf, replayIn, startOf, waited } from "./drafts";
 import { flat, shown, within } from "./params";
 import { Plan, Section } from "./parts";
 
@@ -132,7 +132,7 @@ function Pairs({ title, rows, format, error }: { title: string; rows: Record<str
 }
 
 /** One trial's whole story. */
-function Story({ trial, pool, trust, traffic, onClose }: { trial: Trial; pool: string; trust: Measured | null; traffic: Tuning["traffic"] | undefined; onClose: () => void }) {
+function Story({ trial, pool, trust, traffic, windowMin, onClose }: { trial: Trial; pool: string; trust: Measured | null; traffic: Tuning["traffic"] | undefined; windowMin: number | undefined; onClose: () => void }) {
   const { gate, guard } = trial;
   const evidence = Object.entries(guard.evidence ?? {});
   return (
@@ -188,7 +188,7 @@ function Story({ trial, pool, trust, traffic, onClose }: { trial: Trial; pool: s
                     <p className="flex justify-between gap-3">
                       <span>{tier}: evidence that it is worse</span>
                       <span className="font-medium">
-                        {value.toFixed(2)} of {guard.limit?.toFixed(2)}
+                        {evidenceOf(value)}; rolled back at {guard.limit?.toFixed(2)}
                       </span>
                     </p>
                     <div className="h-1.5 overflow-hidden rounded-full bg-raised">
@@ -200,6 +200,7 @@ function Story({ trial, pool, trust, traffic, onClose }: { trial: Trial; pool: s
             )}
             <Pairs title="SLO attainment by tier" rows={guard.attainment} format={(value) => text(percent(value))} />
             <Pairs title="p95 wait by tier" rows={guard.waits} format={waited} />
+            {guard.attainment && <p className="text-2xs text-faint">Before: the last {windowMin === undefined ? "window" : `${windowMin} min`} until the trial began, under the load of that time.</p>}
             {!guard.reason && evidence.length === 0 && <p className="text-sm text-soft">Too few requests so far to judge.</p>}
           </section>
         )}
@@ -321,7 +322,7 @@ export function Trials({ pool, tuning, told, onTold: setTold, onNew }: { pool: s
         </div>
       )}
       {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="All trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="No trials in this pool yet." className="max-h-96" />}
-      {story && <Story trial={story} pool={pool} trust={tuning?.trust ?? null} traffic={tuning?.traffic} onClose={() => setTold(null)} />}
+      {story && <Story trial={story} pool={pool} trust={tuning?.trust ?? null} traffic={tuning?.traffic} windowMin={tuning?.effective.window_s === undefined ? undefined : Math.round(tuning.effective.window_s / 60)} onClose={() => setTold(null)} />}
       {asked && (
         <Confirm
           title={`${ASK[asked.what]} ${asked.trial.id}?`}

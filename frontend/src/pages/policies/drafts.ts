@@ -54,6 +54,9 @@ export const intervalOf = (settings: Record<string, number> | undefined): number
 /** The minutes of a trial as the server takes them; undefined: its own. */
 export const startOf = (minutes: string): { minutes: number } | undefined => (Number(minutes) >= 1 ? { minutes: Number(minutes) } : undefined);
 
+/** How much speaks for a tier being worse off; below zero it speaks against it. */
+export const evidenceOf = (value: number): string => (value <= 0 ? "none" : value.toFixed(2));
+
 /** When the replay of a proposed trial begins: it needs so many requests, and has so many. */
 export function replayIn(traffic: { since: string; requests: number; needed: number } | null | undefined): string {
   if (!traffic) return "Its replay begins within seconds.";

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Version } from "../../api/operate";
-import { draftOf, replayIn, roomTyped, thresholds, windowOf, withoutValue, withValue } from "./drafts";
+import { draftOf, evidenceOf, replayIn, roomTyped, thresholds, windowOf, withoutValue, withValue } from "./drafts";
 import { picture } from "./histogram";
 import { changesOf, difference, inForce, limits, previous, shown, triedChanges, typed, within, type Parameter } from "./params";
 
@@ -140,6 +140,10 @@ it("a simulated figure stands with the simulator's error, and without one that i
 it("what stops a trial is told with its numbers, and a number that is missing is not made up", () => {
   expect(thresholds({ drop: 0.05, alarm: 0.05, wait_factor: 1.5, starvation_s: 5, starvation: 1.5, least_canary: 30 })[1]).toBe("p95 wait of a tier grows above 1.5 times what it was and above 5.00 s");
   expect(thresholds({})[3]).toMatch(/fewer than unknown requests/);
+});
+
+it("evidence below zero is none", () => {
+  expect([evidenceOf(-8.47), evidenceOf(0), evidenceOf(1.234)]).toEqual(["none", "none", "1.23"]);
 });
 
 it("a proposed trial says how many requests its replay needs and how many there are", () => {
