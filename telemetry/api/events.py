@@ -20,7 +20,7 @@ from telemetry.api.common import Telemetry
 from telemetry.models import Alert, PoolEvent, ScalingDecision
 from tenants.access import scope_of
 from tenants.api.inputs import Moment
-from tenants.models import AuditEntry, Backend, Entitlement, PolicyVersion, Trial
+from tenants.models import AuditEntry, Backend, Entitlement, PolicyVersion, Trial, TrialState
 
 MOST = 300  # events of one answer, the newest
 LONGEST = timedelta(days=31)
@@ -45,7 +45,7 @@ Event = dict[str, Any]
 
 
 class EventsQuery(serializers.Serializer[Any]):
-    pool = serializers.CharField(required=False, help_text="Of this pool, and what belongs to none.")
+    pool = serializers.CharField(required=False, help_text="Of this pool, and what belongs to none, without sign-ins.")
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         return super().get_fields() | {
@@ -152,7 +152,7 @@ def _all(since: datetime, until: datetime, pool: str) -> Iterator[Event]:
 
 
 def _of_another(pool: str) -> Q:
-    """Changes of what belongs to other pools."""
+    """Changes of what belongs to other pools, and sign-ins."""
     if not pool:
         return Q(pk__in=[])
     theirs = ~Q(object_id=pool), ~Q(object_id__startswith=f"{pool} "), ~Q(object_id__startswith=f"{pool}@")
@@ -161,7 +161,7 @@ def _of_another(pool: str) -> Q:
         "backend": Backend.objects.exclude(pool__slug=pool).values("slug"),
         "entitlement": Entitlement.objects.exclude(pool__slug=pool).values("slug"),
     }
-    found = own & theirs[0] & theirs[1] & theirs[2]
+    found = Q(action__in=_ALONE) | own & theirs[0] & theirs[1] & theirs[2]
     for kind, slugs in others.items():
         found |= Q(kind=kind, object_id__in=slugs)
     return found
@@ -170,10 +170,12 @@ def _of_another(pool: str) -> Q:
 def _trials(since: datetime, until: datetime, of_pool: Q, most: int) -> Iterator[Event]:
     live = Q(canary_at__gte=since, canary_at__lt=until) | Q(ended_at__gte=since, ended_at__lt=until)
     for trial in Trial.objects.filter(of_pool, live, canary_at__isnull=False).select_related("pool")[:most]:
-        for at, line in ((trial.canary_at, "A trial went live"), (trial.ended_at, f"The trial ended: {trial.state}")):
+        why = f", {trial.reason}" if trial.reason else ""
+        ends = "The trial was rolled back" if trial.state == TrialState.ROLLED_BACK else f"The trial was {trial.state}"
+        begins = "A trial went live" + ("" if trial.ended_at else why)  # then the reason is that of its end
+        for at, line in ((trial.canary_at, begins), (trial.ended_at, ends + why)):
             if at is not None and since <= at < until:
-                because = f", {trial.reason}" if trial.reason else ""
-                yield _event(at, "trial", f"{line}{because}", pool=trial.pool.slug, subject=str(trial.pk))
+                yield _event(at, "trial", line, pool=trial.pool.slug, subject=str(trial.pk))
 
 
 def _line_of(entry: AuditEntry) -> str:

@@ -308,7 +308,9 @@ def test_one_stream_of_what_happened_for_operators(world: worlds.World) -> None:
     assert client(world, "alice").get("/api/v1/events").status_code == 404
     for kind, of in (("pool", "llama"), ("pool", "qwen"), ("trial", "qwen 2026-11-27T09:42:53 3"), ("tier", "premium")):
         AuditEntry.objects.create(kind=kind, object_id=of, action="change", actor="olga")
+    AuditEntry.objects.create(kind="request", object_id="/login", action="log in", actor="olga")
     told = client(world, "olga").get("/api/v1/events", {"pool": "llama"}).json()["events"]
+    assert "olga logged in" not in {event["line"] for event in told}
     assert {e["line"] for e in told if e["actor"] == "olga"} >= {"olga changed pool llama", "olga changed tier premium"}
     assert not [e["line"] for e in told if "qwen" in e["line"]], "changes of another pool are not this one's"
     wrong_way = {"from": "2026-11-23T10:00:00Z", "to": "2026-11-23T09:00:00Z"}

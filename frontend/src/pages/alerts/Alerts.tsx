@@ -171,8 +171,9 @@ function History() {
   );
 }
 
-/** Where a rule cannot be evaluated. */
-const blindFor = (rule: Pick<AlertRule, "pool">, away: readonly Outage[]): readonly Outage[] => away.filter(({ pool }) => rule.pool === "" || pool === undefined || pool === rule.pool);
+/** Where a rule cannot be evaluated. One about leaders is looked at without any, as long as alerts can be stored. */
+export const blindFor = (rule: Pick<AlertRule, "pool" | "kind">, away: readonly Outage[]): readonly Outage[] =>
+  away.filter(({ pool }) => pool === undefined || (rule.kind !== "no_leader" && (rule.pool === "" || pool === rule.pool)));
 
 /** Since when, once for pools that share the moment: "since 10:40:54", "a since 10:40:54, b since 10:41:02". */
 export function blindSince(blind: readonly Outage[]): string {

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import { check, start } from "../../components/form/form";
-import { blindSince } from "./Alerts";
+import { blindFor, blindSince } from "./Alerts";
 import { harm, whereOf } from "./Incident";
 import { told } from "./Rehearsal";
 import { channelSpecs, ruleSpecs, stateLabel } from "./rules";
@@ -43,6 +43,12 @@ it("a channel's target is worded for its kind, and kept where it is stored", () 
 
 it("an alert without a rule is called one-time, whatever the API's word for it is", () => {
   expect(["told", "open", "resolved"].map(stateLabel)).toEqual(["one-time", "open", "resolved"]);
+});
+
+it("the rule about leaders is looked at without a leader, and not without the database", () => {
+  const rules = [{ source: "rules" as const, pool: "a" }];
+  expect([blindFor({ kind: "no_leader", pool: "" }, rules), blindFor({ kind: "ttft", pool: "" }, rules), blindFor({ kind: "ttft", pool: "b" }, rules)].map(({ length }) => length)).toEqual([0, 1, 0]);
+  expect(blindFor({ kind: "no_leader", pool: "" }, [...rules, { source: "rules" }])).toHaveLength(1);
 });
 
 it("rules that are not evaluated name a moment once", () => {
