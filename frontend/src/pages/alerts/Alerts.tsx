@@ -185,7 +185,7 @@ export function blindSince(blind: readonly Outage[]): string {
 /** Whether a rule is on, and since when it cannot be evaluated somewhere. */
 function RuleState({ rule, away }: { rule: AlertRule; away: readonly Outage[] }) {
   const blind = blindFor(rule, away);
-  if (!rule.enabled || blind.length === 0) return <Badge tone={rule.enabled ? "good" : "plain"}>{rule.enabled ? "on" : "off"}</Badge>;
+  if (!rule.enabled || blind.length === 0) return <Badge tone={rule.enabled && away.length === 0 ? "good" : "plain"}>{rule.enabled ? "on" : "off"}</Badge>;
   return (
     <>
       <Badge tone="warn">on, not evaluated</Badge>
