@@ -59,9 +59,11 @@ def test_a_canary_that_is_bad_live_is_taken_back_within_its_interval(pool: Pool,
 
 def test_a_canary_under_which_somebody_waits_for_ages_is_taken_back(pool: Pool):
     traffic(400, timezone.now())
-    canary(pool)
-    assert loop.tend("llama", oldest_waits_s={"batch": 200.0}) == "watched", "it is promised its answer within 600 s"
-    assert loop.tend("llama", oldest_waits_s={"batch": 200.0, "premium": 200.0}) == "rolled_back"
+    begun = canary(pool).canary_at
+    promised = loop.tend("llama", oldest_waits_s={"batch": 200.0}, now=begun + timedelta(seconds=1))
+    assert promised == "watched", "it is promised its answer within 600 s"
+    both = {"batch": 200.0, "premium": 200.0}
+    assert loop.tend("llama", oldest_waits_s=both, now=begun + timedelta(seconds=2)) == "rolled_back"
 
 
 def test_a_canary_that_too_few_met_is_not_kept(pool: Pool):
@@ -80,9 +82,10 @@ def test_a_canary_that_nobody_watched_is_aborted_and_what_was_before_serves(pool
 
 def test_a_canary_whose_watcher_was_killed_is_aborted_however_soon_another_one_looks(pool: Pool):
     trial = canary(pool)
-    assert loop.tend("llama", leader="worker-1") == "watched"
-    assert loop.tend("llama", leader="worker-1") == "watched"
-    assert loop.tend("llama", leader="worker-2") == "aborted"
+    at = [trial.canary_at + timedelta(seconds=seconds) for seconds in (1, 2, 3)]
+    assert loop.tend("llama", leader="worker-1", now=at[0]) == "watched"
+    assert loop.tend("llama", leader="worker-1", now=at[1]) == "watched"
+    assert loop.tend("llama", leader="worker-2", now=at[2]) == "aborted"
     pool.refresh_from_db()
     assert pool.policy_params == {"partition": "1-9000"}
     assert "worker-1" in Trial.objects.get(pk=trial.pk).reason
