@@ -5,8 +5,11 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 JOBS ?= 4
 BESIDE ?= $(shell expr \( $(JOBS) + 1 \) / 2)
-SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
-ON_POSTGRESQL := $(PY) -m tests.support.on_postgresql --dist loadgroup --no-loadscope-reorder
+# Unit and contract tests seldom wait, so a third process is enough for two cores; each takes seconds to collect them.
+QUICK_JOBS ?= 3
+SPREAD := --dist loadgroup --no-loadscope-reorder
+SHARED := $(PYTEST) -n $(JOBS) $(SPREAD)
+ON_POSTGRESQL := $(PY) -m tests.support.on_postgresql $(SPREAD)
 
 # Tests start hundreds of processes; where this is set, each compiles the tree anew (12 of 18 s of CPU in collecting).
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,7 +37,7 @@ check: setup-test ## lint, types, unit and contract tests side by side: before e
 	@$(MAKE) --no-print-directory -j 3 lint types test-quick
 
 test-quick: setup-test ## unit and contract tests
-	$(SHARED) tests/unit tests/contract $(ARGS)
+	$(PYTEST) -n $(QUICK_JOBS) $(SPREAD) tests/unit tests/contract $(ARGS)
 
 # Most of a test's time is waiting, so the two runs go side by side; what PostgreSQL's says comes after the other's.
 test: setup-test ## unit, property, contract and integration tests on SQLite, beside them those of the database on PostgreSQL
