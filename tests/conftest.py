@@ -42,6 +42,7 @@ LONG = (
     "test_batches", "test_tenants_access_matrix", "test_broken_engines", "test_engine_kinds", "test_api_inputs",
     "test_rollout_streams", "test_same_answers", "test_sick_replica", "test_audit_writers", "test_compose_parts",
     "test_kubernetes_rules", "test_estimates_command", "test_up_postgresql", "test_tuning_api", "test_tuning_loop",
+    "test_search", "test_tuning_shift", "test_lab_compare",
 )  # fmt: skip
 MARKED = ("bench", "browser", "chaos", "kubernetes")  # folders whose every test has the marker of that name, or slow
 PARTS = {"test_state_model": 3}  # a third of its 100 s of CPU each; none of its tests needs what another one made
