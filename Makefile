@@ -6,7 +6,7 @@ PYTEST := $(PY) -m pytest
 JOBS ?= 4
 BESIDE ?= $(shell expr \( $(JOBS) + 1 \) / 2)
 # Unit and contract tests seldom wait, so a third process is enough for two cores; each takes seconds to collect them.
-QUICK_JOBS ?= 3
+QUICK_JOBS ?= $(if $(filter file,$(origin JOBS)),3,$(JOBS))
 SPREAD := --dist loadgroup --no-loadscope-reorder
 SHARED := $(PYTEST) -n $(JOBS) $(SPREAD)
 ON_POSTGRESQL := $(PY) -m tests.support.on_postgresql $(SPREAD)
