@@ -123,7 +123,7 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
               {next === rows.length ? `Show all ${exact(next)}` : `Show ${exact(next - most)} more`}
             </button>
           )}
-          {most > CARDS && `${exact(most)} of ${exact(of)}`}
+          {(most > CARDS || next < rows.length) && `${exact(most)} of ${exact(of)}`}
           {of > rows.length && ` · only the first ${exact(rows.length)} are sorted and searched here; the API has all`}
         </p>
       )}
