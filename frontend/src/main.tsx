@@ -8,7 +8,7 @@ import { RouterProvider } from "react-router/dom";
 import { ApiError } from "./api/client";
 import { Crashed } from "./components/Crashed";
 import { Empty, Shell } from "./components/Shell";
-import { LiveFeed } from "./feed/live";
+import { LiveFeed, openFeed } from "./feed/live";
 import { Overview } from "./pages/overview/Overview";
 
 // What the overview does not need is loaded when it is opened: the first paint does not pay for forms.
@@ -104,10 +104,12 @@ const router = createBrowserRouter(
   ),
 );
 
+const feed = openFeed();
+
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <QueryClientProvider client={queries}>
-      <LiveFeed>
+      <LiveFeed view={feed}>
         <RouterProvider router={router} />
       </LiveFeed>
     </QueryClientProvider>

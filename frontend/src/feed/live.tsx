@@ -28,7 +28,7 @@ function awayIn(body: unknown): Away | undefined {
 }
 
 /** What is shown: the feed itself, or the moment at which someone pressed pause. */
-class View {
+export class View {
   readonly client: FeedClient;
   shown: FeedState;
   paused = false;
@@ -77,8 +77,15 @@ class View {
 
 const Context = createContext<View | null>(null);
 
-export function LiveFeed({ children }: { children: ReactNode }) {
-  const view = useMemo(() => new View(new FeedClient(browser)), []);
+/** Opens the feed. To be called before React draws: effects of what is drawn ask the API first, and one web process
+ * would answer all of that before it takes the socket. */
+export function openFeed(): View {
+  const view = new View(new FeedClient(browser));
+  view.client.start();
+  return view;
+}
+
+export function LiveFeed({ view, children }: { view: View; children: ReactNode }) {
   useEffect(() => {
     const wake = () => {
       view.refresh();
