@@ -37,6 +37,13 @@ it("takes nothing that the server still had for news while Redis is away", () =>
   expect(freshness(play(hello([{ source: "leader", pool: "llama", since: T - 60 }])), undefined, T).kind).toBe("stale");
 });
 
+it("takes what a pool's leader said last for old as soon as the leader is named, however young it is", () => {
+  const one = play(hello([{ source: "leader", pool: "llama", since: T - 1 }]), first);
+  expect(isStale(freshness(one, one.pools["llama"], T))).toBe(true);
+  const other = play(hello([{ source: "leader", pool: "qwen", since: T - 1 }]), first);
+  expect(isStale(freshness(other, other.pools["llama"], T))).toBe(false);
+});
+
 it("names a replica that does not answer, and says nothing of replicas whose pool nobody sees", () => {
   const state = play(hello(), first);
   expect(outagesOf(state, T)).toEqual([{ source: "engine", pool: "llama", backend: "gpu-1", since: T - 60 }]);

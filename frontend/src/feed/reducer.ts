@@ -194,6 +194,8 @@ export function freshness(state: FeedState, pool: PoolState | undefined, now: nu
     case "open":
       // What the server itself has from before the outage may be a second old, and is not news.
       if (!state.stateAvailable || state.away.some(({ source }) => source === "redis")) return { kind: "stale", ageS, why: "state_unavailable" };
+      // A leader is named before what it said last is old: nothing may look live beside that.
+      if (pool && state.away.some((one) => one.source === "leader" && one.pool === pool.snapshot.pool)) return { kind: "stale", ageS, why: "no_updates" };
       if (ageS === undefined && state.away.length > 0) return { kind: "stale", why: "no_updates" };
       if (ageS === undefined) return { kind: state.expected > 0 ? "connecting" : "live" };
       if (ageS <= STALE_AFTER_S) return { kind: "live" };
