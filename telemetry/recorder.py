@@ -199,6 +199,7 @@ class Recorder:
         for pool in self._windows.keys() - set(names):
             del self._windows[pool]
             self._terms.pop(pool, None)
+            self._reread_s.pop(pool, None)
         self._publisher.keep_only(names)
 
     def _window(self, pool: str) -> Window:
