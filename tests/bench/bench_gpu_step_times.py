@@ -5,8 +5,8 @@
 An engine whose steps last what the fit to a vLLM run on an H100 says (``docs/results/gpu-h100.json``, *plugin* at
 25.5/s) serves the open-loop requests of ``manage.py experiment gpu``. *fcfs*, *priority* and *plugin* are stepped one
 by one: the stand-in for vLLM's scheduler that tests use, and over it the plugin's own code. *front* is the lab with the
-policy in front, a credit that is found while it serves, and what the H200 took from a first token to the next prompt.
-Prints a row for each load and mode: means over the seeds.
+policy in front, a credit that is found while it serves or given, and what the H200 took from a first token to the next
+prompt. Prints a row for each load and mode: means over the seeds.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def stepped(make: Callable[[Clock], StandIn], asked: Sequence[Planned]) -> Came:
     return _came(asked, late, tokens / clock.at)
 
 
-def front(asked: Sequence[Planned]) -> Came:
-    """Our gateway and leader before an engine that is told their order."""
+def front(asked: Sequence[Planned], credit: int | None = None) -> Came:
+    """Our gateway and leader before an engine that is told their order. ``credit`` None: found while it serves."""
     expected = mean(one.output for one in asked)
     requests = []
     for number, one in enumerate(asked):
@@ -129,7 +129,7 @@ def front(asked: Sequence[Planned]) -> Came:
             ttlt_deadline_s=None if slo.ttlt_s is None else one.at_s + slo.ttlt_s,
         )  # fmt: skip
         requests.append(SimRequest(number, to_fs(one.at_s), prompt, one.output, slo, queued))
-    replica = Replica(STEP, SLOTS, 10**7, BUDGET, None, "priority")
+    replica = Replica(STEP, SLOTS, 10**7, BUDGET, credit, "priority")
     replay = Replay([replica], make_named("unified", {}), make_routing("least_work"), signal_s=SIGNAL_S)
     outcomes = replay.run(requests)
     end = max(one.arrival_s + one.ttlt_s for one in outcomes)
@@ -157,6 +157,7 @@ MODES: dict[str, Callable[[Sequence[Planned]], Came]] = {
     "priority": lambda asked: stepped(priority, asked),
     "plugin": lambda asked: stepped(plugin, asked),
     "front": front,
+    "front, 8,192 tokens": lambda asked: front(asked, 8192),
 }
 
 
