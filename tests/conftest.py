@@ -52,6 +52,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", metavar="K/N", help="only each Nth test, by its name: part K, from 0, of N such parts")
 
 
+class NamedAtOnce:
+    """Says what failed when it does: of a run that is stopped from outside, pytest's own summary never comes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.outcome not in ("passed", "skipped") and terminal is not None:
+            terminal.write_line(f"\n{report.outcome} ({report.when}): {report.nodeid}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NamedAtOnce(config))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A folder that the run leaves out as a whole, Playwright and all, is not even imported."""
     name = collection_path.name
