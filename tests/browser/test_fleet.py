@@ -145,6 +145,63 @@ def test_all_is_not_clear_while_a_pool_fails_although_no_rule_has_opened_an_aler
     expect(page.get_by_text("All clear")).to_have_count(0)
 
 
+# Notes each change of what is said of the pool, above the page and on it.
+LEVELS = """() => {
+  window.__levels = [];
+  const look = () => {
+    const said = [...new Set([...document.querySelectorAll("[data-level]")].map(e => e.dataset.level))].join(" and ");
+    if (said !== window.__levels.at(-1)) window.__levels.push(said);
+  };
+  look();
+  new MutationObserver(look).observe(document, { subtree: true, childList: true, attributes: true });
+}"""
+
+
+def test_a_pool_around_its_threshold_fails_on_every_page_until_it_was_in_time_for_ten_seconds(page: Page) -> None:
+    stage = Stage(page)
+    (pool,) = stage.pools.values()
+    stage.history = 0
+    stage.answers = books(time.time()) | {
+        "alerts": {"next": None, "previous": None, "results": []},
+        "alerts/open": {"open": 0, "critical": 0, "unwatched": []},
+        "alert-rules": [],
+    }
+
+    def in_time(attainment: float) -> float:
+        pool.at = time.time() + 3600  # what the page hears stays fresh for the whole test
+        pool.step()
+        pool.snapshot["backends"] = {"llama-0": pool.snapshot["backends"]["llama-0"]}
+        pool.snapshot["slo"] = {"attainment": attainment, "asked": 1000, "total": 1000}
+        stage.send_snapshot(pool)
+        return time.monotonic()
+
+    stage.open("/pools")
+    expect(page.get_by_role("region", name="Pools now")).to_be_visible()
+    stage.send({"type": "sources", "away": [], "pools": ["llama"]})
+    in_time(0.899)
+    verdict = page.get_by_test_id("verdict")
+    expect(verdict).to_contain_text("llama: 89.9 % in time, should be 90.0 %")
+    page.evaluate(LEVELS)
+    for _ in range(3):
+        in_time(0.901)
+        expect(verdict).to_contain_text(
+            re.compile(r"llama: failing until \d s ago; now: 90.1 % in time of 1,000 asked")
+        )
+        in_time(0.899)
+        expect(verdict).to_contain_text("llama: 89.9 % in time")
+    began = in_time(0.95)
+    row = page.get_by_role("region", name="Pools now").locator("[data-level]")
+    expect(row).to_have_text(re.compile(r"failing\s*until \d s ago, now:\s*95.0 % in time of 1,000 asked"))
+    page.get_by_role("link", name="Alerts", exact=True).first.click()
+    expect(page.get_by_test_id("failing")).to_contain_text(re.compile(r"llama: failing until \d s ago; now: 95.0 %"))
+    page.get_by_role("link", name="Pools", exact=True).first.click()
+    expect(row).to_have_attribute("data-level", "well")
+    assert time.monotonic() - began > 9
+    expect(row).to_contain_text("95.0 % in time of 1,000 asked")
+    expect(page.get_by_text("until")).to_have_count(0)
+    assert page.evaluate("window.__levels") == ["failing", "well"]
+
+
 def test_tiles_that_are_unknown_keep_their_names_and_say_nothing_of_slots(page: Page) -> None:
     stage = Stage(page)
     stage.open("/")

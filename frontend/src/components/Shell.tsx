@@ -13,6 +13,7 @@ import { Icon, Mark } from "./icons";
 import { Outages } from "./Outages";
 import { Keyboard } from "./Keyboard";
 import { GROUPS, isCurrent, offered } from "./navigation";
+import { StandingsNow } from "../pages/tenants/StandingsNow";
 import { VerdictStrip } from "./VerdictStrip";
 
 const themes: Record<Theme, { next: Theme; icon: "auto" | "sun" | "moon"; label: string }> = {
@@ -118,7 +119,7 @@ export function Shell() {
     first.current = false;
   }, [pathname]);
   return (
-    <>
+    <StandingsNow>
       <a href="#main" className="button sr-only z-50 focus:not-sr-only focus:fixed focus:top-2 focus:left-2">
         Skip to content
       </a>
@@ -150,7 +151,7 @@ export function Shell() {
           <Outlet />
         </Suspense>
       </main>
-    </>
+    </StandingsNow>
   );
 }
 

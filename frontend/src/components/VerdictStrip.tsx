@@ -1,16 +1,15 @@
 import { Link } from "react-router";
-import { useOutages } from "../feed/live";
 import { levelTones, type Level } from "../pages/tenants/fleet";
-import { useStandings, verdictOf } from "../pages/tenants/standings";
+import { verdictOf } from "../pages/tenants/standings";
+import { useJudged } from "../pages/tenants/StandingsNow";
 import { useOpenAlerts } from "./AlertBadge";
 import { Badge } from "./Badge";
 
 /** How everything stands, on every page: the worst pool and why, or that all is well. Always one line, so that nothing jumps. */
 export function VerdictStrip() {
-  const pools = useStandings();
-  const outages = useOutages();
+  const { heard, pools, outages } = useJudged();
   const { data } = useOpenAlerts();
-  const verdict = pools && verdictOf(pools, outages, data?.open ?? 0);
+  const verdict = heard ? verdictOf(pools, outages, data?.open ?? 0) : undefined;
   const level: Level | undefined = verdict?.level;
   return (
     <div data-testid="verdict" data-level={level} data-unknown={level === "unknown" || undefined} className="border-t border-line print:hidden">
@@ -25,7 +24,7 @@ export function VerdictStrip() {
               {verdict.label}
             </Link>
           </>
-        ) : pools === undefined ? (
+        ) : !heard ? (
           <span>Reading how the pools stand</span>
         ) : null}
         <span className="sr-only" aria-live="polite">

@@ -18,7 +18,8 @@ import { age, inZone, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { useCatalog } from "../tenants/data";
-import { useStandings } from "../tenants/standings";
+import { reasonOf, type PoolStanding } from "../tenants/fleet";
+import { useJudged } from "../tenants/StandingsNow";
 import { Marks, Ways } from "./AlertParts";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { Channels, useChannels } from "./Channels";
@@ -52,17 +53,17 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
 }
 
 /** What is wrong with a pool while no rule has said so yet: a rule opens an alert once its condition has lasted. */
-function Failing({ pools }: { pools: readonly { pool: string; why: string }[] }) {
+function Failing({ pools }: { pools: readonly PoolStanding[] }) {
   return (
     <div className="panel border-warn p-4 text-sm text-soft" data-testid="failing">
       <p>No alert is open, but not all is well:</p>
       <ul className="mt-1">
-        {pools.map(({ pool, why }) => (
+        {pools.map(({ pool, ...standing }) => (
           <li key={pool}>
             <Link className="link" to={`/pools/${encodeURIComponent(pool)}`}>
               {pool}
             </Link>
-            : {why}
+            : {reasonOf(standing)}
           </li>
         ))}
       </ul>
@@ -71,7 +72,8 @@ function Failing({ pools }: { pools: readonly { pool: string; why: string }[] })
 }
 
 function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: boolean; partly: boolean }) {
-  const failing = (useStandings() ?? []).filter(({ level }) => level === "failing");
+  const { heard, pools } = useJudged();
+  const failing = pools.filter(({ level }) => heard && level === "failing");
   if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be open now is unknown.</p>;
   if (alerts.length === 0 && failing.length > 0) return <Failing pools={failing} />;
   if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open{user.role === "member" ? " for your tenants" : ""}.</p>;

@@ -1,4 +1,4 @@
-import { memo, useMemo, useRef } from "react";
+import { memo, useMemo } from "react";
 import { Link } from "react-router";
 import type { Pool } from "../../api/catalog";
 import { ceiling } from "../../charts/columns";
@@ -7,15 +7,15 @@ import { Badge } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
 import { unseenSince } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
-import { useFeed, useNow, useOutages } from "../../feed/live";
 import { compact, count, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
-import { late, limitsOf, ms, SLO_LOW } from "../overview/verdict";
+import { late, ms, SLO_LOW } from "../overview/verdict";
 import { useCatalog } from "./data";
-import { fits, fleetRow, LEVELS, levelTones, replicasText, tally, tiersOf, type FleetRow } from "./fleet";
+import { fits, fleetRow, LEVELS, levelTones, replicasText, standingOf, tally, tiersOf, type FleetRow } from "./fleet";
 import { Failed, Waiting } from "./parts";
-import { hiddenNow, useAlertRules } from "./standings";
+import { hiddenNow } from "./standings";
+import { useJudged } from "./StandingsNow";
 
 const staff = user.role === "admin" || user.role === "operator";
 const TIERS = 3;
@@ -58,6 +58,12 @@ const columns: Column<FleetRow>[] = [
     cell: (row) => (
       <div data-level={row.level} data-unknown={row.level === "unknown" || undefined}>
         <Badge tone={levelTones[row.level]}>{row.level}</Badge>
+        {/* Beside the badge, so that the row is as high as before. */}
+        {row.was && (
+          <span className="ml-1.5 text-2xs text-faint" title={`Before: ${row.was.why}`}>
+            until {row.was.until}, now:
+          </span>
+        )}
         <span className="block text-2xs whitespace-normal text-soft">{row.why}</span>
       </div>
     ),
@@ -160,24 +166,18 @@ const Rows = memo(function Rows({ rows, empty }: { rows: readonly FleetRow[]; em
 /** Every pool now: how it stands, and why; the worst first. */
 export function Fleet() {
   const { data, error, isPending, refetch } = useCatalog<Pool>("pools");
-  const rules = useAlertRules();
   const [query, setQuery] = useAddress();
   const typed = query.get("q") ?? "";
-  const feed = useFeed();
-  const outages = useOutages();
-  const heard = useRef(feed);
-  heard.current = feed;
-  const now = useNow();
+  const { now, feed, outages, pools } = useJudged();
   // Once a second, however many pools there are, and not with each change of each of them.
   const all = useMemo(() => {
-    const state = heard.current;
-    const models = new Map([...Object.keys(state.pools).map((name) => [name, state.pools[name]!.snapshot.model ?? ""] as const), ...(data ?? []).map((pool) => [pool.slug, pool.model] as const)]);
+    const models = new Map([...Object.keys(feed.pools).map((name) => [name, feed.pools[name]!.snapshot.model ?? ""] as const), ...(data ?? []).map((pool) => [pool.slug, pool.model] as const)]);
+    const standing = new Map(pools.map((one) => [one.pool, one]));
     return [...models].map(([slug, model]) => {
-      const pool = state.pools[slug];
-      const hidden = hiddenNow(state, outages, slug, now);
-      return fleetRow({ slug, model }, pool, hidden && unseenSince(hidden), limitsOf(rules.data, slug));
+      const hidden = hiddenNow(feed, outages, slug, now);
+      return fleetRow(standing.get(slug) ?? { pool: slug, ...standingOf(undefined, hidden && unseenSince(hidden), {}) }, model, feed.pools[slug]);
     });
-  }, [now, data, outages, rules.data]);
+  }, [now, feed, outages, pools, data]);
   const rows = useMemo(() => all.filter((row) => fits(row, typed)), [all, typed]);
   const type = (text: string) =>
     setQuery(

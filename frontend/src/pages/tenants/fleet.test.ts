@@ -22,7 +22,7 @@ it("a pool that nobody asks is idle, not well", () => {
 it("what cannot be seen is unknown and has no figure", () => {
   expect(standingOf(snapshot(), "cannot be seen since 14:02", {})).toEqual({ level: "unknown", why: "cannot be seen since 14:02" });
   expect(standingOf(undefined, undefined, {}).level).toBe("unknown");
-  const row = fleetRow({ slug: "llama", model: "m" }, { snapshot: snapshot(), history: [{ at: 999, in: 5, out: 1 }] }, "cannot be seen since 14:02", {});
+  const row = fleetRow({ pool: "llama", level: "unknown", why: "cannot be seen since 14:02" }, "m", { snapshot: snapshot(), history: [{ at: 999, in: 5, out: 1 }] });
   expect([row.snapshot, row.replicas, row.room, row.kv, row.tokens, row.worst, row.spark]).toEqual([undefined, undefined, undefined, undefined, undefined, undefined, []]);
 });
 
@@ -62,7 +62,7 @@ it("replicas are counted by what they do", () => {
 });
 
 it("pools are found by name, model, state and reason, and counted from the worst", () => {
-  const rows = [fleetRow({ slug: "llama", model: "meta/Llama-3" }, { snapshot: snapshot(), history: [] }, undefined, {}), fleetRow({ slug: "qwen", model: "qwen" }, undefined, undefined, {})];
+  const rows = [fleetRow({ pool: "llama", ...standing() }, "meta/Llama-3", { snapshot: snapshot(), history: [] }), fleetRow({ pool: "qwen", ...standingOf(undefined, undefined, {}) }, "qwen", undefined)];
   expect([fits(rows[0]!, "LLAMA well"), fits(rows[0]!, "unknown"), fits(rows[1]!, "unknown"), fits(rows[0]!, "")]).toEqual([true, false, true, true]);
   expect(tally(rows)).toEqual([["unknown", 1], ["well", 1]]);
 });

@@ -2,7 +2,8 @@ import { expect, it } from "vitest";
 import type { Outage } from "../../feed/outages";
 import { initialFeed, type FeedState } from "../../feed/reducer";
 import type { Snapshot } from "../../feed/types";
-import { standings, verdictOf, type PoolStanding } from "./standings";
+import type { PoolStanding } from "./fleet";
+import { standings, thresholds, verdictOf } from "./standings";
 
 const NOW = 1000;
 const snapshot = (pool: string, changes: Partial<Snapshot> = {}): Snapshot => ({
@@ -54,6 +55,31 @@ it("an open alert is no good state, and an idle installation is idle", () => {
 it("nothing is well while a replica does not answer", () => {
   const silent = { ...away("engine", "a"), backend: "a-1" };
   expect(verdictOf([pool("a", "well")], [silent], 0)).toMatchObject({ level: "at risk", text: "a: a-1 does not answer", to: "/pools/a" });
+});
+
+const was = { until: "3 s ago", why: "89.9 % in time, should be 90.0 %" };
+
+it("of a pool that recovers the present is said first, then why it was worse", () => {
+  const verdict = verdictOf([{ ...pool("a", "failing", "90.1 % in time of 120 asked"), was }, pool("b", "well")], [], 0);
+  expect(verdict).toMatchObject({ level: "failing", text: "a: failing until 3 s ago; now: 90.1 % in time of 120 asked; before: 89.9 % in time, should be 90.0 % · other pools: 1 well", to: "/pools/a" });
+});
+
+it("what fails now is named before what did a moment ago", () => {
+  expect(verdictOf([{ ...pool("a", "failing"), was }, pool("b", "failing", "36 % in time")], [], 0)!.text).toBe("b: 36 % in time · other pools: 1 failing");
+});
+
+it("what failed a moment ago is named before what is at risk, and never hides what is unknown", () => {
+  const before = { ...pool("a", "failing"), was };
+  expect(verdictOf([pool("b", "at risk"), before], [], 0)!.level).toBe("failing");
+  expect(verdictOf([before, pool("b", "unknown")], [], 0)).toMatchObject({ level: "unknown", to: "/pools/b" });
+  for (const source of ["server", "database", "rules", "ledger"] as const) expect(verdictOf([before], [away(source)], 0)!.level, source).toBe("unknown");
+});
+
+it("thresholds are other ones if one of them, what it applies to or whether it is on has changed, not if an alert opens", () => {
+  const rule = { kind: "slo_attainment", threshold: 0.9, pool: "", tenant: "", enabled: true, open: 0 };
+  const of = (changes: object) => thresholds([{ ...rule, ...changes } as never]);
+  expect(of({ open: 2 })).toBe(of({}));
+  for (const changed of [{ threshold: 0.8 }, { pool: "a" }, { enabled: false }]) expect(of(changed)).not.toBe(of({}));
 });
 
 it("without a pool there is nothing to judge", () => {

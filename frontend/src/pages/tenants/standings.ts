@@ -1,26 +1,11 @@
-/** How every pool stands now, for whoever asks: the strip above each page, *Pools* and *Alerts* say the same. */
+/** How every pool stands now, for whoever asks: the strip above each page, *Pools* and *Alerts* say the same. Pure. */
 
-import { useQuery } from "@tanstack/react-query";
-import { useMemo, useRef } from "react";
-import { get } from "../../api/client";
 import type { AlertRule } from "../../api/operate";
 import { unseenSince } from "../../components/Outages";
-import { useFeed, useNow, useOutages } from "../../feed/live";
-import { hides, isHeard, type Outage } from "../../feed/outages";
+import { hides, type Outage } from "../../feed/outages";
 import { freshness, isStale, type FeedState } from "../../feed/reducer";
-import { user } from "../../lib/page";
 import { limitsOf } from "../overview/verdict";
-import { LEVELS, standingOf, tallied, type Level, type Standing } from "./fleet";
-
-export interface PoolStanding extends Standing {
-  pool: string;
-}
-
-const staff = user.role === "admin" || user.role === "operator";
-
-/** The rules whose thresholds say what is too much; members are not told of them. */
-export const useAlertRules = () =>
-  useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), enabled: staff, staleTime: 60_000 });
+import { LEVELS, reasonOf, standingOf, tallied, type Level, type PoolStanding } from "./fleet";
 
 /** Why nothing of a pool can be known now. */
 export function hiddenNow(feed: FeedState, outages: readonly Outage[], pool: string, now: number): Outage | undefined {
@@ -36,18 +21,9 @@ export function standings(feed: FeedState, outages: readonly Outage[], now: numb
   });
 }
 
-/** Worked out once a second, and with each outage: two hundred pools send two hundred changes a second. Undefined: the
- * server has not said yet what there is. */
-export function useStandings(): PoolStanding[] | undefined {
-  const rules = useAlertRules();
-  const feed = useFeed();
-  const outages = useOutages();
-  const now = useNow();
-  const heard = useRef(feed);
-  heard.current = feed;
-  const ready = isHeard(feed) || outages.length > 0;
-  return useMemo(() => (ready ? standings(heard.current, outages, now, rules.data) : undefined), [ready, outages, now, rules.data]);
-}
+/** What pools are judged by, to be compared: other thresholds make another level of the same figures. */
+export const thresholds = (rules: readonly AlertRule[] | undefined): string =>
+  JSON.stringify((rules ?? []).map(({ kind, threshold, pool, tenant, enabled }) => [kind, threshold, pool, tenant, enabled]));
 
 export interface Verdict {
   level: Level;
@@ -58,17 +34,20 @@ export interface Verdict {
   label: string;
 }
 
+/** What is wrong now before what was so a moment ago; that never hides what is unknown. */
+const place = ({ level, was }: PoolStanding): number => (was ? Math.max(LEVELS.indexOf(level), LEVELS.indexOf("unknown")) + 0.5 : LEVELS.indexOf(level));
+
 /** All pools in one sentence, the worst first. `away`: what cannot be seen; nothing is well beside it. Undefined: there is nothing to judge. */
 export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[], openAlerts: number): Verdict | undefined {
-  const [worst, ...others] = [...pools].sort((a, b) => LEVELS.indexOf(a.level) - LEVELS.indexOf(b.level));
+  const [worst, ...others] = [...pools].sort((a, b) => place(a) - place(b));
   const rest = others.length > 0 ? ` · other pools: ${tallied(others)}` : "";
   const of = (level: Level, pool: string, why: string): Verdict => ({ level, text: `${pool}: ${why}${rest}`, to: `/pools/${encodeURIComponent(pool)}`, label: "This pool" });
-  if (worst?.level === "failing") return of("failing", worst.pool, worst.why);
+  if (worst?.level === "failing" && !worst.was) return of("failing", worst.pool, worst.why);
   const blind = away.find(({ source }) => source !== "engine");
   if (worst?.level === "unknown" && blind?.source === "leader") return of("unknown", worst.pool, worst.why);
   if (blind) return { level: "unknown", text: BLIND[blind.source] ?? "not all can be seen", to: "/pools", label: "Pools" };
   if (worst === undefined) return undefined;
-  if (worst.level === "unknown" || worst.level === "at risk") return of(worst.level, worst.pool, worst.why);
+  if (worst.level === "failing" || worst.level === "unknown" || worst.level === "at risk") return of(worst.level, worst.pool, reasonOf(worst));
   const silent = away.find(({ source }) => source === "engine");
   if (silent?.pool) return of("at risk", silent.pool, `${silent.backend ?? "a replica"} does not answer`);
   if (openAlerts > 0) return { level: "at risk", text: `${openAlerts === 1 ? "one alert is" : `${openAlerts} alerts are`} open`, to: "/alerts", label: "Alerts" };
