@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -156,6 +157,59 @@ def test_a_long_table_shows_a_dozen_cards_on_a_phone_and_all_of_them_when_asked(
     page.set_viewport_size({"width": 1440, "height": 900})
     page.reload()
     expect(rows).to_have_count(200)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_state_of_everything_takes_two_lines_on_a_phone_and_opens_for_the_rest(
+    theme: str, page: Page, told: Stage
+) -> None:
+    page.set_viewport_size(PHONE)
+    told.theme = theme
+    told.history = 0
+    (pool,) = told.pools.values()
+    told.open("/events")
+    verdict = page.get_by_test_id("verdict")
+    more = verdict.get_by_role("button", name="Show the whole state")
+
+    def hear(**changes: Any) -> float:
+        pool.at = NOW_S
+        pool.step()
+        pool.snapshot |= changes
+        told.send_snapshot(pool)
+        expect(verdict).to_have_attribute("data-level", "failing")
+        box = verdict.bounding_box()
+        assert box is not None
+        return box["height"]
+
+    tiers = {f"tier-{i}": {"ttft_s": 1.0, "asked": 9, "latency": {"ttft_ms": {"p95": 9600.0 + i}}} for i in range(4)}
+    slo = {"attainment": 0.36, "asked": 1000, "total": 1000, "by_tier": tiers}
+    high = hear(
+        slo=slo, backends={f"a-replica-with-a-long-name-{i}": {"state": "ejected", "slots": 8} for i in range(9)}
+    )
+    expect(more).to_be_visible()
+    assert high < 44, "two lines"
+    sentence = verdict.get_by_text("llama: ")
+    assert sentence.evaluate("e => e.scrollHeight > e.clientHeight")
+    assert serious(page) == []
+    more.click()
+    assert not sentence.evaluate("e => e.scrollHeight > e.clientHeight")
+    expect(sentence).to_contain_text("tier-3 p95 9.60 s, SLO 1.00 s")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    parts = [
+        part.bounding_box()
+        for part in (verdict.get_by_text("failing", exact=True), sentence, verdict.get_by_role("link"))
+    ]
+    for left, right in pairwise(parts):
+        assert left is not None
+        assert right is not None
+        assert left["x"] + left["width"] <= right["x"], "nothing covers another"
+    assert serious(page) == []
+    verdict.get_by_role("button", name="Show less of the state").click()
+    expect(more).to_have_attribute("aria-expanded", "false")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    box = verdict.bounding_box()
+    assert box is not None
+    assert box["height"] < 28, "one line where there is room"
 
 
 def test_a_page_whose_code_fails_says_so_below_the_navigation_and_others_go_on(page: Page, told: Stage) -> None:
