@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -200,6 +201,44 @@ def test_a_pool_around_its_threshold_fails_on_every_page_until_it_was_in_time_fo
     expect(row).to_contain_text("95.0 % in time of 1,000 asked")
     expect(page.get_by_text("until")).to_have_count(0)
     assert page.evaluate("window.__levels") == ["failing", "well"]
+
+
+class Calm(PretendPool):
+    """Two replicas, both ready."""
+
+    def _make(self) -> dict[str, Any]:
+        second = super()._make()
+        ready = second["backends"]["llama-0"]
+        slo = {"attainment": 0.95, "asked": 1000, "total": 1000}
+        return second | {"backends": {"llama-0": ready, "llama-1": dict(ready)}, "slo": slo}
+
+
+def test_what_is_wrong_now_is_named_while_the_figures_of_the_overview_are_paused(page: Page) -> None:
+    pool = Calm(at=time.time())
+    stage = Stage(page, [pool])
+    stage.history = 0
+
+    def hear(**replica: Any) -> None:
+        pool.at = time.time() - 1
+        pool.step()
+        pool.snapshot["backends"]["llama-1"] |= replica
+        stage.send_snapshot(pool)
+
+    stage.open("/")
+    expect(page.get_by_test_id("figures")).to_be_visible()
+    stage.send({"type": "sources", "away": [], "pools": ["llama"]})
+    hear()
+    verdict = page.get_by_test_id("verdict")
+    expect(verdict).to_have_attribute("data-level", "well")
+    page.get_by_role("button", name="Pause").click()
+    for _ in range(7):  # until the figures that are held are too old to be the present
+        hear()
+        page.wait_for_timeout(1000)
+        expect(verdict).to_have_attribute("data-level", "well")
+    hear(state="ejected", down_since=time.time())
+    expect(verdict).to_contain_text("llama-1 lost")
+    expect(page.locator("[data-outage=engine]")).to_contain_text("llama-1")
+    expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "paused")
 
 
 def test_tiles_that_are_unknown_keep_their_names_and_say_nothing_of_slots(page: Page) -> None:

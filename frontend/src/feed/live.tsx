@@ -115,6 +115,12 @@ export function useFeed(): FeedState {
   return useSyncExternalStore(view.subscribe, () => view.shown);
 }
 
+/** The feed of this moment, also while what is shown is held: what is wrong now is no figure that somebody wants to read in peace. */
+export function useLive(): FeedState {
+  const view = useView();
+  return useSyncExternalStore(view.subscribe, () => view.client.state);
+}
+
 export function usePaused(): [boolean, (paused: boolean) => void] {
   const view = useView();
   return [useSyncExternalStore(view.subscribe, () => view.paused), (paused) => view.pause(paused)];
@@ -150,7 +156,7 @@ export function useNow(): number {
 
 /** What cannot be seen now. The same list as long as it says the same. */
 export function useOutages(): readonly Outage[] {
-  const feed = useFeed();
+  const feed = useLive();
   const now = useNow();
   const text = JSON.stringify(outagesOf(feed, now));
   return useMemo(() => JSON.parse(text) as Outage[], [text]);

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { createContext, use, useMemo, useRef, useState, type ReactNode } from "react";
 import { get } from "../../api/client";
 import type { AlertRule } from "../../api/operate";
-import { useFeed, useNow, useOutages } from "../../feed/live";
+import { useLive, useNow, useOutages } from "../../feed/live";
 import { isHeard, type Outage } from "../../feed/outages";
 import type { FeedState } from "../../feed/reducer";
 import { user } from "../../lib/page";
@@ -32,7 +32,7 @@ const Context = createContext<Judged | null>(null);
  * and with each outage: two hundred pools send two hundred changes a second. */
 export function StandingsNow({ children }: { children: ReactNode }) {
   const rules = useAlertRules();
-  const feed = useFeed();
+  const feed = useLive();
   const outages = useOutages();
   const now = useNow();
   const latest = useRef(feed);
