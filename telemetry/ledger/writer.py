@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import attrgetter, gt
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection, transaction
@@ -24,14 +25,25 @@ BATCH = 500  # rows per transaction: short enough that SQLite's other writers ha
 Row = tuple[Any, ...]
 
 _FIELDS = [f for f in LedgerEntry._meta.concrete_fields if not f.primary_key]
-_LIMITS = {f.name: f.max_length for f in _FIELDS if f.max_length}
+# Columns in the order of a row: by what is done to their values, so that a row needs no table of names.
+_TEXTS = {f.name: f.max_length for f in _FIELDS if f.max_length}
+_TOKENS = ("input_tokens_est", "output_bound", "input_tokens", "output_tokens", "cached_tokens")
+_AS_THEY_ARE = ("streamed", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "output_rank")
+_BOUNDED = ("status", "attempts", "output_tokens_est", "output_tokens_p90")
+_MOMENTS = ("received_at", "queued_at", "granted_at", "first_token_at", "done_at")
+_ORDER = (*_TEXTS, *_TOKENS, *_AS_THEY_ARE, *_BOUNDED, *_MOMENTS)
+_COLUMNS = [str(LedgerEntry._meta.get_field(name).column) for name in _ORDER]
+_REQUEST_ID = _ORDER.index("request_id")
+_texts_of, _tokens_of = attrgetter(*_TEXTS), attrgetter(*_TOKENS)
+_as_they_are_of = attrgetter(*_AS_THEY_ARE)
+_times_of = attrgetter("received_s", "queued_s", "granted_s", "first_token_s", "done_s")
+_LONGEST = tuple(_TEXTS.values())
 # Straight SQL: model instances and their preparation cost four times the insert itself, and the worker writes as many
 # rows as all gateways together end requests. Both databases know this form of "ignore what is there".
-_REQUEST_ID = next(index for index, f in enumerate(_FIELDS) if f.name == "request_id")
 _STORED = f"SELECT request_id FROM {LedgerEntry._meta.db_table} WHERE request_id IN "  # noqa: S608 our own names
 _INSERT = (
-    f"INSERT INTO {LedgerEntry._meta.db_table} ({', '.join(str(f.column) for f in _FIELDS)}) "  # noqa: S608 our own names
-    f"VALUES ({', '.join(['%s'] * len(_FIELDS))}) ON CONFLICT (request_id) DO NOTHING"
+    f"INSERT INTO {LedgerEntry._meta.db_table} ({', '.join(_COLUMNS)}) "  # noqa: S608 our own names
+    f"VALUES ({', '.join(['%s'] * len(_COLUMNS))}) ON CONFLICT (request_id) DO NOTHING"
 )
 
 
@@ -48,8 +60,9 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
         close_old_connections()
     stored: list[LedgerRecord] = []
     try:
+        moment = moments()
         for start in range(0, len(records), BATCH):
-            batch = [(row_of(record), record) for record in records[start : start + BATCH]]
+            batch = [(row_of(record, moment), record) for record in records[start : start + BATCH]]
             new = _write_batch([row for row, _ in batch])
             for row, record in batch:
                 if row[_REQUEST_ID] in new:
@@ -65,41 +78,40 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
             close_old_connections()
 
 
-def row_of(record: LedgerRecord) -> Row:
-    """A record's values in the table's order, its figures within what a request can have (``sane``).
+def row_of(record: LedgerRecord, moment: Callable[[float], Any]) -> Row:
+    """A record's values in the order of the insert, its figures within what a request can have (``sane``).
 
-    Text is cut to its column and freed of NUL (PostgreSQL refuses it), numbers are held in range.
+    Text is cut to its column and freed of NUL (PostgreSQL refuses it), numbers are held in range. ``moment``: what the
+    database takes for a time [epoch s].
     """
     record = sane(record)
     if record.entitlement.endswith(ACCOUNT):  # a line of a batch is its entitlement's
         record = replace(record, entitlement=owner_of(record.entitlement))
-    moment = connection.ops.adapt_datetimefield_value
-    values = {
-        "status": min(max(record.status, 0), 32767),
-        "streamed": record.streamed,
-        "attempts": min(max(record.attempts, 0), 2**31 - 1),
-        "input_tokens_est": _whole(record.input_tokens_est),
-        "output_tokens_est": record.output_tokens_est if math.isfinite(record.output_tokens_est) else 0.0,
-        "output_bound": _whole(record.output_bound),
-        "input_tokens": _whole(record.input_tokens),
-        "output_tokens": _whole(record.output_tokens),
-        "cached_tokens": _whole(record.cached_tokens),
-        "ttft_slo_s": record.ttft_slo_s,
-        "tbt_slo_s": record.tbt_slo_s,
-        "ttlt_slo_s": record.ttlt_slo_s,
-        "slo_met": record.slo_met,
-        "output_tokens_p90": record.output_tokens_p90 if math.isfinite(record.output_tokens_p90) else 0.0,
-        "output_rank": record.output_rank,
-        "received_at": moment(_moment(record.received_s)),
-        "queued_at": moment(_moment(record.queued_s)),
-        "granted_at": moment(_moment(record.granted_s)),
-        "first_token_at": moment(_moment(record.first_token_s)),
-        "done_at": moment(_moment(record.done_s)),
-    }
-    for column, limit in _LIMITS.items():
-        text = getattr(record, column)
-        values[column] = text.replace("\x00", "")[:limit] if len(text) > limit or "\x00" in text else text
-    return tuple([values[f.name] for f in _FIELDS])
+    texts = _texts_of(record)
+    if any(map(gt, map(len, texts), _LONGEST)) or "\x00" in "".join(texts):
+        texts = tuple([text.replace("\x00", "")[:limit] for text, limit in zip(texts, _LONGEST, strict=True)])
+    return (
+        *texts,
+        *[n if type(n) is int and 0 <= n <= MAX_TOKENS else _whole(n) for n in _tokens_of(record)],
+        *_as_they_are_of(record),
+        min(max(record.status, 0), 32767),
+        min(max(record.attempts, 0), 2**31 - 1),
+        record.output_tokens_est if math.isfinite(record.output_tokens_est) else 0.0,
+        record.output_tokens_p90 if math.isfinite(record.output_tokens_p90) else 0.0,
+        *[None if epoch_s is None else moment(epoch_s) for epoch_s in _times_of(record)],
+    )
+
+
+def moments() -> Callable[[float], Any]:
+    """What ``row_of`` makes of times: what Django's adapters make of them, at a fifth of their cost for SQLite."""
+    if connection.vendor == "sqlite":
+        return _as_text
+    adapt = connection.ops.adapt_datetimefield_value
+    return lambda epoch_s: adapt(datetime.fromtimestamp(epoch_s, UTC))
+
+
+def _as_text(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).isoformat(" ")[:-6]  # without its +00:00
 
 
 def _write_batch(rows: list[Row]) -> set[str]:
@@ -135,7 +147,3 @@ def _insert(rows: list[Row]) -> set[str]:
 
 def _whole(value: float) -> int:
     return min(max(int(value), 0), MAX_TOKENS)
-
-
-def _moment(epoch_s: float | None) -> datetime | None:
-    return None if epoch_s is None else datetime.fromtimestamp(epoch_s, tz=UTC)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from django.apps import apps
-from django.db import DataError, OperationalError, models
+from django.db import DataError, OperationalError, connection, models
 from django.utils import timezone
 
 from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
@@ -55,6 +55,17 @@ def test_a_record_is_stored_with_every_field() -> None:
             column = f.name[:-2] + "_at"
             value = datetime.fromtimestamp(value, tz=UTC)
         assert getattr(row, column) == value, f.name
+
+
+@pytest.mark.parametrize("epoch_s", [0.0, 1.0, 1_795_712_345.0, 1_795_712_345.678_901, 1_795_712_399.999_999_7, 4e9])
+def test_a_time_is_stored_as_djangos_own_adapter_stores_it(epoch_s: float) -> None:
+    adapt = connection.ops.adapt_datetimefield_value
+    assert writer.moments()(epoch_s) == adapt(datetime.fromtimestamp(epoch_s, tz=UTC))
+
+
+def test_every_column_of_the_ledger_is_written() -> None:
+    columns = {f.column for f in LedgerEntry._meta.concrete_fields if not f.primary_key}
+    assert sorted(writer._COLUMNS) == sorted(columns)
 
 
 def test_the_same_records_again_change_nothing() -> None:
