@@ -61,7 +61,9 @@ class NamedAtOnce:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
         if report.outcome not in ("passed", "skipped") and terminal is not None:
-            terminal.write_line(f"\n{report.outcome} ({report.when}): {report.nodeid}")
+            crash = getattr(report.longrepr, "reprcrash", None)  # of what passes the second time, all that is said
+            why = f"\n  {crash.path}:{crash.lineno}: {crash.message[:500]}" if crash else ""
+            terminal.write_line(f"\n{report.outcome} ({report.when}): {report.nodeid}{why}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
