@@ -3,7 +3,8 @@
 Why our own: one script call costs 29 us of CPU with redis-py at 32 at once, 2 us this way
 (``docs/results/benchmarks.md``), and the failure rules below are then explicit instead of settings:
 
-* commands of one loop turn leave in one write; replies come back in order to a queue of futures;
+* commands of one loop turn leave in one write, calls of a script that takes several (``MANY``) in one command; replies
+  come back in order to a queue of futures;
 * a call that is not answered in time closes the connection, so that a late reply can never be taken for another's;
   so does silence, which is shorter: nothing at all has come back while calls wait. Silence is what a server shows that
   is frozen or cut off; one that is only slow goes on answering. A connection nobody calls on is asked by PINGs;
@@ -58,6 +59,51 @@ WRITES_KEY = b"qm:writes"  # written while writes are refused, to see when they 
 WRITES_S = 0.5
 LOOK_AGAIN_S = 0.02
 PING = pack(("PING",))
+AT_ONCE = 16  # calls in one command: a millisecond or two, in which the server does nothing else
+
+
+class Together:
+    """Calls of one script that leave as one command. Like a future that shares its result out among the calls' own."""
+
+    __slots__ = ("_known", "_wire", "args", "futures", "prefix", "script")
+
+    def __init__(self, wire: Wire, script: Script, prefix: bytes) -> None:
+        self._wire = wire
+        self._known = True  # to the server, as far as was heard
+        self.script = script
+        self.prefix = prefix
+        self.args: list[Word] = []
+        self.futures: list[asyncio.Future[Any]] = []
+
+    def packed(self) -> bytes:
+        verb, text = (b"EVALSHA", self.script.sha) if self._known else (b"EVAL", self.script.source)
+        return pack((verb, text, b"1", self.prefix, *self.args))
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, reply: Any) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            if self._known and str(reply).startswith("NOSCRIPT"):
+                self._known = False  # it has not run, so sending it again is not a retry
+                self._wire.send_for(self, self.packed())
+                return
+            reply = [reply] * len(self.futures)
+        if len(reply) != len(self.futures):
+            self.set_exception(StateUnavailable(f"Redis: {len(reply)} answers to {len(self.futures)} calls"))
+            return
+        for future, answer in zip(self.futures, reply, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+    def set_exception(self, error: BaseException) -> None:
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+
+    def exception(self) -> None:
+        """Retrieved, as far as asyncio is concerned."""
 
 
 class Wire(asyncio.Protocol):
@@ -66,8 +112,8 @@ class Wire(asyncio.Protocol):
     ``timeout`` bounds each call [s]; ``silence`` is for how long nothing at all may come back while calls wait [s].
     """
 
-    __slots__ = ("_flush_due", "_heard", "_loop", "_on_lost", "_on_push", "_out", "_overdue", "_pending", "_prober",
-                 "_reader", "_silence", "_timeout", "_timer", "_transport", "closed")  # fmt: skip
+    __slots__ = ("_flush_due", "_groups", "_heard", "_loop", "_on_lost", "_on_push", "_out", "_overdue", "_pending",
+                 "_prober", "_reader", "_silence", "_timeout", "_timer", "_transport", "closed")  # fmt: skip
 
     def __init__(
         self,
@@ -83,10 +129,11 @@ class Wire(asyncio.Protocol):
         self._on_lost = on_lost
         self._on_push = on_push
         self._reader = hiredis.Reader()
-        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # and when each was sent
+        self._pending: deque[tuple[asyncio.Future[Any] | Together, float]] = deque()  # and when each was sent
+        self._groups: dict[tuple[bytes, bytes], Together] = {}  # by script and key, until the next flush
         self._out: list[bytes] = []
         self._flush_due = False
-        self._overdue: asyncio.Future[Any] | None = None
+        self._overdue: asyncio.Future[Any] | Together | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._prober: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -101,11 +148,32 @@ class Wire(asyncio.Protocol):
         if self.closed:
             future.set_exception(StateUnavailable("the connection to Redis is closed"))
             return future
+        self.send_for(future, packed)
+        return future
+
+    def send_for(self, waiting: asyncio.Future[Any] | Together, packed: bytes) -> None:
+        """Queues one command for who waits for its reply."""
         now = self._loop.time()
-        self._pending.append((future, now))
+        self._pending.append((waiting, now))
         if self._timer is None:
             self._timer = self._loop.call_at(now + self._silence, self._check)
         self.write(packed)
+
+    def together(self, script: Script, prefix: bytes, args: Sequence[Word]) -> asyncio.Future[Any]:
+        """One call of a script that takes many; its future gets the reply, as that of ``send`` does."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(StateUnavailable("the connection to Redis is closed"))
+            return future
+        key = script.sha, prefix
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Together(self, script, prefix)
+            self._flush_soon()
+        group.args += (len(args), *args)
+        group.futures.append(future)
+        if len(group.futures) == AT_ONCE:
+            self.send_for(self._groups.pop(key), group.packed())
         return future
 
     def probe_every(self, every: float) -> None:
@@ -117,11 +185,17 @@ class Wire(asyncio.Protocol):
 
     def write(self, packed: bytes) -> None:
         self._out.append(packed)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        groups, self._groups = self._groups, {}
+        for group in groups.values():
+            self.send_for(group, group.packed())
         self._flush_due = False
         out, self._out = self._out, []
         if self._transport is not None and not self.closed:
@@ -177,8 +251,10 @@ class Wire(asyncio.Protocol):
         self._timer = self._prober = None
         if self._transport is not None:
             self._transport.abort()
-        pending, self._pending = self._pending, deque()
-        for future, _ in pending:
+        pending, self._pending = [waiting for waiting, _ in self._pending], deque()
+        pending += self._groups.values()
+        self._groups = {}
+        for future in pending:
             if not future.done():
                 future.set_exception(StateUnavailable(f"Redis: {why}"))
                 future.exception()  # retrieved: a caller that was cancelled meanwhile must not cause a warning
@@ -391,6 +467,13 @@ class RespConnection(Keeper):
 
     async def eval(self, script: Script, prefix: bytes, args: Sequence[Word]) -> Any:
         """One script with one key (the pool's prefix). A server that does not know it yet gets its text."""
+        if script.many:
+            if self._wire is None:
+                raise StateUnavailable("Redis is not reachable")
+            reply = await self._wire.together(script, prefix, args)
+            if isinstance(reply, hiredis.ReplyError):
+                raise self._error(reply, script.name)
+            return reply
         reply = await self._send((b"EVALSHA", script.sha, b"1", prefix, *args))
         if isinstance(reply, hiredis.ReplyError):
             if not str(reply).startswith("NOSCRIPT"):
