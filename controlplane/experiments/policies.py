@@ -186,6 +186,7 @@ def _lab(report: dict[str, Any], run: Run) -> dict[str, Any]:
     in_front, inside = parity.compare(report, setup), parity.compare(report, replace(setup, where=INSIDE))
     return {
         "tiers": _shares(in_front),
+        "ttft_s": {line.tier: line.simulated_ttft_s for line in in_front.lines[1:]},  # p50, p95
         "tokens_per_s": in_front.simulated_tokens_per_s,
         "live_tokens_per_s": in_front.live_tokens_per_s,
         "engine_waiting_p99": in_front.waiting_p99,
@@ -220,10 +221,10 @@ HEAD: Final = """# Policies in front of replicas, live
 Each row is one run over HTTP against one instance with simulated engines (`--scheduling-policy priority`). Three
 figures in a cell are: live / the same requests in the lab with the policy in front of the same replicas / the same
 requests in the lab with the policy inside each engine, which this product does not do. Tier columns: the share of
-requests that met the tier's SLO [%], of those that were not refused. Waiting: `vllm:num_requests_waiting` of an engine,
-live, read twice a second. In the lab, the delay from a first token to the next grant is the one that the leader
-measured during the run (5 ms where it measured none), the automatic credit follows the product's rule, and true lengths
-are known in both places. More lab results: [front.md](front.md).
+requests that met the tier's SLO [%], of those that were not refused. TTFT: live / in the lab, in front. Waiting:
+`vllm:num_requests_waiting` of an engine, live, read twice a second. In the lab, the delay from a first token to the
+next grant is the one that the leader measured during the run (5 ms where it measured none), the automatic credit
+follows the product's rule, and true lengths are known in both places. More lab results: [front.md](front.md).
 """
 
 
@@ -234,7 +235,8 @@ def page(runs: Iterable[dict[str, Any]], command: str, machine: str, day: str) -
     for trace, load in dict.fromkeys((run["trace"], run["load"]) for run in runs):
         mine = [run for run in runs if (run["trace"], run["load"]) == (trace, load)]
         tiers = [tier for tier in TIERS if any(tier in run["tiers"] for run in mine)]
-        head = ["policy", "credit", *tiers, f"{tiers[0]} TTFT p50 / p95 s", "refused", "tokens/s", "waiting mean / p99"]
+        first_tokens = [f"{tiers[0]} TTFT {share} s" for share in ("p50", "p95")]
+        head = ["policy", "credit", *tiers, *first_tokens, "refused", "tokens/s", "waiting mean / p99"]
         lines = [head, ["---"] * len(head)]
         for run in mine:
             lab, first = run["lab"], run["tiers"][tiers[0]]["ttft_s"]
@@ -246,8 +248,11 @@ def page(runs: Iterable[dict[str, Any]], command: str, machine: str, day: str) -
             speeds = _cell(lab["live_tokens_per_s"], lab["tokens_per_s"], inside["tokens_per_s"], digits=0)
             refused = str(sum(tier["refused"] for tier in run["tiers"].values()))
             queued = _cell(run["engine_waiting_mean"], run["engine_waiting_p99"])
-            first_token = _cell(first["p50"], first["p95"], digits=2)
-            lines.append([run["policy"], run["credit"], *shares, first_token, refused, speeds, queued])
+            simulated = lab.get("ttft_s", {}).get(tiers[0], (None, None))  # runs that are kept may be older
+            times = [
+                _cell(first[share], of_lab, digits=2) for share, of_lab in zip(("p50", "p95"), simulated, strict=True)
+            ]
+            lines.append([run["policy"], run["credit"], *shares, *times, refused, speeds, queued])
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         one = mine[0]
         parts.append(

@@ -69,12 +69,12 @@ def test_the_page_shows_what_was_not_judged_as_a_dash(trace: str) -> None:
     times = {"p50": None, "p95": None, "p99": None}
     tier = {"sent": 3, "in_time": None, "refused": 3, "failed": 0, "ttft_s": times, "queue_s": times}
     lab = {"tiers": {}, "tokens_per_s": 9.0, "live_tokens_per_s": 8.0, "engine_waiting_p99": 0.0}
-    lab |= {"inside": {"tiers": {}, "tokens_per_s": None}}
+    lab |= {"inside": {"tiers": {}, "tokens_per_s": None}, "ttft_s": {"premium": [0.25, None]}}
     row = {
         "trace": "small", "load": 1.0, "policy": "unified", "credit": "on", "replicas": 2, "preset": "x",
         "minutes": 1.0, "from_minute": 0.0, "tiers": {"premium": tier}, "lab": lab, "engine_waiting_mean": None,
         "engine_waiting_p99": None,
     }  # fmt: skip
-    assert "| unified | on | - / - / - | - / - | 3 | 8 / 9 / - | - / - |" in page(
+    assert "| unified | on | - / - / - | - / 0.25 | - / - | 3 | 8 / 9 / - | - / - |" in page(
         [row], "command", "machine", "2026-01-01"
     )
