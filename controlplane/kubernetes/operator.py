@@ -63,6 +63,8 @@ class Operator:
         self._applied: dict[Key, int] = {}  # generation
         self._refused: dict[str, RefusedStatus] = {}  # by uid
         self._dirty: set[Key] = set()
+        self._deleted: set[str] = set()  # uids whose rows are gone and whose resources are not yet
+        self._writing = asyncio.Lock()  # the catalog, by resources that were read before: one at a time
         self._wake = asyncio.Event()
         self._with_leases = with_leases
         self._key_ids: dict[str, str] = {}  # by uid
@@ -87,6 +89,7 @@ class Operator:
             self._faults.pop(key, None)
             self._applied.pop(key, None)
             self._refused.pop(body["metadata"]["uid"], None)
+            self._deleted.discard(body["metadata"]["uid"])
         else:
             self._resources[key] = body
             if self._applied.get(key) != body["metadata"]["generation"] and not body["metadata"].get(
@@ -107,11 +110,14 @@ class Operator:
         """
         wanted = _custom_resource(kind, body)
         try:
-            if kind == key_secrets.KIND:
-                await asyncio.to_thread(key_secrets.remove, wanted)
-                fault = ""
-            else:
-                fault = await asyncio.to_thread(catalog.remove, wanted)
+            async with self._writing:  # what is being applied was read before, and would make the row again
+                if kind == key_secrets.KIND:
+                    await asyncio.to_thread(key_secrets.remove, wanted)
+                    fault = ""
+                else:
+                    fault = await asyncio.to_thread(catalog.remove, wanted)
+                if not fault:
+                    self._deleted.add(wanted.uid)
         except Exception as error:
             raise kopf.TemporaryError(f"the catalog cannot be written: {error}", delay=RETRY_S) from error
         key = (kind, wanted.namespace, wanted.name)
@@ -183,7 +189,17 @@ class Operator:
     async def _apply(self, api: Api) -> None:
         if not self._dirty:
             return
-        keys = {key: self._resources[key] for key in self._dirty if key in self._resources}
+        async with self._writing:
+            await self._apply_dirty(api)
+
+    async def _apply_dirty(self, api: Api) -> None:
+        keys = {
+            key: body
+            for key in self._dirty
+            if (body := self._resources.get(key)) is not None
+            and not body["metadata"].get("deletionTimestamp")
+            and body["metadata"]["uid"] not in self._deleted
+        }
         self._dirty = set()
         wanted = [_custom_resource(key[0], body) for key, body in keys.items()]
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest_asyncio
 from kmock import Request
 
 from controlplane.kubernetes import api as calls
-from controlplane.kubernetes import capacity, leases, operator
+from controlplane.kubernetes import capacity, catalog, leases, operator
 from tenants import keys
 from tenants.models import ApiKey, Entitlement, Tenant
 from tests.support.kubernetes_fake import FakeApi, fake_api, operating, to, until
@@ -73,6 +74,45 @@ async def test_a_resource_becomes_a_row_that_follows_it_and_goes_with_it(
         await api.delete("Tenant", "acme")
         await until(lambda: api.get("Tenant", "acme") is None)
         assert await row(Tenant, "acme") is None
+
+
+def tenant_body(**metadata: Any) -> dict[str, Any]:
+    there = {"name": "acme", "namespace": "default", "uid": "u1", "generation": 1, **metadata}
+    return {"kind": "Tenant", "metadata": there, "spec": {"description": "first"}}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the deletion was told of", "the deletion was not told of yet"])
+async def test_what_is_deleted_while_it_is_being_applied_is_not_made_again(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Any = operator.Operator(with_leases=False)
+    begun, go_on = threading.Event(), threading.Event()
+    apply = catalog.reconcile
+
+    def slowly(resources: list[Any]) -> dict[str, str]:
+        begun.set()
+        go_on.wait(60)
+        return apply(resources)
+
+    monkeypatch.setattr(catalog, "reconcile", slowly)
+    made.on_resource("Tenant", "ADDED", tenant_body())
+    applying = asyncio.create_task(made._apply(None))
+    await asyncio.to_thread(begun.wait, 60)
+    gone = tenant_body(deletionTimestamp="2026-01-01T00:00:00Z")
+    deleting = asyncio.create_task(made.on_delete("Tenant", gone))
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await asyncio.gather(applying, deleting)
+    assert await row(Tenant, "acme") is None
+    made._dirty.add(("Tenant", "default", "acme"))  # as each 15 s, of what the cluster told last
+    if told:
+        made.on_resource("Tenant", "MODIFIED", gone)
+    await made._apply(None)
+    assert await row(Tenant, "acme") is None
+    made.on_resource("Tenant", "DELETED", gone)
+    made.on_resource("Tenant", "ADDED", tenant_body(uid="u2"))
+    await made._apply(None)
+    assert await row(Tenant, "acme") is not None, "another one of that name is"
 
 
 async def test_a_change_made_behind_its_back_is_undone_and_nothing_is_deleted(
