@@ -31,6 +31,7 @@ from scheduling.simulator.compare import INSIDE, Case, config_of, rows_at_load
 from scheduling.simulator.trace import TraceRequest
 
 LOOK_S: Final = 0.5  # between two looks at the engines' own queues
+LOOKS: Final = 10  # for requests that are not stored yet
 SETTLE_S: Final = 5.0  # before a run: the policy is in force and engines are idle
 SHARES: Final = dict(Case("", "").shares)  # of the tiers
 TIERS: Final = tuple(SHARES)
@@ -151,7 +152,11 @@ async def _one(
         report = summarise(replay.rows, targets, replay.duration_s)
         served_by["turnaround_ms"] = client.turnaround_ms(instance.pool)
         report |= {"served_by": served_by, "requests": rows_as_json(replay.rows)}
-        ledger = client.ledger(senders)
+        ended = {row.request_id for row in replay.rows if row.request_id}
+        for _ in range(LOOKS):  # the last that ended is stored half a second later
+            if ended <= (ledger := client.ledger(senders)).keys():
+                break
+            await asyncio.sleep(LOOK_S)
     finally:
         client.close()
     figures = {
