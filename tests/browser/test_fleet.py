@@ -126,14 +126,20 @@ def test_an_objects_requests_are_drawn_over_time_and_a_zoom_stays_in_the_address
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-def test_all_is_not_clear_while_a_pool_fails_although_no_rule_has_opened_an_alert_yet(page: Page) -> None:
+def without_alerts(page: Page) -> Stage:
+    """One pool, and no alert that has opened."""
     stage = Stage(page)
-    (pool,) = stage.pools.values()
     stage.history = 0
     stage.answers = books(time.time()) | {
         "alerts": {"next": None, "previous": None, "results": []},
         "alerts/open": {"open": 0, "critical": 0, "unwatched": []},
     }
+    return stage
+
+
+def test_all_is_not_clear_while_a_pool_fails_although_no_rule_has_opened_an_alert_yet(page: Page) -> None:
+    stage = without_alerts(page)
+    (pool,) = stage.pools.values()
     stage.open("/alerts")
     expect(page.get_by_role("region", name="Alert rules")).to_be_visible()
     pool.at = time.time() + 3600
@@ -159,14 +165,9 @@ LEVELS = """() => {
 
 
 def test_a_pool_around_its_threshold_fails_on_every_page_until_it_was_in_time_for_ten_seconds(page: Page) -> None:
-    stage = Stage(page)
+    stage = without_alerts(page)
     (pool,) = stage.pools.values()
-    stage.history = 0
-    stage.answers = books(time.time()) | {
-        "alerts": {"next": None, "previous": None, "results": []},
-        "alerts/open": {"open": 0, "critical": 0, "unwatched": []},
-        "alert-rules": [],
-    }
+    stage.answers["alert-rules"] = []
 
     def in_time(attainment: float) -> float:
         pool.at = time.time() + 3600  # what the page hears stays fresh for the whole test
