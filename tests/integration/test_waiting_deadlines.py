@@ -42,7 +42,7 @@ class Found:
 
 
 async def offer(world: World, keys: dict[str, str], seconds: float, rng: random.Random) -> None:
-    """Open-loop arrivals for so long, or until enough ran and enough expired; returns when all have ended."""
+    """Open-loop arrivals for so long, and on until enough ran and enough expired; returns when all have ended."""
     tasks: list[asyncio.Task[Any]] = []
 
     def enough() -> bool:
