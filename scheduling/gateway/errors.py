@@ -74,6 +74,8 @@ def reason_header(reason: Reason) -> Header:
 def message_of(reason: Reason, **fields: Any) -> str:
     """The sentence that people read."""
     message = ENDINGS[reason].message
+    if reason is Reason.BACKEND_ERROR:
+        fields.setdefault("detail", "")  # a stream's last event tells what happened and no more
     return message.format_map(fields) if fields else message
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
 from scheduling.core.types import EntitlementSpec, EntitlementState
+from scheduling.gateway.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
 from scheduling.gateway.errors import Refusal, error_event, render, table
 from scheduling.gateway.headers import MAX_RETRY_S, Limits, duration, retry_after
 from tests.support.gateway_world import TIER
@@ -51,6 +52,15 @@ def test_an_error_event_is_one_frame_whatever_it_says() -> None:
     assert event.endswith(b"}\n\n")
     assert event.count(b"\n") == 2
     assert b"\r" not in event
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("reason", [r for r in ENDED if ENDINGS[r].outcome is not Outcome.REFUSED])
+def test_the_last_event_of_a_broken_stream_is_a_whole_sentence(reason: Reason, dialect: Dialect) -> None:
+    data = json.loads(dialect.event(reason, "req_1", 3).partition(b"data: ")[2])
+    message = data["message"] if "message" in data else data["error"]["message"]
+    assert message.endswith(".")
+    assert "{" not in message
 
 
 @pytest.mark.parametrize(
