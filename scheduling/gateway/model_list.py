@@ -84,7 +84,7 @@ def _page(names: list[str], query: bytes) -> tuple[list[str], bool]:
     except ValueError:
         raise invalid(f"A query has at most {MOST_FIELDS} fields.") from None
     limit = asked.get("limit", str(MOST))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= MOST):
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and 1 <= int(limit) <= MOST):
         raise invalid(f"limit is 1 to {MOST}.", "limit")
     for way in ("after_id", "before_id"):
         if way in asked and asked[way] not in names:

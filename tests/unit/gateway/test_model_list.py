@@ -60,6 +60,7 @@ def test_its_pages_are_those_that_are_asked_for(query: str, names: list[str], mo
     ("query", "param"),
     [
         ("limit=0", "limit"), ("limit=1001", "limit"), ("limit=99999999999", "limit"), ("limit=x", "limit"),
+        ("limit=00001999", "limit"), ("limit=00001" + "0" * 5000, "limit"),
         ("limit=%C2%B2", "limit"), ("after_id=other", "after_id"), ("before_id=", None),
         ("&".join("a=1" for _ in range(MOST_FIELDS + 1)), None),
     ],
