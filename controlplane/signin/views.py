@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from allauth.socialaccount.providers.openid_connect import views as openid_connect
@@ -35,6 +36,11 @@ class Login(LoginView):
     """Name and password, and the way to the identity provider where there is one."""
 
     redirect_authenticated_user = True
+
+    def get_redirect_url(self, *args: Any, **kwargs: Any) -> str:
+        """Where somebody wants to go on to; this page itself is no such place, and Django would fail."""
+        following = super().get_redirect_url(*args, **kwargs)
+        return "" if urlsplit(following).path == self.request.path else following
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         provider = settings.QUARTERMASTER_OIDC_NAME if settings.QUARTERMASTER_OIDC_ISSUER else ""
