@@ -16,6 +16,7 @@ from __future__ import annotations
 import smtplib
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from django.conf import settings
@@ -62,8 +63,8 @@ def masked_target(channel: NotificationChannel) -> str:
         return channel.target
     if channel.kind == ChannelKind.PAGERDUTY:
         return f"…{channel.target[-4:]}"
-    head, _, rest = channel.target.partition("://")
-    return f"{head}://{rest.partition('/')[0]}/…"
+    parts = urlsplit(channel.target)  # a secret may follow the host without a slash, as a query
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
 
 
 def deliver(channel: NotificationChannel, content: Content) -> None:
