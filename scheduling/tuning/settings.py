@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+LONGEST_S = 1_000_000_000  # 31 years: a moment so far back still is one, and "never" can be said
+MOST = 1_000_000  # candidates, requests, pairs
 RETIRED = frozenset({"compactness", "balance", "queues", "penalty"})  # of earlier releases: read, and without effect
 
 
@@ -47,6 +49,12 @@ class LoopSettings:
         for name in ("trials", "least_requests", "most_requests", "least_canary"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        for name in ("every_s", "window_s", "interval_s", "recut_s", "starvation_s"):
+            if getattr(self, name) > LONGEST_S:
+                raise ValueError(f"{name} must be at most {LONGEST_S} (31 years)")
+        for name in ("trials", "least_requests", "most_requests", "least_canary", "pairs"):
+            if getattr(self, name) > MOST:
+                raise ValueError(f"{name} must be at most {MOST}")
         if self.pairs < 3:
             raise ValueError("pairs must be at least 3: two differences say nothing about their spread")
         for name in ("drop", "alarm", "miss", "drift_p", "drift_gap"):

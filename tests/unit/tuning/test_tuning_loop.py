@@ -15,7 +15,7 @@ from scheduling.simulator.compare import GRANT_DELAY_S
 from scheduling.tuning import study
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.search import DEFAULT, SERVING, Search
-from scheduling.tuning.settings import LoopSettings
+from scheduling.tuning.settings import LONGEST_S, LoopSettings
 from scheduling.tuning.traffic import Traffic
 from tenants import services, tuning
 from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState
@@ -405,7 +405,20 @@ def test_advice_that_is_followed_is_held_against_what_came_since_it_was_given(po
     assert loop.tend("llama", now=later) == "rolled_back", "the whole window says that it is worse"
 
 
-@pytest.mark.parametrize("wrong", [{"nonsense": 1}, {"pairs": 2}, {"interval_s": 0}, {"drop": 0.9}, {"seed": 1.5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nonsense": 1}, {"pairs": 2}, {"interval_s": 0}, {"drop": 0.9}, {"seed": 1.5}, {"window_s": 1e12},
+        {"every_s": 1e308}, {"trials": 10**9},
+    ],
+)  # fmt: skip
 def test_a_wrong_setting_is_refused(pool: Pool, wrong: dict[str, float]):
     with pytest.raises(ValidationError):
         tuning.set_tuning(actor=ANN, pool=pool, mode="advise", settings=wrong)
+
+
+@pytest.mark.parametrize("name", ["every_s", "window_s", "interval_s", "recut_s"])
+def test_a_pool_with_the_longest_times_is_tended(pool: Pool, name: str):
+    tuning.set_tuning(actor=ANN, pool=pool, mode="advise", settings={name: LONGEST_S, "least_requests": 1})
+    traffic(3, timezone.now() - timedelta(seconds=5), met=1.0)
+    loop.tend("llama")
