@@ -8,13 +8,24 @@ import msgspec
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.messages_types import MessagesRequest
-from scheduling.gateway.openai_types import ChatRequest, CompletionRequest, StructuredOutputs
-from scheduling.gateway.responses_types import ResponsesRequest
+from scheduling.gateway.openai_types import ABSENT, ChatRequest, CompletionRequest, StructuredOutputs
+from scheduling.gateway.prepare_responses import offered
+from scheduling.gateway.responses_types import ResponsesRequest, ToolOffer
+
+
+class _Format(msgspec.Struct):
+    """Of a tool whose input is a text."""
+
+    type: str
+
+
+_format = msgspec.json.Decoder(_Format).decode
 
 
 def check_grammar(body: object, limit: int) -> None:
     """Refuses (400) what constrains the output by more than ``limit`` bytes: the schema of ``response_format``, what
-    ``structured_outputs`` says, and the parameters of tools of which one has to be called. 0 refuses all of them."""
+    ``structured_outputs`` says, the parameters of tools of which one has to be called, and grammars of tools. 0 refuses
+    all of them."""
     if isinstance(body, MessagesRequest):
         config = body.output_config
         if config is not None and config.format is not None:
@@ -27,8 +38,11 @@ def check_grammar(body: object, limit: int) -> None:
             _check(_size(body.structured_outputs), limit, "structured_outputs")
         if body.text is not None and body.text.format is not None and body.text.format.type != "text":
             _check(_bytes(body.text.format.schema), limit, "text")
-        if body.tools and body.tool_choice not in (None, "none", "auto"):
-            _check(sum(_bytes(tool.parameters) for tool in body.tools), limit, "tools")
+        if body.tools:
+            must = body.tool_choice not in (None, "none", "auto")
+            sizes = [_offer_bytes(tool, must) for tool in offered(body.tools, "tools")]
+            if must or any(sizes):
+                _check(sum(sizes), limit, "tools")
         return
     if not isinstance(body, (ChatRequest, CompletionRequest)):
         return  # it generates nothing
@@ -57,6 +71,15 @@ def _size(outputs: StructuredOutputs) -> int:
     texts = [outputs.regex, outputs.grammar, outputs.structural_tag, outputs.whitespace_pattern]
     texts += outputs.choice or ()
     return _bytes(outputs.json) + sum(len(text.encode()) for text in texts if text)
+
+
+def _offer_bytes(tool: ToolOffer, must: bool) -> int:
+    """What a tool constrains an answer by: a grammar of its own wherever it is called, its schema where one must be."""
+    try:
+        grammar = _format(tool.format).type == "grammar" if tool.format is not ABSENT else False
+    except msgspec.DecodeError:
+        grammar = True
+    return (_bytes(tool.format) if grammar else 0) + (_bytes(tool.parameters) if must else 0)
 
 
 def _bytes(raw: msgspec.Raw) -> int:

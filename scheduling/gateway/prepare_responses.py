@@ -18,6 +18,7 @@ from scheduling.gateway.checks import (
 from scheduling.gateway.media import linked_tokens
 from scheduling.gateway.openai_types import (
     ABSENT,
+    MAX_TOOLS,
     ChatRequest,
     Function,
     FunctionCall,
@@ -73,7 +74,9 @@ def _json(body: ResponsesRequest) -> Raw:
 def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
     """The same conversation as a chat, by which it is judged (it is not sent), and what its media is taken for in
     tokens. Refuses what no engine may be given."""
-    tools = [Tool("function", Function(o.name, o.description, o.parameters)) for o in _offers(body.tools, "tools")]
+    offers = offered(body.tools, "tools")
+    tools = [Tool("function", Function(o.name, o.description, o.parameters)) for o in offers]
+    tools += [Tool("function", Function(o.name, None, o.format)) for o in offers if o.format is not ABSENT]
     check_tools(tools)
     messages = [] if body.instructions is None else [Message("system", body.instructions)]
     media, count = 0.0, 0
@@ -89,8 +92,8 @@ def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
     return ChatRequest(model=body.model, messages=messages, tools=tools or None), media
 
 
-def _offers(offers: list[ToolOffer] | None, path: str) -> list[ToolOffer]:
-    """Tools, those of namespaces too."""
+def offered(offers: list[ToolOffer] | None, path: str) -> list[ToolOffer]:
+    """Tools, those of namespaces too. Refuses more than a request may offer."""
     tools: list[ToolOffer] = []
     for at, offer in enumerate(offers or ()):
         tools.append(offer)
@@ -98,6 +101,8 @@ def _offers(offers: list[ToolOffer] | None, path: str) -> list[ToolOffer]:
             if inner.tools is not None:
                 raise invalid(f"{path}[{at}]: A namespace has no namespaces.", f"{path}[{at}].tools")
             tools.append(inner)
+    if len(tools) > MAX_TOOLS:
+        raise invalid(f"{len(tools)} tools, those of namespaces included, are more than {MAX_TOOLS}.", path)
     return tools
 
 

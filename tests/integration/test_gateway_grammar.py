@@ -12,6 +12,8 @@ import pytest
 from scheduling.core.types import MAX_GRAMMAR_BYTES
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.grammar import check_grammar
+from scheduling.gateway.openai_types import MAX_TOOLS
+from scheduling.gateway.prepare_responses import RESPONSES_FORM, fit_response
 from tests.support.gateway_world import TIER, World, gateway_world
 from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import POOL, USER
@@ -67,6 +69,47 @@ def test_a_tier_may_allow_none_at_all():
         assert refusal is not None
         assert "allows no structured output" in refusal.fields["detail"]
     assert refusal_of({}, 0) is None
+
+
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: /a{1,9}/" * 60}
+WRITER = {"type": "custom", "name": "write", "format": GRAMMAR}
+OFFER = {"type": "function", "name": "f", "parameters": SCHEMA}
+OFFERED: dict[str, tuple[dict[str, Any], bool]] = {  # what a response is asked for with, and whether 500 bytes hold it
+    "a grammar of a tool": ({"tools": [WRITER]}, False),
+    "one within a namespace": ({"tools": [{"type": "namespace", "name": "n", "tools": [WRITER]}]}, False),
+    "a tool of a namespace that must be called": (
+        {"tools": [{"type": "namespace", "name": "n", "tools": [OFFER]}], "tool_choice": "required"}, False,
+    ),
+    "the same where it may": ({"tools": [{"type": "namespace", "name": "n", "tools": [OFFER]}]}, True),
+    "a tool of texts": ({"tools": [WRITER | {"format": {"type": "text"}}]}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "fits"), OFFERED.values(), ids=OFFERED)
+def test_tools_of_a_response_are_counted_with_their_grammars_and_namespaces(fields: dict[str, Any], fits: bool):
+    prepared = fit_response(RESPONSES_FORM.parse(json.dumps({"model": "demo", "input": "hi"} | fields).encode()), POOL)
+    check_grammar(prepared.body, MAX_GRAMMAR_BYTES)
+    if fits:
+        check_grammar(prepared.body, 500)
+        return
+    with pytest.raises(Refusal) as refused:
+        check_grammar(prepared.body, 500)
+    assert (refused.value.status, refused.value.param) == (400, "tools")
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [WRITER | {"format": GRAMMAR | {"definition": "a" * MAX_GRAMMAR_BYTES}}],
+        [{"type": "namespace", "name": "n", "tools": [OFFER | {"name": f"f{n}"} for n in range(MAX_TOOLS)]}],
+    ],
+    ids=["a grammar", "many in a namespace"],
+)
+def test_what_no_tier_may_offer_is_refused(tools: list[dict[str, Any]]):
+    body = RESPONSES_FORM.parse(json.dumps({"model": "demo", "input": "hi", "tools": tools}).encode())
+    with pytest.raises(Refusal) as refused:
+        fit_response(body, POOL)
+    assert (refused.value.status, refused.value.param) == (400, "tools")
 
 
 @pytest.fixture
