@@ -7,10 +7,11 @@ who learns from it does not ask again.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from operator import mul
+from bisect import bisect_right
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from scheduling.core.estimate.contracts import Prediction
 from scheduling.core.estimate.distribution import Sample, as_samples, distribution
@@ -35,25 +36,29 @@ class Alike:
     __slots__ = ("_cut", "_filler", "_lengths", "_said", "_weights", "mean", "support")
 
     def __init__(
-        self, lengths: Sequence[float], cut: Sequence[bool], weights: Sequence[float], filler: Prediction | None
-    ) -> None:
-        self.support = sum(weights)  # about how many similar prompts there are
+        self, lengths: ArrayLike, cut: ArrayLike, weights: ArrayLike, filler: Prediction | None,
+        support: float | None = None,
+    ) -> None:  # fmt: skip
+        """``support``: the sum of the weights, where it is known."""
         self._filler = filler
-        self._lengths = array("f", lengths)  # small: it waits for the end of its request
-        self._weights = array("f", weights)
-        self._cut = bytes(cut)
+        self._lengths: NDArray[np.float32] = np.asarray(lengths, np.float32)  # small: it waits for its request's end
+        self._weights: NDArray[np.float32] = np.asarray(weights, np.float32)
+        self._cut: NDArray[np.bool_] = np.asarray(cut, np.bool_)
         self._said: Prediction | None = None
-        if any(cut):
+        # about how many similar prompts there are
+        self.support = float(np.add.reduce(self._weights)) if support is None else support
+        if np.count_nonzero(self._cut):
             self.mean = self.prediction().mean
         else:
-            mass, moment = self.support, sum(map(mul, lengths, weights))
+            mass, moment = self.support, float(self._weights @ self._lengths)
             if filler is not None:
                 mass, moment = mass + FILL, moment + FILL * filler.mean
             self.mean = moment / mass
 
     def prediction(self) -> Prediction:
         if self._said is None:
-            samples: list[Sample] = list(zip(self._lengths, map(bool, self._cut), self._weights, strict=True))
+            lengths, cut, weights = self._lengths.tolist(), self._cut.tolist(), self._weights.tolist()
+            samples: list[Sample] = list(zip(lengths, cut, weights, strict=True))
             if self._filler is not None:
                 samples += as_samples(self._filler, FILL)
             self._said = distribution(samples, SIMILAR, self.support)
@@ -68,7 +73,7 @@ class Heard:
     def __init__(self, alike: Alike | None, wider: Prediction) -> None:
         self.alike = alike
         self.wider = wider
-        self.kind = 0 if alike is None else 1 + sum([alike.support >= step for step in _STEPS])
+        self.kind = 0 if alike is None else 1 + bisect_right(_STEPS, alike.support)
 
     @property
     def mean(self) -> float:

@@ -11,8 +11,11 @@ between 0.5 and 0.8. Where the weights add up to too little, the next predictor 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
 from scheduling.core.estimate.others import SIMILAR as SOURCE
@@ -25,16 +28,18 @@ NEIGHBOURS = 64  # most similar prompts that are asked for
 ENOUGH = 0.5  # weight of similar prompts from which this predictor speaks
 
 
+Numbers = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+
 class PastPrompts(Protocol):
     """A bounded first-in-first-out window of embeddings with lengths, searched exactly (``scheduling.estimation``)."""
 
-    def nearest(
-        self, embedding: Any, count: int, least: float
-    ) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
+    def nearest(self, embedding: Any, count: int, least: float) -> tuple[Numbers, Numbers, Flags]:
         """Cosines, output lengths and whether each was cut, of the ``count`` most similar whose cosine is above
         ``least``; in no order. Of a prompt that is known by heart, only its own."""
 
-    def by_heart(self, embedding: Any) -> tuple[Sequence[float], Sequence[bool]] | None:
+    def by_heart(self, embedding: Any) -> tuple[Numbers, Flags] | None:
         """Lengths and whether each was cut, where the very same prompt came often enough to be known without a
         search."""
 
@@ -47,16 +52,18 @@ class PastPrompts(Protocol):
     def __len__(self) -> int: ...
 
 
-def weights(cosines: Sequence[float]) -> list[float]:
-    """How much past prompts count: 0 up to ``MIN_SIMILAR``, 1 at identity, quadratic between."""
-    wide = 1.0 - MIN_SIMILAR
-    parts = [(cosine - MIN_SIMILAR) / wide for cosine in cosines]
-    return [0.0 if part <= 0.0 else part * part if part < 1.0 else 1.0 for part in parts]
+def weights(cosines: Numbers) -> Numbers:
+    """How much past prompts whose cosines are above ``MIN_SIMILAR`` count: from 0 there to 1 at identity, quadratic
+    between."""
+    parts = cosines - np.float32(MIN_SIMILAR)
+    parts *= parts
+    parts *= np.float32(1.0 / (1.0 - MIN_SIMILAR) ** 2)
+    return parts
 
 
-def thresholds(cosines: Sequence[float]) -> list[float]:
+def thresholds(cosines: Numbers) -> Numbers:
     """The paper's rule: a prompt is similar or it is not."""
-    return [1.0 if cosine >= SIMILAR else 0.0 for cosine in cosines]
+    return (cosines >= SIMILAR).astype(np.float32)
 
 
 class SimilarPrompts:
@@ -68,7 +75,7 @@ class SimilarPrompts:
         """``hard``: the paper's threshold instead of growing weights."""
         self._window = window
         self._filler = filler
-        self._weigh = thresholds if hard else weights
+        self._weigh: Callable[[Numbers], Numbers] = thresholds if hard else weights
 
     def __len__(self) -> int:
         return len(self._window)
@@ -86,12 +93,13 @@ class SimilarPrompts:
             return None
         cosines, lengths, cut = self._window.nearest(facts.embedding, NEIGHBOURS, MIN_SIMILAR)
         counts = self._weigh(cosines)
-        return Alike(lengths, cut, counts, filler) if sum(counts) >= ENOUGH else None
+        support = float(np.add.reduce(counts))
+        return Alike(lengths, cut, counts, filler, support) if support >= ENOUGH else None
 
     def recall(self, facts: PromptFacts, filler: Prediction | None) -> Alike | None:
         """The same for a prompt that is known by heart, without a search; None for any other."""
         known = None if facts.embedding is None else self._window.by_heart(facts.embedding)
-        return None if known is None else Alike(*known, [1.0] * len(known[0]), filler)
+        return None if known is None else Alike(*known, np.ones(len(known[0]), np.float32), filler)
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
         if facts.embedding is not None:

@@ -225,7 +225,7 @@ class TestSimilarPrompts:
         assert other is not None
         for _ in range(KNOWN_BY_HEART):
             window.add(same, 5, False)
-        assert window.nearest(same, 64)[0] == [1.0] * KNOWN_BY_HEART
+        assert window.nearest(same, 64)[0].tolist() == [1.0] * KNOWN_BY_HEART
         for _ in range(KNOWN_BY_HEART - 1):
             window.add(other, 9, False)
         _, lengths, _ = window.nearest(same, 64)

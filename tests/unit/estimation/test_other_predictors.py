@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from scheduling.core.estimate.category import classify
 from scheduling.core.estimate.chain import Chain
@@ -28,9 +29,7 @@ class Counting(RingWindow):
 
     searches = 0
 
-    def nearest(
-        self, embedding: Vector, count: int, least: float = -2.0
-    ) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
+    def nearest(self, embedding: Vector, count: int, least: float = -2.0) -> tuple[Vector, Vector, NDArray[np.bool_]]:
         Counting.searches += 1
         return super().nearest(embedding, count, least)
 
