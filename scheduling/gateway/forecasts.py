@@ -158,7 +158,8 @@ class PoolForecasts:
                 del self._prompts[next(iter(self._prompts))]
             category = classify(text).value
             if self.mode is PredictorMode.SIMILAR:
-                prompt = category, self._embedder.embed(text), features(text, category)
+                vector, counted = self._embedder.read(text)
+                prompt = category, vector, features(text, category, counted)
             else:
                 prompt = category, None, b""
             self._prompts[place] = prompt

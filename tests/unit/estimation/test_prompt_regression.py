@@ -63,6 +63,15 @@ def taught(count: int = 150, seed: int = 1, **changes: Any) -> Chain:
     return chain
 
 
+TEXTS = st.lists(
+    st.sampled_from(
+        "write an essay c++ c page12 12 page 2b b2b json? JSON! explain 300 words 300words 9-line case9 9 how to many "
+        "show as a was act as show that answer with no explanation ``` </ step by step 3pages page's lines_".split()
+    ),
+    max_size=600,
+).map(" ".join)
+
+
 class TestSigns:
     @settings(max_examples=200, deadline=None)
     @given(st.text(max_size=6_000), st.sampled_from(["", "short_qa", "report"]))
@@ -70,6 +79,12 @@ class TestSigns:
         signs = features(text, category)
         assert len(signs) == COUNT
         assert max(signs) <= 127
+
+    @settings(max_examples=400, deadline=None)
+    @given(st.text(max_size=1_700) | st.text("ab1 c7+?\n\u212a\u00e9\u0130", max_size=300) | TEXTS)
+    def test_an_embedder_that_counts_the_words_on_its_way_sees_the_same(self, text: str) -> None:
+        _, counted = EMBEDDER.read(text)
+        assert features(text, "report", counted) == features(text, "report")
 
     def test_they_tell_what_is_asked_for(self) -> None:
         plain = features("Tell me about the harbour", "report")
