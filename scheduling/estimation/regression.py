@@ -48,7 +48,7 @@ class RidgeRegression:
             return None
         of_embedding, of_signs, level = self._weights
         signs = np.frombuffer(features, np.uint8).astype(np.float32)
-        return float(of_embedding @ embedding) + float(of_signs @ signs) + level
+        return float(of_embedding.dot(embedding)) + float(of_signs.dot(signs)) + level
 
     def add(self, embedding: Vector, features: bytes, length: float) -> None:
         """An answer of ``length`` tokens, at least 1."""

@@ -24,6 +24,7 @@ from scheduling.core.estimate.prior import PoolPrior
 from scheduling.core.estimate.regression import MODELS_KEPT, PromptRegression, Regression
 from scheduling.core.estimate.semantic import WINDOW, PastPrompts, SimilarPrompts
 from scheduling.core.estimate.shares import Shares
+from scheduling.core.frozen import quickly_made
 
 TENANTS_KEPT = 1_024  # of one pool; the one longest unheard of is forgotten
 
@@ -46,6 +47,7 @@ class FirstThatKnows:
             predictor.observe(facts, actual, cut=cut)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """A prediction and its calibrated 90 % limit [tokens]."""
@@ -56,6 +58,7 @@ class Forecast:
     heard: Heard = field(compare=False, repr=False)  # from all but the regression
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What was known and believed of one request, kept until it ends."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
-from operator import lt
+from operator import lt, mul
 from typing import Any, Protocol
 
 from scheduling.core.frozen import quickly_made
@@ -65,8 +65,8 @@ class Prediction:
         keep = bisect_left(self.lengths, bound)
         lengths = (*self.lengths[:keep], float(bound))
         probabilities = (*self.probabilities[:keep], sum(self.probabilities[keep:]))
-        mean = sum(v * p for v, p in zip(lengths, probabilities, strict=True))
-        return replace(self, lengths=lengths, probabilities=probabilities, mean=mean)
+        mean = sum(map(mul, lengths, probabilities))
+        return Prediction(lengths, probabilities, self.source, mean, self.support)
 
 
 def ascending(lengths: Sequence[float], probabilities: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:

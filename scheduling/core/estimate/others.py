@@ -50,7 +50,7 @@ class Alike:
         if np.count_nonzero(self._cut):
             self.mean = self.prediction().mean
         else:
-            mass, moment = self.support, float(self._weights @ self._lengths)
+            mass, moment = self.support, float(self._weights.dot(self._lengths))
             if filler is not None:
                 mass, moment = mass + FILL, moment + FILL * filler.mean
             self.mean = moment / mass

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from math import exp, log
+from operator import mul
 from typing import Any, Protocol
 
 from scheduling.core.estimate.contracts import Prediction, PromptFacts, ascending
@@ -171,8 +172,11 @@ class PromptRegression:
         if own is None or shape is None:
             return None
         scale = exp(kind.mixed(own, log(max(1.0, heard.mean))))
-        lengths, probabilities = ascending([max(1.0, scale * ratio) for ratio in shape.lengths], shape.probabilities)
-        mean = sum([v * p for v, p in zip(lengths, probabilities, strict=True)])
+        scaled = [scale * ratio for ratio in shape.lengths]
+        if scaled[0] < 1.0:
+            scaled = [max(1.0, length) for length in scaled]
+        lengths, probabilities = ascending(scaled, shape.probabilities)
+        mean = sum(map(mul, lengths, probabilities))
         return Prediction(lengths, probabilities, SOURCE, mean, shape.support)
 
     def scoring(self, facts: PromptFacts) -> bool:
