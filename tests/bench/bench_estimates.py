@@ -48,6 +48,11 @@ def prompts(count: int, seed: int) -> Iterator[str]:
         yield " ".join([*rng.choices(WORDS, k=rng.randrange(8, 120)), f"case{number}"])
 
 
+def answer(text: str, rng: random.Random) -> int:
+    """Tokens of the answer to a prompt: the longer it is the more, so that a regression knows better than the rest."""
+    return max(5, round(6 * text.count(" ") * rng.lognormvariate(0.0, 0.3)))
+
+
 def full(seed: int = 1) -> PoolForecasts:
     pool = PoolForecasts(PredictorMode.SIMILAR, Silent(), Embedder())  # type: ignore[arg-type]
     embedder = Embedder()
@@ -57,7 +62,7 @@ def full(seed: int = 1) -> PoolForecasts:
         assert vector is not None
         pool._learn(
             Observation(
-                f"key{rng.randrange(50)}", "acme", "m", "report", 50, rng.randrange(5, 900), False, "similar", 400.0,
+                f"key{rng.randrange(50)}", "acme", "m", "report", 50, answer(text, rng), False, "similar", 400.0,
                 pack(vector), features(text, "report"),
             )
         )  # fmt: skip
