@@ -68,10 +68,10 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         tokenised = now()
         category = classify(example.prompt).value
         classified = now()
-        signs = features(example.prompt, category)
-        looked_at = now()
-        vector_or_none = embedder.embed(example.prompt)
+        vector_or_none, counted = embedder.read(example.prompt)
         embedded = now()
+        signs = features(example.prompt, category, counted)
+        looked_at = now()
         facts = PromptFacts(example.application, "", example.model, category, tokens, 4096, vector_or_none, signs)
         forecast = chain.predict(facts)
         predicted = now()
@@ -90,8 +90,8 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         for name, value in zip(
             names,
             (
-                tokenised - start, classified - tokenised, looked_at - classified, embedded - looked_at, search,
-                max(0.0, predicted - embedded - search), costed - predicted, end - costed, end - start,
+                tokenised - start, classified - tokenised, looked_at - embedded, embedded - classified, search,
+                max(0.0, predicted - looked_at - search), costed - predicted, end - costed, end - start,
             ),
             strict=True,
         ):  # fmt: skip
