@@ -87,6 +87,8 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if self.close_sent and message["type"] in ("websocket.send", "websocket.close"):
             raise ClientDisconnected
         await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # uvicorn would log an error: it takes a refusal for a forgotten handshake
 
     def _end(self) -> None:
         """Closes for what the client sent. The application hears of it when the connection is gone."""

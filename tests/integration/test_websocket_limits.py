@@ -204,6 +204,16 @@ def test_a_host_that_is_not_ours_does_not_vouch_for_itself(site):
     assert status == 403
 
 
+def test_a_refused_handshake_is_no_error_in_the_log(site):
+    before = site.web.log.stat().st_size
+    for asked in ({"user": "alice", "origin": "http://evil.example"}, {"path": "/ws/other"}, {"user": ""}):
+        status, _, connection = site.handshake(**asked)
+        connection.close()
+        assert status in (403, 404)
+    assert site.web.get("/healthz")[0] == 200
+    assert b"ERROR" not in site.web.log.read_bytes()[before:]
+
+
 def ends(connection: socket.socket, seconds: float = 30) -> bool:
     connection.settimeout(seconds)
     with contextlib.suppress(ConnectionError):
