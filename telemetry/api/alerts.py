@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import NO_THRESHOLD, OF_POOL_ONLY, OF_TENANT_ONLY, SHARE
 from telemetry.api.answers import OpenAlertsSerializer
-from telemetry.api.common import OperatorsSeeAdminsWrite, Telemetry, viewer_of
+from telemetry.api.common import ChangedInTurn, OperatorsSeeAdminsWrite, Telemetry, viewer_of
 from telemetry.feed.sources import sources
 from telemetry.models import ONE_TIME, Alert, AlertRule, NotificationChannel, RuleKind, Severity
 from tenants import audit
@@ -290,7 +290,7 @@ class RulesView(_Rules, generics.ListCreateAPIView[AlertRule]):
         self.write(serializer, "create")
 
 
-class RuleView(_Rules, generics.RetrieveUpdateDestroyAPIView[AlertRule]):
+class RuleView(ChangedInTurn, _Rules, generics.RetrieveUpdateDestroyAPIView[AlertRule]):
     """One rule. Deleting it resolves its open alerts; past alerts stay."""
 
     http_method_names = ["get", "patch", "delete", "head", "options"]

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from telemetry.alerts import channels, notify
 from telemetry.alerts.content import trial
-from telemetry.api.common import OperatorsSeeAdminsWrite, Telemetry
+from telemetry.api.common import ChangedInTurn, OperatorsSeeAdminsWrite, Telemetry
 from telemetry.models import ChannelKind, NotificationChannel
 from tenants import audit
 
@@ -78,7 +78,7 @@ class ChannelsView(_Channels, generics.ListCreateAPIView[NotificationChannel]):
         self.write(serializer, "create")
 
 
-class ChannelView(_Channels, generics.RetrieveUpdateDestroyAPIView[NotificationChannel]):
+class ChannelView(ChangedInTurn, _Channels, generics.RetrieveUpdateDestroyAPIView[NotificationChannel]):
     """One channel. Rules that name no other after its deletion use the default channels."""
 
     http_method_names = ["get", "patch", "delete", "head", "options"]

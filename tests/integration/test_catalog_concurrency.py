@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import close_old_connections, connection
+from rest_framework.test import APIClient
 
 from tenants import notify, services, specs
 from tenants.audit import SYSTEM
@@ -82,3 +83,38 @@ def test_floors_raised_at_once_end_at_the_highest() -> None:
     floor = BookedEpochs()
     _at_once([lambda n=n: floor.raise_to("llama", n) for n in range(1, 41)])
     assert floor.read("llama") == 40
+
+
+@pytest.mark.parametrize(
+    ("path", "made", "changes"),
+    [
+        (
+            "alert-rules", {"name": "queue", "kind": "queue_age", "threshold": 5},
+            {"threshold": 9.0, "for_s": 90, "severity": "critical", "enabled": False},
+        ),
+        (
+            "notification-channels", {"name": "pager", "kind": "pagerduty", "target": "0" * 32},
+            {"name": "night", "for_all": True, "enabled": False},
+        ),
+    ],
+)  # fmt: skip
+def test_people_who_change_different_fields_of_one_row_at_once_all_do(
+    path: str, made: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    adam = worlds.build().users["adam"]
+
+    def client() -> APIClient:
+        api = APIClient()
+        api.force_authenticate(adam)
+        return api
+
+    for _ in range(5):
+        row = f"/api/v1/{path}/{client().post(f'/api/v1/{path}', made, format='json').json()['id']}"
+
+        def change(name: str, row: str = row) -> Callable[[], Any]:
+            return lambda: client().patch(row, {name: changes[name]}, format="json").status_code
+
+        assert set(_at_once([change(name) for name in changes])) == {200}
+        shown = client().get(row).json()
+        assert {name: shown[name] for name in changes} == changes
+        assert client().delete(row).status_code == 204
