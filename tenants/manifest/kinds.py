@@ -85,13 +85,15 @@ class Field:
             return None if value is None else str(value)
         if self.type == "time":
             return _shown_time(value)
-        return float(value) if self.type == "money" else value
+        return float(value) if self.type == "money" and value is not None else value
 
     def store(self, value: Any) -> Any:
         """A shown value as the attribute wants it; a name stays a name here."""
+        if value is None:
+            return None
         if self.type == "money":
             return Decimal(str(value))
-        return _time(value) if self.type == "time" and value is not None else value
+        return _time(value) if self.type == "time" else value
 
 
 # By column, the first that fits: what a value in a file has to be.

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
+from django.db import models
 
 from tenants import manifest, services
 from tenants.audit import SYSTEM
+from tenants.manifest.kinds import KINDS
 from tenants.models import (
+    Adapter,
     ApiKey,
     AuditEntry,
     Backend,
+    Budget,
     CatalogVersion,
     Entitlement,
+    GroupRule,
     Membership,
     Pool,
+    Price,
+    Project,
+    Quota,
     Tenant,
     Tier,
 )
@@ -79,6 +89,42 @@ def test_an_export_makes_the_same_catalog_elsewhere_except_for_keys(world: world
     _apply(tmp_path, exported, "--yes")
     assert manifest.export() == exported
     assert not get_user_model().objects.get(username="alice").has_usable_password()
+
+
+def _one_of_each_kind(world: worlds.World) -> None:
+    """What a world has not: with as little said as may be, and with all of it."""
+    acme, pool = world.tenants["acme"], world.pool
+    law = Adapter(slug="law", pool=pool, model="llama-law")
+    rows: list[models.Model] = [
+        law, Project(slug="chat", tenant=acme),
+        Project(slug="code", tenant=acme, aliases={"gpt-4o": "meta/llama"}, default_model="gpt-4o", user_concurrency=3),
+        Entitlement(slug="acme-law", tenant=acme, pool=pool, adapter=law, tier=worlds.tier("batch"), concurrency=1),
+        Quota(tenant=acme, period="day", hard_tokens=10), Quota(tenant=acme, period="month", soft_tokens=20),
+        Price(pool=pool, valid_from=datetime(2030, 1, 1, tzinfo=UTC), per_million_output=Decimal("0.4")),
+        Price(
+            pool=pool, model="llama-law", valid_from=datetime(2030, 1, 1, tzinfo=UTC), currency="EUR",
+            per_million_cached=Decimal("0.000001"), per_million_input=Decimal("12345678.123456"),
+        ),
+        Budget(tenant=acme, scope="tenant", currency="USD", hard_amount=Decimal("9.99"), alert_at=[50, 80]),
+        Budget(tenant=acme, scope="user", name="ada", currency="USD", soft_amount=Decimal("0.1")),
+        GroupRule(group="staff", role="operator"), GroupRule(group="acme", role="member", tenant=acme),
+    ]  # fmt: skip
+    for row in rows:
+        services.save(actor=SYSTEM, instance=row)
+
+
+def test_an_export_has_every_kind_and_makes_the_same_elsewhere(world: worlds.World, tmp_path: Path) -> None:
+    _one_of_each_kind(world)
+    exported = manifest.export()
+    items = yaml.safe_load(exported)["items"]
+    assert {item["kind"] for item in items} == {kind.name for kind in KINDS if not kind.inside}
+    assert _apply(tmp_path, exported, "--yes", "--prune") == "No change.\n"
+    kinds = (ApiKey, Budget, Price, Quota, GroupRule, Entitlement, Project, Adapter, Membership, Tenant, Backend, Pool)
+    for model in kinds:
+        model._default_manager.all().delete()
+    _apply(tmp_path, exported, "--yes")
+    elsewhere = yaml.safe_load(manifest.export())["items"]
+    assert elsewhere == [item for item in items if item["kind"] != "ApiKey"]  # of which no secret is in a file
 
 
 def test_keys_are_named_and_never_made(world: worlds.World, tmp_path: Path) -> None:
