@@ -15,6 +15,7 @@ from tenants.audit import Actor
 from tenants.manifest.document import Desired, parse
 from tenants.manifest.kinds import API_KEY, BACKEND, KINDS, MEMBERSHIP, POOL, Kind
 from tenants.manifest.reader import ManifestError, Node
+from tenants.models import ApiKey, Budget, BudgetScope
 
 
 class _TakenBack(Exception):
@@ -39,6 +40,13 @@ class Plan:
     notes: list[str]  # what cannot be done from a file
 
 
+def _is_of_a_missing_key(one: Desired) -> bool:
+    """Whether this is a budget of a key that only another installation has."""
+    if one.kind.model is not Budget or one.state.get("scope") != BudgetScope.KEY:
+        return False
+    return not ApiKey.objects.filter(public_id=one.state.get("subject", "")).exists()
+
+
 def plan(items: list[Node], *, prune: bool = False) -> Plan:
     """What applying these objects would change, in the order in which it would be done.
 
@@ -60,6 +68,10 @@ def plan(items: list[Node], *, prune: bool = False) -> Plan:
             if row is None and kind is API_KEY:
                 result.notes.append(
                     one.fault("this key is not here, and a file holds no secret; make a new one and give it out")
+                )
+            elif row is None and _is_of_a_missing_key(one):
+                result.notes.append(
+                    one.fault("its key is not here, and a file holds no secret; make a budget of a new key")
                 )
             elif row is None:
                 faults += _missing(one)

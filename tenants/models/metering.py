@@ -145,7 +145,9 @@ class Price(models.Model):
         if stored is None and self.model:
             self._check_adapter()
         if self.begun and (stored is None or stored.valid_from != self.valid_from):
-            earlier = Price.objects.filter(pool_id=self.pool_id, model__in={"", self.model})
+            # A pool of this hour has charged none: its prices of the past are those of the file that it comes from.
+            older = Pool.objects.filter(pk=self.pool_id, created_at__lt=_hour(timezone.now()))
+            earlier = Price.objects.filter(pool__in=older, model__in={"", self.model})
             if earlier.filter(valid_from__lte=self.valid_from).exclude(pk=self.pk).exists():
                 raise ValidationError({"valid_from": f"Another price has been charged for that time. {_NEW_ONE}"})
 

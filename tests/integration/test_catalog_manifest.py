@@ -100,13 +100,15 @@ def _one_of_each_kind(world: worlds.World) -> None:
         Project(slug="code", tenant=acme, aliases={"gpt-4o": "meta/llama"}, default_model="gpt-4o", user_concurrency=3),
         Entitlement(slug="acme-law", tenant=acme, pool=pool, adapter=law, tier=worlds.tier("batch"), concurrency=1),
         Quota(tenant=acme, period="day", hard_tokens=10), Quota(tenant=acme, period="month", soft_tokens=20),
-        Price(pool=pool, valid_from=datetime(2030, 1, 1, tzinfo=UTC), per_million_output=Decimal("0.4")),
+        Price(pool=pool, valid_from=datetime(2026, 1, 1, tzinfo=UTC), per_million_output=Decimal("0.4")),
+        Price(pool=pool, valid_from=datetime(2026, 3, 1, tzinfo=UTC), per_million_output=Decimal("0.5")),
         Price(
             pool=pool, model="llama-law", valid_from=datetime(2030, 1, 1, tzinfo=UTC), currency="EUR",
             per_million_cached=Decimal("0.000001"), per_million_input=Decimal("12345678.123456"),
         ),
         Budget(tenant=acme, scope="tenant", currency="USD", hard_amount=Decimal("9.99"), alert_at=[50, 80]),
         Budget(tenant=acme, scope="user", name="ada", currency="USD", soft_amount=Decimal("0.1")),
+        Budget(tenant=acme, scope="key", name=world.keys["acme"].row.public_id, currency="USD", hard_amount=Decimal(5)),
         GroupRule(group="staff", role="operator"), GroupRule(group="acme", role="member", tenant=acme),
     ]  # fmt: skip
     for row in rows:
@@ -122,9 +124,11 @@ def test_an_export_has_every_kind_and_makes_the_same_elsewhere(world: worlds.Wor
     kinds = (ApiKey, Budget, Price, Quota, GroupRule, Entitlement, Project, Adapter, Membership, Tenant, Backend, Pool)
     for model in kinds:
         model._default_manager.all().delete()
-    _apply(tmp_path, exported, "--yes")
+    said = _apply(tmp_path, exported, "--yes")
+    assert "its key is not here" in said
     elsewhere = yaml.safe_load(manifest.export())["items"]
-    assert elsewhere == [item for item in items if item["kind"] != "ApiKey"]  # of which no secret is in a file
+    with_secrets = [item for item in items if item["kind"] == "ApiKey" or item["spec"].get("scope") == "key"]
+    assert elsewhere == [item for item in items if item not in with_secrets]
 
 
 def test_keys_are_named_and_never_made(world: worlds.World, tmp_path: Path) -> None:

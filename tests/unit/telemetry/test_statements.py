@@ -135,6 +135,8 @@ def test_what_was_refused_is_free_and_what_was_cancelled_costs_what_it_used() ->
 def test_a_price_that_was_charged_does_not_change_and_nothing_is_priced_anew() -> None:
     world = worlds.build()
     now = timezone.now()
+    world.pool.created_at = now - timedelta(days=9)
+    world.pool.save(update_fields=["created_at"])
     old = worlds.charged(
         Price(pool=world.pool, valid_from=(now - timedelta(days=5)).replace(minute=0, second=0, microsecond=0))
     )
