@@ -8,19 +8,26 @@ from itertools import islice
 from typing import Any
 
 from django.http import StreamingHttpResponse
-from rest_framework.renderers import BaseRenderer
+from rest_framework.renderers import JSONRenderer
 
 _LINES = 500  # per piece sent
 
 
-class CSVRenderer(BaseRenderer):
-    """Chosen by ``format=csv``; rows are streamed by the view, so this renders errors only."""
+class FileRenderer(JSONRenderer):
+    """Of a form of answer whose rows the view streams, so that this renders errors only: as JSON, as everywhere."""
+
+    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
+        if renderer_context:
+            renderer_context["response"]["Content-Type"] = JSONRenderer.media_type
+        rendered: bytes = super().render(data, JSONRenderer.media_type, renderer_context)
+        return rendered
+
+
+class CSVRenderer(FileRenderer):
+    """Chosen by ``format=csv``."""
 
     media_type = "text/csv"
     format = "csv"
-
-    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
-        return f"{data.get('detail', data)}\n".encode()
 
 
 class Line:

@@ -14,8 +14,9 @@ from itertools import islice
 from typing import Any
 
 from django.http import StreamingHttpResponse
-from rest_framework.renderers import BaseRenderer
 from rest_framework.serializers import ValidationError
+
+from telemetry.api.csv_files import FileRenderer
 
 MEDIA_TYPE = "application/vnd.apache.parquet"
 ROWS = 5_000  # of a row group: what is held at a time
@@ -26,14 +27,11 @@ MISSING = (
 )
 
 
-class ParquetRenderer(BaseRenderer):
-    """Chosen by ``format=parquet``; the view sends the rows, so this renders errors only."""
+class ParquetRenderer(FileRenderer):
+    """Chosen by ``format=parquet``."""
 
     media_type = MEDIA_TYPE
     format = "parquet"
-
-    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
-        return f"{data.get('detail', data)}\n".encode()
 
 
 class FocusParquetRenderer(ParquetRenderer):

@@ -278,6 +278,26 @@ def test_usage_that_cannot_be_is_refused_with_a_reason(query: str, world: worlds
     get(world, "adam", f"usage?{query}", 400)
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("usage?group_by=prompt&format=csv", "group_by"),
+        ("usage?group_by=prompt&format=parquet", "group_by"),
+        *(
+            (f"statements?month=2026-13&format={form}", "month")
+            for form in ("csv", "focus", "parquet", "focus-parquet")
+        ),
+        ("requests/export?outcome=x&format=csv", "outcome"),
+    ],
+)
+def test_a_file_that_cannot_be_made_is_refused_in_json_as_everywhere(
+    path: str, field: str, world: worlds.World
+) -> None:
+    answer = client(world, "adam").get(f"/api/v1/{path}")
+    assert (answer.status_code, answer["Content-Type"]) == (400, "application/json")
+    assert list(answer.json()) == [field]
+
+
 def test_live_says_503_without_redis_and_what_it_means(world: worlds.World, store: MemoryStore) -> None:
     store.available = False
     assert "Redis" in get(world, "adam", "live", 503)["detail"]
