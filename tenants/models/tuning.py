@@ -52,7 +52,11 @@ class Tuning(models.Model):
 
     @property
     def loop(self) -> LoopSettings:
-        return read_settings(self.settings)
+        """The defaults where an earlier release has taken what cannot be gone by."""
+        try:
+            return read_settings(self.settings)
+        except ValueError:
+            return LoopSettings()
 
 
 class PolicyVersion(models.Model):

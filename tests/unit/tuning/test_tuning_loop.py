@@ -422,3 +422,11 @@ def test_a_pool_with_the_longest_times_is_tended(pool: Pool, name: str):
     tuning.set_tuning(actor=ANN, pool=pool, mode="advise", settings={name: LONGEST_S, "least_requests": 1})
     traffic(3, timezone.now() - timedelta(seconds=5), met=1.0)
     loop.tend("llama")
+
+
+def test_settings_that_an_earlier_release_has_taken_are_as_if_nothing_was_said(pool: Pool):
+    row = tuning.set_tuning(actor=ANN, pool=pool, mode="advise")
+    type(row).objects.filter(pk=row.pk).update(settings={"window_s": 1e12})
+    traffic(3, timezone.now() - timedelta(seconds=5), met=1.0)
+    loop.tend("llama")
+    assert tuning.tuning_of(pool).loop == LoopSettings()
