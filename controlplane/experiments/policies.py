@@ -227,7 +227,8 @@ Each row is one run over HTTP against one instance with simulated engines (`--sc
 figures in a cell are: live / the same requests in the lab with the policy in front of the same replicas / the same
 requests in the lab with the policy inside each engine, which this product does not do. Tier columns: the share of
 requests that met the tier's SLO [%], of those that were not refused. TTFT: live / in the lab, in front. Waiting:
-`vllm:num_requests_waiting` of an engine, live, read twice a second. In the lab, the delay from a first token to the
+`vllm:num_requests_waiting` of an engine, live, read twice a second. Tokens/s are those of prompts and answers, from
+a tenth of the time in which requests were sent to its end. In the lab, the delay from a first token to the
 next grant is the one that the leader measured during the run (5 ms where it measured none), the automatic credit
 follows the product's rule, and true lengths are known in both places. More lab results: [front.md](front.md).
 """
@@ -241,7 +242,7 @@ def page(runs: Iterable[dict[str, Any]], command: str, machine: str, day: str) -
         mine = [run for run in runs if (run["trace"], run["load"]) == (trace, load)]
         tiers = [tier for tier in TIERS if any(tier in run["tiers"] for run in mine)]
         first_tokens = [f"{tiers[0]} TTFT {share} s" for share in ("p50", "p95")]
-        head = ["policy", "credit", *tiers, *first_tokens, "refused", "tokens/s", "waiting mean / p99"]
+        head = ["policy", "credit", *tiers, *first_tokens, "refused", "tokens/s while sending", "waiting mean / p99"]
         lines = [head, ["---"] * len(head)]
         for run in mine:
             lab, first = run["lab"], run["tiers"][tiers[0]]["ttft_s"]

@@ -89,8 +89,8 @@ class Line:
 class Parity:
     lines: list[Line]
     left_out: int  # cancelled, too large for a replica, or refused where the report does not say the limits
-    live_tokens_per_s: float
-    simulated_tokens_per_s: float
+    live_tokens_per_s: float | None  # while requests are sent
+    simulated_tokens_per_s: float | None
     waiting: float  # in the simulated engines' queues, mean and p99
     waiting_p99: float
     served: str
@@ -163,8 +163,8 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
     return Parity(
         lines,
         len(sent) - len(pairs),
-        live["total"]["tokens_per_s"],
-        lab["total"]["tokens_per_s"],
+        live["total"]["tokens_per_s_while_sending"],
+        lab["total"]["tokens_per_s_while_sending"],
         queued.mean,
         queued.p99,
         _words(traffic, serving),

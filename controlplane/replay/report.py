@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import Slo
+
+WARM: Final = 0.1  # of the time in which requests are sent, until the engines are as full as they get
 
 
 @dataclass(slots=True)
@@ -57,10 +59,34 @@ def summarise(rows: Iterable[Sent], targets: dict[str, Slo], duration_s: float) 
         by_tier.setdefault(row.tier, []).append(row)
     return {
         "duration_s": round(duration_s, 3),
-        "total": _group(rows, targets, duration_s),
+        "total": _group(rows, targets, duration_s) | {"tokens_per_s_while_sending": work_while_sending(rows)},
         "tenants": {name: _group(group, targets, duration_s) for name, group in sorted(by_tenant.items())},
         "tiers": {name: _group(group, targets, duration_s) for name, group in sorted(by_tier.items())},
     }
+
+
+def work_while_sending(rows: Iterable[Sent]) -> float | None:
+    """Tokens per second [1/s] from a tenth of the time in which requests were sent to its end; None without a length.
+
+    A prompt counts when its first token comes, an answer evenly from there to its last. ``tokens_per_s`` goes on to the
+    last answer, so of an overload it says more about one long answer than about what the engines compute.
+    """
+    rows = list(rows)
+    sent = [row.planned_s + row.late_s for row in rows]
+    if not sent or (span := max(sent) - min(sent)) <= 0:
+        return None
+    begin, end = min(sent) + WARM * span, max(sent)
+    done = 0.0
+    for at, row in zip(sent, rows, strict=True):
+        if row.ttft_s is None:
+            continue
+        first = at + row.ttft_s
+        last = max(first, at + (row.ttlt_s or 0.0))
+        if begin <= first < end:
+            done += row.input_tokens
+        if last > first:
+            done += row.output_tokens * max(0.0, min(last, end) - max(first, begin)) / (last - first)
+    return round(done / (end - begin), 1)
 
 
 def _group(rows: list[Sent], targets: dict[str, Slo], duration_s: float) -> dict[str, Any]:

@@ -71,11 +71,12 @@ class Parity(Action):
             self.stdout.write(json.dumps(result.as_json(), indent=1))
         else:
             self.console().print(parity.grid_of(result, str(report.get("trace", ""))))
-            speeds = f"live {figure(result.live_tokens_per_s)}, lab {figure(result.simulated_tokens_per_s)}"
+            both = (result.live_tokens_per_s, result.simulated_tokens_per_s)
+            live, lab = ("-" if speed is None else figure(speed) for speed in both)
             queued = f"mean {result.waiting:.2f}, p99 {result.waiting_p99:.0f}"
             self.stdout.write(
-                f"tokens/s: {speeds}; waiting in a simulated engine: {queued}; {result.left_out} left out; largest "
-                f"difference of a tier: {result.worst:.1f} points"
+                f"tokens/s while requests were sent: live {live}, lab {lab}; waiting in a simulated engine: {queued}; "
+                f"{result.left_out} left out; largest difference of a tier: {result.worst:.1f} points"
             )
         if options["within"] is not None and not result.worst <= options["within"]:
             raise CommandError(f"a tier differs by {result.worst:.1f} points, more than {options['within']:g}")

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.replay.client import PromptSizing
 from controlplane.replay.keep import ReportFile
-from controlplane.replay.report import Sent, slo_met, summarise
+from controlplane.replay.report import Sent, slo_met, summarise, work_while_sending
 from controlplane.replay.verify import compare
 from scheduling.core.types import Slo
 
@@ -112,3 +112,16 @@ def test_what_the_ledger_says_otherwise_is_a_difference() -> None:
     found = compare(rows, lambda: ledger, patience_s=0)
     assert (found.sent, found.found, found.without_id, found.equal) == (3, 2, 1, False)
     assert [line.split(":")[0] for line in found.differences] == ["b", "c"]
+
+
+def test_the_work_of_an_overload_is_counted_while_requests_are_sent() -> None:
+    one = sent(planned_s=0.0, ttft_s=0.5, ttlt_s=0.6, input_tokens=7_000)  # of the first tenth: engines are filling
+    two = sent(planned_s=5.0, ttft_s=1.0, ttlt_s=2.0, input_tokens=900, output_tokens=100)
+    late = sent(planned_s=10.0, ttft_s=30.0, ttlt_s=90.0, input_tokens=9_000, output_tokens=60)
+    assert work_while_sending([one, two, late]) == pytest.approx(1_000 / 9.0, abs=0.1)
+    across = sent(planned_s=9.0, ttft_s=0.5, ttlt_s=1.5, input_tokens=0, output_tokens=80)  # half of it by then
+    assert work_while_sending([one, across, late]) == pytest.approx(40 / 9.0, abs=0.1)
+    refused = sent(planned_s=10.0, outcome="refused", ttft_s=None, ttlt_s=None, input_tokens=0, output_tokens=0)
+    assert work_while_sending([one, two, refused]) == work_while_sending([one, two, late])
+    assert work_while_sending([one]) is None, "one moment has no speed"
+    assert summarise([one, two, late], {}, 100.0)["total"]["tokens_per_s_while_sending"] == pytest.approx(111.1)
