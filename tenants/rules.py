@@ -77,7 +77,8 @@ def an_admin_remains(instance: models.Model) -> Iterator[None]:
 
 
 def _has_admin() -> bool:
-    users = get_user_model()._default_manager.filter(is_active=True)
+    """Whether a person is: an account of a program has no password, and its tokens may end with whoever made them."""
+    users = get_user_model()._default_manager.filter(is_active=True, service_account__isnull=True)
     return users.filter(models.Q(is_superuser=True) | models.Q(memberships__role=Role.ADMIN)).exists()
 
 

@@ -215,6 +215,10 @@ def test_the_last_admin_stays(world: worlds.World, adam: APIClient) -> None:
     for refused in (adam.delete(own), adam.patch(own, {"role": "operator"}, format="json")):
         assert refused.status_code == 400
         assert "leave no one with the admin role" in refused.content.decode()
+    adam.post(API + "people", {"username": "ci"}, format="json")
+    adam.post(API + "memberships", {"user": "ci", "role": "admin"}, format="json")
+    refused = adam.post(f"{API}people/{world.users['adam'].pk}/disable")
+    assert refused.status_code == 400, "a program's account cannot sign in, and is no admin that remains"
     adam.post(API + "memberships", {"user": "nora", "role": "admin"}, format="json")
     assert adam.patch(own, {"role": "operator"}, format="json").status_code == 200
     assert adam.post(API + "tenants", {"slug": "initech"}, format="json").status_code == 403
