@@ -11,6 +11,7 @@ from controlplane.signin import saml, second_factor
 from controlplane.signin.views import Join, Login, back_office_login, come_back, sign_in
 from controlplane.web.console import console
 
+handler400 = "controlplane.web.error_pages.unreadable"
 handler404 = "controlplane.web.error_pages.missing"
 handler500 = "controlplane.web.error_pages.failed"
 

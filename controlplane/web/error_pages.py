@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.urls import is_valid_path
@@ -47,6 +48,14 @@ def notice(
     if retry_s:
         answer["Retry-After"] = str(retry_s)
     return answer
+
+
+def unreadable(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Django's handler of requests that are none. Most often it is a newcomer's: the host name is not on the list."""
+    if isinstance(exception, DisallowedHost):
+        text = "This installation does not answer to the host name of this address. Whoever runs it can add the name "
+        return notice(request, 400, "Not a host name of this installation", f"{text}to QUARTERMASTER_ALLOWED_HOSTS.")
+    return notice(request, 400, "This request cannot be read", "Go back, reload the page, and try again.")
 
 
 def missing(request: HttpRequest, exception: Exception) -> HttpResponse:

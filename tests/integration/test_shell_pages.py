@@ -224,6 +224,17 @@ def test_strangers_with_other_hosts_do_not_fill_the_log(client, settings):
     assert all(line.exc_info is None for line in told)
 
 
+def test_who_asks_for_another_host_is_told_which_setting_names_them(client, settings):
+    settings.ALLOWED_HOSTS = ["localhost"]
+    page = client.get("/login", headers={"host": "gpu-box", "accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"].partition(";")[0]) == (400, "text/html")
+    assert "QUARTERMASTER_ALLOWED_HOSTS" in page.content.decode()
+    answer = client.get("/api/v1/tenants", headers={"host": "gpu-box"})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+    assert "QUARTERMASTER_ALLOWED_HOSTS" in answer.json()["detail"]
+    assert "gpu-box" not in page.content.decode() + answer.content.decode()
+
+
 @pytest.mark.parametrize("host", ["a#@localhost", "localhost/login?#@b", "localhost:1@evil", "evil.localhost.", ""])
 def test_a_host_that_is_not_ours_gets_no_page(client, settings, host):
     settings.ALLOWED_HOSTS = ["localhost"]
