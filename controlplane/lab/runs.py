@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ READ_S = 60.0  # for reading one
 ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 _reading = threading.BoundedSemaphore(1)  # one trace is read at a time in each web process
 MAX_POLICIES, MAX_VARIANTS, MAX_REPLICAS = 8, 30, 64
+TARGETS = frozenset(field.name for field in fields(Slo))
 LOADS = (0.1, 10.0)  # times the recorded one; also of a newcomer's, as a share of whom it is like
 MAX_NEWCOMERS = 5
 PRESENT = "now"  # what the pool serves with now
@@ -101,6 +102,10 @@ class RunSpec:
         if len(set(self.lost)) < len(self.lost):
             raise LabError("lost: name each once")
         for name, slo in (self.slos or {}).items():
+            if unknown := sorted(set(slo) - TARGETS):
+                raise LabError(
+                    f"slos: {name}: there is no target {unknown[0]!r}; there are: {', '.join(sorted(TARGETS))}"
+                )
             try:
                 Slo(**slo)
             except (TypeError, ValueError) as problem:

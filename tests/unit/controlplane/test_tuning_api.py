@@ -260,7 +260,7 @@ def test_a_run_that_nobody_works_on_is_announced_again(world: worlds.World) -> N
         ({"recording": "none"}, "no recording"),
         ({"pool": "none"}, "no pool"),
         ({"slos": {"gold": {"ttft_s": 1.0, "tbt_s": 0.1}}}, "has no tier gold"),
-        ({"slos": {"premium": {"x": 1.0}}}, "slos: premium"),
+        ({"slos": {"premium": {"x": 1.0}}}, "no target 'x'; there are: tbt_s, ttft_s, ttlt_s"),
         ({"slos": {"premium": {"ttft_s": -1}}}, "a time above 0"),
         ({"slos": {"premium": {"ttft_s": 0}}}, "a time above 0"),
         ({"lost": ["gpu-1", "gpu-1"]}, "lost: name each once"),
