@@ -20,7 +20,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from tenants import keys, services
-from tenants.audit import Actor, record
+from tenants.audit import SYSTEM, Actor, record
 from tenants.models import ApiKey, GroupRule, Identity, Invitation, Membership, Role, ServiceAccount, Tenant
 from tenants.sealed import seal, unseal
 
@@ -224,6 +224,10 @@ def accept(*, text: str, user: User) -> User:
     """
     actor = Actor(user.get_username(), "invitation")
     with services.change(actor=actor):
+        # Who is invited chooses the name, and it stands in the audit log: "Admin" would be read as "admin".
+        alike = User.objects.filter(username__iexact=user.get_username()).exists()
+        if alike or user.get_username().casefold() == SYSTEM.name:
+            raise ValidationError("Another account has this user name, or one that reads like it. Choose another one.")
         row = invited(text)
         if row is None:
             raise ValidationError("This invitation was used, revoked or has expired. Ask for a new one.")

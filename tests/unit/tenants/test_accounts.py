@@ -77,9 +77,11 @@ def test_invitations_are_bounded_in_life_and_number(world: worlds.World, monkeyp
         people.invite(actor=SYSTEM, name="y", role="operator", tenant=None)
 
 
-def test_a_taken_user_name_leaves_the_invitation_open(world: worlds.World) -> None:
+@pytest.mark.parametrize("name", ["adam", "Adam", "quartermaster"])
+def test_a_taken_user_name_leaves_the_invitation_open(world: worlds.World, name: str) -> None:
     issued = people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None)
-    assert join(f"/join/{issued.credential.text}", "adam")[0] == 200
+    assert join(f"/join/{issued.credential.text}", name)[0] == 200
+    assert not User.objects.filter(username=name).exclude(username="adam").exists()
     assert Invitation.open_at(timezone.now()).count() == 1
 
 
