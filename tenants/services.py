@@ -56,6 +56,7 @@ CATALOGUED = (
 KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *ALL_OF_KEY, "expires_at")
 
 MOST_TOKENS = 50  # of one user that work
+MOST_KEYS = 10_000  # of one tenant that work: its members make them, and every gateway holds all of them
 
 
 @dataclass(slots=True)
@@ -203,11 +204,17 @@ def issue_key(
     project: Project | None = None,
     expires_at: datetime | None = None,
     credential: keys.Credential | None = None,
+    replaces: bool = False,
     **options: Any,
 ) -> Issued:
     """Makes a key of an entitlement or a project. ``options``: other fields of the key.
 
-    ``credential`` restores one whose secret the caller has kept (the demo's file)."""
+    ``credential`` restores one whose secret the caller has kept (the demo's file). ``replaces``: it takes the place of
+    one that works, so that there is room.
+
+    Raises:
+        ValidationError: a field is wrong, or the tenant has too many keys.
+    """
     credential = credential or keys.make(keys.KEY_PREFIX)
     row = ApiKey(
         public_id=credential.public_id,
@@ -220,7 +227,13 @@ def issue_key(
         **options,
     )
     rules.refuse_past(expires_at)
-    return Issued(save(actor=actor, instance=row, action="issue"), credential)
+    owner = entitlement or project
+    with change(actor=actor):
+        if owner is not None and not replaces:
+            mine = models.Q(entitlement__tenant=owner.tenant_id) | models.Q(project__tenant=owner.tenant_id)
+            if ApiKey.active_at(timezone.now()).filter(mine).count() >= MOST_KEYS:
+                raise ValidationError(f"The tenant has {MOST_KEYS} API keys that work, the most. Revoke some first.")
+        return Issued(save(actor=actor, instance=row, action="issue"), credential)
 
 
 def revoke_key(*, actor: Actor, key: ApiKey) -> ApiKey:
@@ -252,7 +265,7 @@ def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
         if key.status_at(now) != "active":
             raise ValidationError(f"This key is {key.status_at(now)}. Create a new one instead of rotating it.")
         kept = {name: getattr(key, name) for name in KEPT_ON_ROTATION}
-        issued = issue_key(actor=actor, **kept)
+        issued = issue_key(actor=actor, replaces=True, **kept)
         if overlap_s == 0:
             revoke_key(actor=actor, key=key)
         else:

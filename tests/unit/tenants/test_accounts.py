@@ -107,6 +107,25 @@ def test_tokens_live_no_longer_than_the_setting_says(world: worlds.World) -> Non
             services.issue_token(actor=SYSTEM, user=user, name="y", expires_at=timezone.now() + timedelta(days=31))
 
 
+def test_one_tenant_has_a_bounded_number_of_keys_and_rotates_the_last_all_the_same(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "MOST_KEYS", 2)
+    member, path = api_of(world, "alice"), "/api/v1/keys"
+    asked = {"name": "k", "entitlement": "acme-llama"}
+    made = member.post(path, asked, format="json")
+    refused = member.post(path, asked, format="json")
+    assert (made.status_code, refused.status_code) == (201, 400)
+    assert "the most" in refused.content.decode()
+    rotated = member.post(f"{path}/{made.json()['id']}/rotate", {"overlap_s": 60}, format="json")
+    assert rotated.status_code == 201
+    assert member.post(path, asked, format="json").status_code == 400
+    for key in (made, rotated):
+        assert member.post(f"{path}/{key.json()['id']}/revoke").status_code == 200
+    assert member.post(path, asked, format="json").status_code == 201
+    assert services.issue_key(actor=SYSTEM, name="other", entitlement=world.entitlements["globex"])
+
+
 def test_one_user_has_a_bounded_number_of_tokens(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "MOST_TOKENS", AccessToken.objects.filter(user=world.users["adam"]).count() + 1)
     services.issue_token(actor=SYSTEM, user=world.users["adam"], name="x")
