@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.http import Http404
 from rest_framework.exceptions import APIException, PermissionDenied
@@ -17,6 +18,7 @@ from telemetry.access import Viewer, viewer_in
 from telemetry.feed.sources import sources
 from tenants.access import scope_of
 from tenants.api.authentication import AUTHENTICATION
+from tenants.api.base import as_answer
 
 
 class MayLook(BasePermission):
@@ -33,6 +35,11 @@ class Telemetry(APIView):
 
     authentication_classes = AUTHENTICATION
     permission_classes = [MayLook]
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        """Two who give the same name at the same moment both pass the check of names; the database refuses one."""
+        handler = super().get_exception_handler()
+        return lambda error, context: handler(as_answer(error) if isinstance(error, IntegrityError) else error, context)
 
 
 class OperatorsSeeAdminsWrite:

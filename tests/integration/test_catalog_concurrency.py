@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 from django.db import close_old_connections, connection
 from rest_framework.test import APIClient
 
+from telemetry.ledger import writer
 from tenants import notify, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import AuditEntry, Backend, CatalogVersion, Tenant
 from tests.support import worlds
+from tests.support.telemetry_world import record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -118,3 +122,28 @@ def test_people_who_change_different_fields_of_one_row_at_once_all_do(
         shown = client().get(row).json()
         assert {name: shown[name] for name in changes} == changes
         assert client().delete(row).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("alert-rules", {"name": "queue", "kind": "queue_age", "threshold": 5}),
+        ("notification-channels", {"name": "pager", "kind": "pagerduty", "target": "0" * 32}),
+        ("saved-views", {"name": "slow", "query": "waited_over=8"}),
+        ("lab/recordings", {"name": "an hour", "pool": "llama", "minutes": 60}),
+    ],
+)
+def test_of_those_who_give_one_name_at_once_one_has_it_and_the_others_are_told(
+    path: str, asked: dict[str, Any]
+) -> None:
+    adam = worlds.build().users["adam"]
+    writer.write([record(number, received_s=time.time() - 60, done_s=time.time() - 59) for number in range(3)])
+
+    def make() -> int:
+        api = APIClient()
+        api.force_authenticate(adam)
+        return api.post(f"/api/v1/{path}", asked, format="json").status_code
+
+    answers = Counter(_at_once([make] * 8))
+    assert answers[201] == 1
+    assert answers[400] + answers[409] == 7, answers
