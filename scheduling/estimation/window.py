@@ -3,9 +3,10 @@
 Rows lie in cells of up to 128 that point in about the same direction (an inverted file, as FAISS and SPANN have it). A
 prompt is compared with the sites of all cells, then with every row of the nearest ones, some 512 rows: all of 10,000
 do not fit into a core's cache. A window of up to 512 is searched exactly. A cell that is full is split in two along the
-line on which its rows differ most, and one that has lost nearly all gives the rest to its neighbours. Nothing else is
-ever rebuilt, and no chance is involved: gateways that read the same answers in the same order have the same cells. How
-many of the most similar are missed is measured (``docs/internals/estimates.md``).
+line on which its rows differ most, and one that has lost nearly all gives the rest to its neighbours. A cell's site
+follows its rows, so that new kinds of prompts come to have cells of their own. Nothing else is ever rebuilt, and no
+chance is involved: gateways that read the same answers in the same order have the same cells. How many of the most
+similar are missed is measured (``docs/internals/estimates.md``).
 
 Memory follows what is held: rings and cells double when they are full and halve when three quarters are empty, so that
 a pool's 10,000 prompts take some 8 MB, however many tenants share them.
@@ -31,16 +32,18 @@ CELL = 128  # rows of a cell at most
 SPARSE = CELL // 8  # rows under which a cell gives them to its neighbours
 SEARCHED = 512  # rows that a prompt is compared with at least, where there are as many
 SHARE = CELL // 4  # rows that each part of a split cell has at least
+FOLLOW = 8  # rows added to a cell after which its site is the mean of its rows again
 SPLIT_ROUNDS = 3  # of two means
 
 
 class _Cell:
     """Rows that are alike, in no order."""
 
-    __slots__ = ("_entries", "_vectors", "entries", "number", "used", "vectors")
+    __slots__ = ("_entries", "_vectors", "added", "entries", "number", "used", "vectors")
 
     def __init__(self, number: int, rows: int = MIN_ROWS) -> None:
         self.number = number  # among the cells
+        self.added = 0  # rows so far
         self.used = 0
         self._lay_out(rows)
 
@@ -114,6 +117,9 @@ class _Cells:
             cell = self._nearest(vector)
         self._cell_of[entry] = cell
         self._row_of[entry] = cell.add(vector, entry)
+        cell.added += 1
+        if cell.added % FOLLOW == 0 and len(self.all) > 1:
+            self._sites[cell.number] = _unit(np.add.reduce(cell.vectors))
 
     def remove(self, entry: int) -> None:
         cell, row = self._cell_of[entry], self._row_of[entry]

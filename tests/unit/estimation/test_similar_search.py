@@ -109,6 +109,23 @@ class TestFound:
         assert found > 0.97
         assert weight > 0.97
 
+    def test_kinds_of_prompts_that_came_up_later_are_found_as_well(self) -> None:
+        """Three windows long, in which every kind of prompt is replaced several times."""
+        rng = np.random.default_rng(13)
+        centres = units(rng.normal(size=(60, DIMENSIONS)))
+        vectors = np.empty((30_200, DIMENSIONS), np.float32)
+        for number in range(len(vectors)):
+            if number % 50 == 0:
+                centres[rng.integers(60)] = uniform(1, number)[0]
+            vectors[number] = centres[rng.integers(60)] + rng.normal(size=DIMENSIONS) * 0.6 / np.sqrt(DIMENSIONS)
+        vectors = units(vectors)
+        window = filled(vectors[:30_000])
+        kept = np.zeros_like(vectors[:30_000])
+        kept[-len(window) :] = vectors[30_000 - len(window) : 30_000]
+        found, weight = recall(window, kept, vectors[30_000:])
+        assert found > 0.9
+        assert weight > 0.9
+
     def test_the_very_same_prompt_is_always_found(self) -> None:
         for vectors in (uniform(5_000, 8), clustered(5_000, 3, 9)):
             window = filled(vectors)
