@@ -10,7 +10,7 @@ Beside its direction, each word's row says what it is to the signs of a prompt (
 its group, its letters, whether it is a number. So one product of the rows of a prompt's words is its embedding and the
 tally of its words.
 
-A prompt of 50 words costs some 20 us (``docs/internals/estimates.md``); SageSched reports 220 us for its model.
+A prompt of 60 words costs some 30 us (``docs/internals/estimates.md``); SageSched reports 220 us for its model.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ _ALONE = _PARTS + 4  # 1 for a word that is its only part
 _WIDTH = _PARTS + 5
 
 
-_SHARES: Vector = (1.0 / np.maximum(1, np.arange(WORDS + 1))).astype(np.float32)  # of a word that comes so often
-_ROOTS: Vector = np.sqrt(_SHARES)
+# What the row of a word that comes so often is multiplied with each time, in four sums: so that it counts by the root
+# of its number, in full (of the first words), in full, and once in all.
+_SHARES: Vector = (1.0 / np.maximum(1, np.arange(WORDS + 1))).astype(np.float32)
+_WEIGHTS: Vector = np.array([np.sqrt(_SHARES), np.ones_like(_SHARES), np.ones_like(_SHARES), _SHARES])
 
 
 class _Known(dict[str, Known], Generic[Known]):
@@ -104,10 +106,6 @@ class Embedder:
         self._parts: dict[int, list[str]] = {}  # of words that have several, by row
         self._sizes: dict[int, Vector] = {}  # by number of words, at most WORDS of them
         self._seen: NDArray[np.int64] = np.zeros(WORDS_KEPT, np.int64)  # how often a text has each word; else zeros
-        # What the rows of a text's words are multiplied with, in four ways: by the root of how often each comes, the
-        # first ones, all, and so that each counts once however often it comes.
-        self._weights: Vector = np.zeros((4, WORDS), np.float32)
-        self._weights[1, :HEAD_WORDS] = self._weights[2] = 1.0
 
     def embed(self, text: str) -> Vector | None:
         """A unit vector, or None for a text without words."""
@@ -125,18 +123,17 @@ class Embedder:
         del rows[WORDS:]
         count = len(rows)
         at = np.fromiter(rows, np.intp, count)
-        seen, weights = self._seen, self._weights[:, :count]
+        seen = self._seen
         np.add.at(seen, at, 1)
-        often = seen.take(at)
+        weights = _WEIGHTS.take(seen.take(at), axis=1)
+        weights[1, HEAD_WORDS:] = 0.0
         seen[at] = 0
-        weights[0] = _ROOTS.take(often)
-        weights[3] = _SHARES.take(often)
         sums: Vector = weights.dot(self._words.take(at, axis=0))
         whole, head = sums[0, :DIMENSIONS], sums[1, :DIMENSIONS]
         head += self._table[sum([self._hashes[row] for row in rows[:2]]) * 7 % BUCKETS]
-        whole *= 1.0 / _norm(whole)
+        vector = whole * (1.0 / _norm(whole))
         head *= HEAD_WEIGHT / _norm(head)
-        vector = whole + head
+        vector += head
         vector += self._size(count)
         vector *= 1.0 / _norm(vector)
         return vector, self._tally(sums, rows) if tallied else None

@@ -1,7 +1,7 @@
 """Predictions of output length on the data plane: asked on every request, taught by what every gateway saw.
 
 Per pool and process one :class:`PoolForecasts`. A request costs its category, its embedding and a search among its
-tenant's past prompts, at most 10,000 (together some 0.2 ms, ``docs/internals/estimates.md``); a prompt that its tenant
+tenant's past prompts, at most 10,000 (together some 0.1 ms, ``docs/internals/estimates.md``); a prompt that its tenant
 sent before, word for word, far less. Learning goes the long way for all: an ended request is put on the pool's history
 stream, and everything on the stream, our own included, is learned from, so that gateways agree and a restarted one
 knows what it knew. Regressions are fitted in a thread, after what they learn from was read. What is learned of a tenant
