@@ -18,6 +18,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from tenants.audit import SYSTEM
+from tenants.cells import plain
 from tenants.models import AuditEntry, AuditHead
 from tenants.models.records import digest_of
 
@@ -165,4 +166,4 @@ def write_csv(entries: Iterable[AuditEntry], file: IO[str]) -> None:
     for entry in entries:
         row = exported(entry)
         values = [json.dumps(row[n]) if isinstance(row[n], dict | list) else row[n] for n in FIELDS]
-        writer.writerow([f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t\r" and v else v for v in values])
+        writer.writerow([plain(value) for value in values])

@@ -10,6 +10,8 @@ from typing import Any
 from django.http import StreamingHttpResponse
 from rest_framework.renderers import JSONRenderer
 
+from tenants.cells import plain
+
 _LINES = 500  # per piece sent
 
 
@@ -37,13 +39,8 @@ class Line:
         return line
 
 
-def safe(value: Any) -> Any:
-    """A spreadsheet would run a text that begins like a formula; a model's name is what a client sent."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
-
-
 def safe_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: safe(value) for name, value in row.items()}
+    return {name: plain(value) for name, value in row.items()}
 
 
 def stream(columns: Sequence[str], rows: Iterable[dict[str, Any]], name: str) -> StreamingHttpResponse:

@@ -30,7 +30,7 @@ from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
 from telemetry.api.answers import OPTIONAL, ExploredSerializer, ExportedSerializer
 from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
-from telemetry.api.csv_files import CSVRenderer, Line, safe
+from telemetry.api.csv_files import CSVRenderer, Line
 from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, reach_of
 from telemetry.api.story_answers import AliveRequestSerializer, StorySerializer
@@ -44,6 +44,7 @@ from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
 from tenants.api.inputs import Moment
+from tenants.cells import plain
 from tenants.sealed import seal, unseal
 
 SPAN_ALIASES = {f"{name}_s": span for name, span in SPANS.items()}
@@ -332,7 +333,7 @@ def _lines(columns: list[str], chunks: Iterable[list[tuple[Any, ...]]]) -> Itera
 
 
 def _shown(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else safe(value)
+    return value.isoformat() if isinstance(value, datetime) else plain(value)
 
 
 class RequestView(Telemetry, APIView):

@@ -16,6 +16,7 @@ from rest_framework.test import APIClient
 
 from tenants import audit_chain, services
 from tenants.audit import REFUSALS_A_MINUTE, SYSTEM
+from tenants.cells import plain
 from tenants.models import AuditEntry, AuditHead, Slo, Tenant
 from tests.support import worlds
 
@@ -213,3 +214,15 @@ def test_logins_and_wrong_passwords_are_written_without_the_password(world: worl
     assert list(rows.values_list("outcome", flat=True)) == ["refused", "done"]
     assert "horse" not in str(list(rows.values()))
     assert faults() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["=1", "+1", "-1", "@a", "\t=1", "\r=1", "\n=1", "\uff1dHYPERLINK(1)", "\uff0b1", "\uff20a"]
+)
+def test_no_value_of_a_file_is_run_as_a_formula(text: str) -> None:
+    assert plain(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("value", ["", "a=1", "ada", 7, -7, None, "\u00e9"])
+def test_other_values_of_a_file_are_as_they_are(value: object) -> None:
+    assert plain(value) is value
