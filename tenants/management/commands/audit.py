@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any, TextIO, cast
@@ -43,6 +44,11 @@ class Command(BaseCommand):
                 self.stdout.write(f"{gone} entries were deleted.")
 
     def _verify(self, anchor: str) -> None:
+        anchor = anchor.strip()
+        if anchor and re.fullmatch(r"[0-9]+:[0-9a-f]{64}", anchor) is None:
+            raise CommandError(
+                "--anchor: use the end as an earlier verify printed it, NUMBER:DIGEST with 64 characters."
+            )
         report = audit_chain.verify(anchor)
         self.stdout.write(f"{report.entries} entries in the chain, {report.unchained} of older releases before it.")
         self.stdout.write(f"It ends at {report.end}")

@@ -226,3 +226,10 @@ def test_no_value_of_a_file_is_run_as_a_formula(text: str) -> None:
 @pytest.mark.parametrize("value", ["", "a=1", "ada", 7, -7, None, "\u00e9"])
 def test_other_values_of_a_file_are_as_they_are(value: object) -> None:
     assert plain(value) is value
+
+
+@pytest.mark.parametrize("anchor", ["12", "12:9f2c", "foo", "12:" + "g" * 64])
+def test_an_anchor_that_is_none_is_no_broken_log(world: worlds.World, anchor: str) -> None:
+    with pytest.raises(CommandError, match="NUMBER:DIGEST"):
+        call_command("audit", "verify", "--anchor", anchor)
+    call_command("audit", "verify", "--anchor", audit_chain.verify().end + "\n")
