@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
 import time
 from typing import Any
 
@@ -18,7 +19,8 @@ from django.core.exceptions import ValidationError
 
 from tenants.validators import check_webhook
 
-TIMEOUT_S = 5.0  # for each step, and for reading the answer as a whole
+TIMEOUT_S = 5.0  # for each step
+WHOLE_S = 15.0  # for all of them: an answer that comes byte by byte keeps each within its time
 MOST_READ = 400  # bytes of an answer: enough for its reason
 
 
@@ -66,16 +68,30 @@ def send(url: str, body: bytes, headers: dict[str, str], whom: str, *, client: h
     Raises:
         WebhookError: no 2xx came back; ``whom`` is named in it.
     """
+    over = threading.Event()
     try:
-        with (
-            client or httpx.Client(timeout=TIMEOUT_S, trust_env=False) as session,
-            session.stream("POST", url, content=body, headers=headers) as answer,
-        ):
-            reply = _beginning(answer)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        with client or httpx.Client(timeout=TIMEOUT_S, trust_env=False) as session:
+            timer = threading.Timer(WHOLE_S, _end, (over, session))
+            timer.daemon = True
+            timer.start()
+            try:
+                with session.stream("POST", url, content=body, headers=headers) as answer:
+                    reply = _beginning(answer)
+            finally:
+                timer.cancel()
+    except Exception as error:
+        if over.is_set():  # what reading from a closed connection raises depends on where it was
+            raise WebhookError(f"{whom} did not answer within {WHOLE_S:g} s") from error
+        if not isinstance(error, httpx.HTTPError | httpx.InvalidURL):
+            raise
         raise WebhookError(f"{whom} does not answer ({type(error).__name__})") from error
     if not 200 <= answer.status_code < 300:
         raise WebhookError(f"{whom} answered {answer.status_code}{reply and f': {reply}'}")
+
+
+def _end(over: threading.Event, session: httpx.Client) -> None:
+    over.set()
+    session.close()
 
 
 def _beginning(answer: httpx.Response) -> str:
@@ -83,7 +99,7 @@ def _beginning(answer: httpx.Response) -> str:
     if answer.is_success:
         return ""
     read, until_s = b"", time.monotonic() + TIMEOUT_S
-    for part in answer.iter_raw(MOST_READ):
+    for part in answer.iter_raw():  # as it comes: pieces of one size would be waited for
         read += part
         if len(read) >= MOST_READ or time.monotonic() > until_s:
             break

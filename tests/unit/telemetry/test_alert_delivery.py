@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 from django.db import DatabaseError
 
-from telemetry.alerts import lifecycle
+from telemetry.alerts import lifecycle, webhook
 from telemetry.alerts.delivery import Delivery
 from telemetry.models import Alert
 
@@ -85,3 +88,46 @@ def test_two_processes_do_not_send_the_same_alert_to_the_webhook(
     assert lifecycle.deliver() == 1
     assert sent == [f"alert-{Alert.objects.get().pk}"]
     assert lifecycle.deliver() == 0
+
+
+@contextmanager
+def dripping(beginning: bytes) -> Iterator[str]:
+    """A receiver that answers byte by byte, and never to the end."""
+    stopped = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(beginning)
+            while not stopped.wait(0.05):
+                connection.sendall(b"x")
+
+    def listen() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=listen, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        finally:
+            stopped.set()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("beginning", "told"),
+    [
+        (b"HTTP/1.1 200 OK\r\nx-long: ", "did not answer within"),
+        (b"HTTP/1.1 500 Oh\r\ncontent-length: 9999\r\n\r\n", "answered 500: x"),
+    ],
+    ids=["its head", "its body"],
+)
+def test_a_receiver_that_answers_byte_by_byte_holds_up_nobody(
+    beginning: bytes, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(webhook, "WHOLE_S", 1.5)
+    with dripping(beginning) as address, pytest.raises(webhook.WebhookError, match=told):
+        webhook.send(address, b"{}", {}, "the webhook")
