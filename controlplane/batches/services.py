@@ -70,10 +70,10 @@ def window_s(text: str) -> int:
 
 
 @own_connection
-def room_for_file(tenant: str, entitlement: str, size: int) -> None:
-    """Raises Problem where the tenant has as many files, or bytes, as it may."""
+def room_for_file(tenant: str, entitlement: str, size: int, more: int = 1) -> None:
+    """Raises Problem where the tenant has no room for ``more`` files of so many bytes in all."""
     env = _env()
-    if StoredFile.objects.filter(entitlement=entitlement).count() >= env.files_per_entitlement:
+    if StoredFile.objects.filter(entitlement=entitlement).count() + more > env.files_per_entitlement:
         raise Problem(f"This entitlement has {env.files_per_entitlement} files already. Delete some first.")
     stored_bytes = StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
     if stored_bytes + size > env.tenant_file_bytes:
@@ -97,11 +97,17 @@ def keep_file(
     name = storage().save(public_id, File(content, name=public_id))
     longest = timedelta(days=_env().file_keep_days)
     keep = longest if keep_s is None else min(longest, timedelta(seconds=keep_s))
-    return StoredFile.objects.create(
+    row = StoredFile.objects.create(
         public_id=public_id, tenant=tenant, project=project, entitlement=entitlement, purpose=BATCH,
         filename="".join(c for c in filename if c.isprintable())[:255] or "file", bytes=size, name=name,
         created_at=now, expires_at=now + keep,
     )  # fmt: skip
+    try:
+        room_for_file(tenant, entitlement, 0, more=0)
+    except Problem:  # others were stored meanwhile: all of them looked before any was there
+        _forget([row])
+        raise
+    return row
 
 
 @own_connection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,6 @@ def test_what_is_another_tenants_does_not_exist(ask: Callable[[str], Any]) -> No
 
 
 def test_what_one_may_have_is_bounded(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     small = replace(settings.ENV, files_per_entitlement=2, batches_per_entitlement=1, tenant_file_bytes=1_000)
     monkeypatch.setattr(services, "_env", lambda: small)
     file = bring()
@@ -213,6 +212,37 @@ def test_what_one_may_have_is_bounded(settings: Any, monkeypatch: pytest.MonkeyP
     with pytest.raises(Problem, match="1000 bytes"):
         bring(entitlement="acme-other", count=20)
     assert bring("globex", entitlement="other").tenant == "globex"
+
+
+@pytest.mark.parametrize("bound", ["files_per_entitlement", "tenant_file_bytes"])
+def test_files_that_come_at_the_same_moment_are_never_more_than_one_may_have(
+    bound: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = bring("globex").bytes
+    most = {"files_per_entitlement": 2, "tenant_file_bytes": 2 * size + 1}[bound]
+    env = replace(settings.ENV, **{bound: most})
+    monkeypatch.setattr(services, "_env", lambda: env)
+    bring()
+    storage, others = services.storage(), [1]
+
+    class Slow:
+        """Stores a file while another one comes and goes through all of it."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(storage, name)
+
+        def save(self, *args: Any) -> str:
+            if others:
+                others.pop()
+                bring()
+            return storage.save(*args)
+
+    monkeypatch.setattr(services, "storage", Slow)
+    with pytest.raises(Problem, match="Delete some first"):
+        bring()
+    kept = StoredFile.objects.filter(tenant="acme")
+    assert kept.count() == 2
+    assert len(storage.listdir("")[1]) == 3, "what was not kept is not stored either"
 
 
 def test_a_file_that_is_read_is_not_deleted_and_one_whose_time_is_over_is() -> None:
