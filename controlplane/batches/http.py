@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 import msgspec
 from django.conf import settings
-from django.core.exceptions import SuspiciousOperation
+from django.core.exceptions import SuspiciousOperation, TooManyFieldsSent, TooManyFilesSent
 from django.core.files.uploadhandler import StopUpload, TemporaryFileUploadHandler
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 
@@ -251,6 +251,8 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
     try:
         parser = MultiPartParser(meta, cast(Any, body), [one], settings.DEFAULT_CHARSET)
         form, files = parser.parse()
+    except (TooManyFieldsSent, TooManyFilesSent):
+        raise Problem("The form has too many fields: send purpose, file and, if you like, expires_after.") from None
     except (MultiPartParserError, SuspiciousOperation, ValueError) as problem:
         raise Problem(f"The form cannot be read: {str(problem)[:200]}.") from None
     if one.too_much:

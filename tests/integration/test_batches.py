@@ -252,6 +252,7 @@ def test_what_a_client_sends_is_bounded_and_refused_with_its_reason(up: Up):
                 http.post("/files", data={"purpose": "batch"}, files={"other": b"{}"}),
                 http.post("/files", files=[("file", b"1"), ("file", b"2")], data={"purpose": "batch"}),
                 http.post("/files", **form(b"")),
+                http.post("/files", files={"file": b"1"}, data={f"f{n}": "1" for n in range(2000)}),
                 http.post("/files", content=b"--x", headers={"content-type": "multipart/form-data; boundary=y"}),
                 http.post("/files", content=b"{}", headers={"content-type": "application/json"}),
                 http.post("/batches", content=b"[" * 10_000),
@@ -286,6 +287,7 @@ def test_what_a_client_sends_is_bounded_and_refused_with_its_reason(up: Up):
         for status, answers in wrong.items():
             assert [a.status_code for a in answers] == [status] * len(answers), [a.text for a in answers]
             assert all(a.json()["error"]["message"] for a in answers)
+            assert not [a.text for a in answers if "settings." in a.text]
         pieces = http.post(
             "/files", content=itertools.repeat(b"x" * 65_536, 80),
             headers={"content-type": "multipart/form-data; boundary=y"},
