@@ -171,8 +171,7 @@ def start_canary(*, actor: Actor, trial: Trial, reason: str, for_s: float | None
             raise ValidationError("Another canary is running in this pool. Wait until it has ended.")
         if pool.policy_version != trial.base.number:
             raise ValidationError("The pool's policy has changed since this trial, so its result does not apply.")
-        person = actor.via != "system"
-        note = Note(f"canary: {reason}", Author.PERSON if person else Author.OPTIMISER)
+        note = Note(f"canary: {reason}", _kind_of(actor))
         content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
         setting = dict(trial.setting or {})
         drafts.apply(actor, pool, setting.pop("objects", ()))
@@ -203,11 +202,15 @@ def close(
             pool = Pool.objects.select_for_update().get(pk=trial.pool_id)
             if trial.version is not None and pool.policy_version == trial.version.number:
                 content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
-                note = Note(f"{state.replace('_', ' ')}: {reason}", Author.OPTIMISER, restores=trial.base.number)
+                note = Note(f"{state.replace('_', ' ')}: {reason}", _kind_of(actor), restores=trial.base.number)
                 _serve(actor, pool, content, note)
             reason = "; ".join((reason, *_give_back(actor, trial)))
         _end(actor, trial, state, reason)
     return True
+
+
+def _kind_of(actor: Actor) -> Author:
+    return Author.OPTIMISER if actor.via == "system" else Author.PERSON
 
 
 def _give_back(actor: Actor, trial: Trial) -> list[str]:

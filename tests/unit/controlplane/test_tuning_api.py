@@ -148,6 +148,16 @@ def test_a_mode_is_set_with_settings_and_wrong_ones_are_told(world: worlds.World
     assert "pairs must be at least 3" in str(told)
 
 
+def test_versions_that_a_person_starts_and_ends_are_that_persons(world: worlds.World) -> None:
+    olga = client(world, "olga")
+    made = call(olga, "post", "pools/llama/trials", 201, {"setting": {"policy": "fifo"}})
+    for action, code in (("start", 201), ("stop", 200)):
+        call(olga, "post", f"pools/llama/trials/{made['id']}/{action}", code)
+        version = call(olga, "get", "pools/llama/versions", 200)["results"][0]
+        assert (version["author"], version["author_kind"]) == ("olga", "person")
+    assert version["restores"] == 1
+
+
 def test_an_operator_starts_a_proposed_trial_and_ends_it(world: worlds.World, trial: Trial) -> None:
     olga = client(world, "olga")
     Trial.objects.update(params={}, values={})
