@@ -358,18 +358,17 @@ class ReferencePool(ReferenceLeader):
 
     def first_tokens(self, items: Sequence[tuple[str, int]]) -> int:
         now, told, freed = self._now(), 0, ""
-        places: dict[str, tuple[int, int]] = {}
+        places: dict[str, list[Entry]] = {}
         for request_id, attempt in items:
             e = self.held.get(request_id)
-            if e is None or e.attempt != attempt or not self._give_back(request_id):
-                continue
-            tokens, granted = places.get(e.backend, (0, e.granted_ms))
-            older = self._whole_answers(e.backend, e.granted_ms, WHOLE_AT_ONCE)
-            tokens += e.prefill + sum(self._give_back(name) for name in older)
-            places[e.backend] = (tokens, min(granted, e.granted_ms))
-            told, freed = told + 1, e.backend
-        for backend, (more, granted) in places.items():
-            self._told(backend, more, granted, now)
+            if e is not None and e.attempt == attempt and self._give_back(request_id):
+                places.setdefault(e.backend, []).append(e)
+                told, freed = told + 1, e.backend
+        for backend, firsts in places.items():
+            granted = [e.granted_ms for e in firsts]
+            older = self._whole_answers(backend, max(granted), len(firsts) * WHOLE_AT_ONCE)
+            tokens = sum(e.prefill for e in firsts) + sum(self._give_back(name) for name in older)
+            self._told(backend, tokens, min(granted), now)
         if freed:
             self._offer_free(freed, now)
         return told

@@ -6,18 +6,25 @@ local told, places, freed, now = 0, {}, false, now_ms()
 for i = 1, #ARGV, 2 do
   local text = call('HGET', HELD, ARGV[i])
   if text and string.match(text, '^%d+') == ARGV[i + 1] then
-    local pre, backend, granted, left = give_back(ARGV[i], text)
+    local pre, backend, granted, owned = give_back(ARGV[i], text)
     if pre > 0 then
-      local at = places[backend] or {tokens = 0, granted = granted}
-      at.tokens, at.granted, at.left = at.tokens + pre, math.min(at.granted, granted), left
-      for _, one in ipairs(whole_answers(backend, granted, WHOLE_AT_ONCE)) do
-        local more, _, _, after = give_back(one[1], one[2])
-        if more > 0 then at.tokens, at.left = at.tokens + more, after end
+      local at = places[backend]
+      if not at then
+        at = {told = 0, tokens = 0, owned = 0, first = granted, last = granted}
+        places[backend] = at
       end
-      places[backend], told, freed = at, told + 1, backend
+      at.told, at.tokens, at.owned = at.told + 1, at.tokens + pre, at.owned + owned
+      at.first, at.last = math.min(at.first, granted), math.max(at.last, granted)
+      told, freed = told + 1, backend
     end
   end
 end
-for backend, at in pairs(places) do pace_told(backend, at.left, at.tokens, at.granted, now) end
+for backend, at in pairs(places) do
+  for _, one in ipairs(whole_answers(backend, at.last, at.told * WHOLE_AT_ONCE)) do
+    local pre, _, _, owned = give_back(one[1], one[2])
+    if pre > 0 then at.tokens, at.owned = at.tokens + pre, at.owned + owned end
+  end
+  pace_told(backend, given_back(backend, at.tokens, at.owned), at.tokens, at.first, now)
+end
 if freed then offer_free(freed, now) end
 return told

@@ -7,7 +7,7 @@
 -- epoch backend waiting age_ms hurry -> fenced, or how many gave something back
 if fenced(ARGV[1]) then return 'fenced' end
 local backend, now = ARGV[2], now_ms()
-local waiting, given, granted, left = tonumber(ARGV[3]), 0, nil, nil
+local waiting, given, owned, granted = tonumber(ARGV[3]), 0, 0, nil
 local p = pace_of(backend)
 local rate = per_ms(p)
 local age = tonumber(ARGV[4]) + (rate > 0 and math.min(LONGEST_STEP_MS, math.ceil(p.step / rate)) or 0)
@@ -16,10 +16,10 @@ local done = #found - waiting - (rate > 0 and 1 or 0)  -- where no rate is known
 local last = found[done + 1]  -- where one is kept
 local begun = last and rate > 0 and tonumber(string.match(last[2], HEAD .. '(%d+)')) or 0
 for i = 1, done do
-  local pre, _, at, after = give_back(found[i][1], found[i][2])
-  if pre > 0 then given, granted, left = given + pre, math.min(granted or at, at), after end
+  local pre, _, at, of_owner = give_back(found[i][1], found[i][2])
+  if pre > 0 then given, owned, granted = given + pre, owned + of_owner, math.min(granted or at, at) end
 end
-if given > 0 then pace_told(backend, left, given, granted, now, begun) end
+if given > 0 then pace_told(backend, given_back(backend, given, owned), given, granted, now, begun) end
 local used = tonumber(call('HGET', TOTALS, 'b:' .. backend .. ':pre')) or 0
 if waiting == 0 and #found > 0 and ARGV[5] ~= '1000' and call('HGET', TOTALS, 'wait')
   and ahead_of(backend, used, now) > 0 then

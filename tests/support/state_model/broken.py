@@ -145,8 +145,8 @@ BROKEN = {
     ),
     "a first token told twice that gives back twice": (
         "first_tokens",
-        "HEAD .. '0' .. record",
-        "HEAD .. pre .. record",
+        "string.sub(text, 1, from - 1) .. '0'",
+        "string.sub(text, 1, from - 1) .. pre",
     ),
     "a late first token that gives back a later attempt's credit": (
         "first_tokens",
@@ -171,7 +171,7 @@ BROKEN = {
     "an engine's word without a fence": ("prefilled", FENCE, ""),
     "whole answers that a later first token does not show": (
         "first_tokens",
-        "whole_answers(backend, granted, WHOLE_AT_ONCE)",
+        "whole_answers(backend, at.last, at.told * WHOLE_AT_ONCE)",
         "{}",
     ),
     "predictions that nobody makes": ("look", "ahead, falls = ahead_of(ready[i], ahead, now)", ""),
@@ -191,7 +191,7 @@ BROKEN = {
     "a prefill credit of its own for everyone": ("grant", "if owner then ahead", "if true then ahead"),
     "what owners hold of a credit that first tokens leave with them": (
         "first_tokens",
-        "shift('b:' .. backend .. ':own', -pre)",
+        "shift('b:' .. backend .. ':own', -owned)",
         "",
     ),
     "what owners hold of a credit that arrivals forget": (

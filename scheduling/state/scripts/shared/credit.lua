@@ -83,17 +83,22 @@ local function charge_prefill(id, x, credit, used, now)
 end
 
 -- What a lease holds of a prefill credit is given back: at its first token, or when that must have come. Once: what it
--- holds is 0 then. The rest of the entry is left as it is. -> how much, where, when it was granted, and what is held there
+-- holds is 0 then. The rest of the entry is left as it is, and the sums are for `given_back`. -> how much, where, when
+-- it was granted, and how much of it was an owner's
+local HELD_CREDIT = '^%d+ %S+ (%S+) (%S+) %d+ %d+ %d+ %d+ %d+ (%d+) %S+ %d+ %d+ %S+ ' .. HEAD .. '()(%d+)()'
 local function give_back(id, text)
-  local head, backend, middle, granted, more, pre, record = string.match(
-    text, '^(%d+ %S+ %S+ )(%S+)( %d+ %d+ %d+ %d+ %d+ )(%d+)( %S+ %d+ %d+ %S+ )' .. HEAD .. '(%d+)(,.*)$')
+  local class, backend, granted, from, pre, to = string.match(text, HELD_CREDIT)
   pre = tonumber(pre)
   if not pre or pre == 0 then return 0 end
-  call('HSET', HELD, id, head .. backend .. middle .. granted .. more .. HEAD .. '0' .. record)
-  local left = shift('b:' .. backend .. ':pre', -pre)
-  if reserves(string.match(head, '^%d+ %S+ (%S+)')) then shift('b:' .. backend .. ':own', -pre) end
-  if string.find(record, WHOLE, 1, true) then call('ZREM', PREFILLS, id) end
-  return pre, backend, tonumber(granted), left
+  call('HSET', HELD, id, string.sub(text, 1, from - 1) .. '0' .. string.sub(text, to))
+  if string.find(text, WHOLE, to, true) then call('ZREM', PREFILLS, id) end
+  return pre, backend, tonumber(granted), reserves(class) and pre or 0
+end
+
+-- So much is held no more on a replica, of it `owned` by owners. -> what is held there
+local function given_back(backend, tokens, owned)
+  shift('b:' .. backend .. ':own', -owned)
+  return shift('b:' .. backend .. ':pre', -tokens)
 end
 
 -- Whole answers that hold prefill credit of a replica and were granted by then, the first first; at most so many of all
