@@ -66,6 +66,8 @@ class Bar(Action):
             for policy in options["policies"]:
                 parse_policy(policy)
             policies = [bar.DEFAULT, *(name for name in options["policies"] if name != bar.DEFAULT)]
+            if len(policies) == 1:
+                raise CommandError(f"--policies: {bar.DEFAULT} is what others are compared with; name another one")
         figures = self._run_cases(bench, bar.first_cases(asked, policies))
         figures |= self._run_cases(bench, bar.further_cases(asked, policies, figures))
         figures |= self._run_cases(bench, bar.unpromised_cases(asked))

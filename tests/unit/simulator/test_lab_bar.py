@@ -155,3 +155,8 @@ def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_wa
     assert "| `unified` | 3 | 90.0 | 90.0 to 90.0 | 94.7 | 90.0 | 90.0 | 90.0 |" in text
     with pytest.raises(CommandError, match="at least 3"):
         call_command(*ask[:-4], "--seeds", "2")
+
+
+def test_the_default_is_not_compared_with_itself(asked: bar.BarPlan):
+    with pytest.raises(CommandError, match="unified is what others are compared with"):
+        call_command("lab", "bar", "--trace", asked.traces[0], "--policies", "unified", stdout=StringIO())
