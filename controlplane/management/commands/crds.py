@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 
 class Command(BaseCommand):
@@ -18,5 +18,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         from controlplane.kubernetes.resources import documents
 
-        for name, text in documents():
-            (options["directory"] / name).write_text(text)
+        try:
+            options["directory"].mkdir(parents=True, exist_ok=True)
+            for name, text in documents():
+                (options["directory"] / name).write_text(text)
+        except OSError as error:
+            raise CommandError(f"{options['directory']} cannot be written: {error.strerror}.") from error

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import helm_python
 import kubernetes_validate
 import pytest
 import yaml
+from django.core.management import CommandError, call_command
 
 from controlplane.env import Env
 from controlplane.kubernetes import chart, leases, resources
@@ -223,3 +225,11 @@ def test_what_may_reach_the_web_pods_includes_the_pod_of_helm_test() -> None:
     allowed = {entry["port"] for rule in policy["egress"] for entry in rule["ports"]}
     assert port["containerPort"] in allowed, "it asks web pods as every pod of the release may"
     assert not peer["podSelector"]["matchLabels"].items() <= web["metadata"]["labels"].items()
+
+
+def test_definitions_are_written_into_a_folder_that_is_made_for_them(tmp_path: Path) -> None:
+    call_command("crds", str(tmp_path / "new" / "crds"))
+    assert {path.name for path in (tmp_path / "new" / "crds").iterdir()} == {name for name, _ in resources.documents()}
+    (tmp_path / "file").touch()
+    with pytest.raises(CommandError, match="cannot be written"):
+        call_command("crds", str(tmp_path / "file"))
