@@ -54,7 +54,7 @@ class Head:
             if size not in _LENGTHS:  # most are not: cheaper than comparing names
                 continue
             if name == b"authorization":
-                self.authorization = value
+                self.authorization = _once(name, value, self.authorization)
             elif name == b"content-length":
                 self.content_length = _length(value)
             elif name == b"idempotency-key":
@@ -62,7 +62,7 @@ class Head:
             elif name == b"traceparent":
                 self.traceparent = value
             elif name == b"x-api-key":  # as Anthropic's clients send it
-                api_key = value
+                api_key = _once(name, value, api_key)
             elif name in _HINTS:
                 self._hint(name, value)
         if api_key is not None and self.authorization is None:
@@ -83,6 +83,14 @@ class Head:
         if self.hints is None:
             self.hints = {}
         self.hints[name] = ms / 1000.0
+
+
+def _once(name: bytes, value: bytes, before: bytes | None) -> bytes:
+    """Of two keys a proxy in front of us may have looked at the other one."""
+    if before is not None:
+        detail = f"The header {name.decode('ascii')} is there more than once. Send one key."
+        raise Refusal(Reason.INVALID_REQUEST, close=True, detail=detail)
+    return value
 
 
 def _length(value: bytes) -> int:

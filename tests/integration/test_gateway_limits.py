@@ -375,3 +375,17 @@ async def test_a_drain_is_not_held_up_by_clients_that_do_not_read(world: World) 
     await until(lambda: not world.server.server_state.connections, 30)
     for writer in writers:
         writer.transport.abort()
+
+
+@pytest.mark.parametrize("second", ["the same", "qm-else"])
+@pytest.mark.parametrize("name", ["authorization", "x-api-key"])
+async def test_of_two_keys_in_one_request_none_counts(world: World, name: str, second: str) -> None:
+    key = world.key if second == "the same" else second
+    more = (
+        [f"authorization: Bearer {key}"]
+        if name == "authorization"
+        else [f"x-api-key: {world.key}", f"x-api-key: {key}"]
+    )
+    answer = await talk(world, head_of(world, *more, "content-length: 2"), b"{}")
+    assert answer.status == 400
+    assert answer.error["message"] == f"The header {name} is there more than once. Send one key."
