@@ -29,6 +29,7 @@ from controlplane.env import Env
 from controlplane.v1_routes import Problem
 from scheduling.core.batch_account import REQUEST_ID
 from tenants.connections import own_connection
+from tenants.models import Entitlement
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +180,7 @@ def create(
         if source.purpose != BATCH:
             raise Problem("The input file was not brought with the purpose batch.", "input_file_id")
         most = _env().batches_per_entitlement
+        list(Entitlement.objects.select_for_update().filter(slug=entitlement))  # those who make one take turns
         if Batch.objects.filter(entitlement=entitlement, status__in=OPEN).count() >= most:
             raise Problem(f"This entitlement has {most} open batches already. Wait for one to end.", None, 429)
         return Batch.objects.create(

@@ -29,7 +29,7 @@ def _real_server() -> None:
         pytest.skip("threads cannot share SQLite's test database in memory; `make test-postgresql` runs this")
 
 
-def _at_once(jobs: list[Callable[[], Any]]) -> list[Any]:
+def at_once(jobs: list[Callable[[], Any]]) -> list[Any]:
     def run(job: Callable[[], Any]) -> Any:
         try:
             return job()
@@ -53,7 +53,7 @@ def test_each_write_is_one_version_and_is_announced_after_its_commit(monkeypatch
     def write(n: int) -> Callable[[], Any]:
         return lambda: services.save(actor=SYSTEM, instance=Tenant(slug=f"t-{n}"))
 
-    _at_once([write(n) for n in range(40)])
+    at_once([write(n) for n in range(40)])
     assert sorted(version for version, _ in announced) == list(range(before + 1, before + 41))
     assert all(visible >= version for version, visible in announced)
     assert AuditEntry.objects.filter(kind="tenant", object_id__startswith="t-").count() == 40
@@ -71,21 +71,21 @@ def test_changes_to_one_row_do_not_overwrite_each_other() -> None:
     def drain() -> None:
         services.drain_backend(actor=SYSTEM, backend=world.backend, draining=True)
 
-    _at_once([grow] * 20 + [drain] * 5)
+    at_once([grow] * 20 + [drain] * 5)
     row = Backend.objects.get()
     assert (row.slots, row.draining) == (52, True)
 
 
 def test_reading_in_threads_leaves_no_connection_behind() -> None:
     world = worlds.build()
-    versions = _at_once([lambda: (specs.load_catalog().version, BookedEpochs().read("llama"))] * 40)
+    versions = at_once([lambda: (specs.load_catalog().version, BookedEpochs().read("llama"))] * 40)
     assert set(versions) == {(specs.catalog_version(), 0)}
     assert world.pool.slug in specs.load_catalog().pools
 
 
 def test_floors_raised_at_once_end_at_the_highest() -> None:
     floor = BookedEpochs()
-    _at_once([lambda n=n: floor.raise_to("llama", n) for n in range(1, 41)])
+    at_once([lambda n=n: floor.raise_to("llama", n) for n in range(1, 41)])
     assert floor.read("llama") == 40
 
 
@@ -118,7 +118,7 @@ def test_people_who_change_different_fields_of_one_row_at_once_all_do(
         def change(name: str, row: str = row) -> Callable[[], Any]:
             return lambda: client().patch(row, {name: changes[name]}, format="json").status_code
 
-        assert set(_at_once([change(name) for name in changes])) == {200}
+        assert set(at_once([change(name) for name in changes])) == {200}
         shown = client().get(row).json()
         assert {name: shown[name] for name in changes} == changes
         assert client().delete(row).status_code == 204
@@ -144,6 +144,6 @@ def test_of_those_who_give_one_name_at_once_one_has_it_and_the_others_are_told(
         api.force_authenticate(adam)
         return api.post(f"/api/v1/{path}", asked, format="json").status_code
 
-    answers = Counter(_at_once([make] * 8))
+    answers = Counter(at_once([make] * 8))
     assert answers[201] == 1
     assert answers[400] + answers[409] == 7, answers
