@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kmock import Request
 from controlplane.kubernetes import api as calls
 from controlplane.kubernetes import capacity, catalog, leases, operator
 from tenants import keys
+from tenants.connections import own_connection
 from tenants.models import ApiKey, Entitlement, Tenant
 from tests.support.kubernetes_fake import FakeApi, fake_api, operating, to, until
 
@@ -54,8 +55,13 @@ def ready(api: FakeApi, kind: str, name: str, namespace: str = "default") -> boo
     return bool(seen and api.condition(kind, name, namespace=namespace).get("status") == "True")
 
 
+async def to_thread(ask: Callable[..., Any], **named: Any) -> Any:
+    """Of the database; the thread's connection is given back."""
+    return await asyncio.to_thread(own_connection(ask), **named)
+
+
 async def row(model: Any, slug: str) -> Any:
-    return await asyncio.to_thread(model.objects.filter(slug=slug).first)
+    return await to_thread(model.objects.filter(slug=slug).first)
 
 
 # --- what is there
@@ -121,8 +127,8 @@ async def test_a_change_made_behind_its_back_is_undone_and_nothing_is_deleted(
     async with operating(api, tmp_path, monkeypatch):
         await api.make("Tenant", "acme", {"description": "ours"})
         await until(lambda: ready(api, "Tenant", "acme"))
-        await asyncio.to_thread(Tenant.objects.create, slug="globex")
-        await asyncio.to_thread(Tenant.objects.filter(slug="acme").update, description="somebody's")
+        await to_thread(Tenant.objects.create, slug="globex")
+        await to_thread(Tenant.objects.filter(slug="acme").update, description="somebody's")
         async with asyncio.timeout(30):
             while (await row(Tenant, "acme")).description != "ours":
                 await asyncio.sleep(0.01)
@@ -159,13 +165,13 @@ async def test_a_secret_that_another_made_at_the_same_moment_is_taken_as_it_is(
         with api.answering(to("POST", "secrets"), 409):
             await api.make("ApiKey", "app", {"entitlementRef": {"name": "search"}, "secret": {"name": "app"}})
             await until(lambda: "another one made the Secret" in api.condition("ApiKey", "app").get("message", ""))
-            assert await asyncio.to_thread(ApiKey.objects.count) == 0
+            assert await to_thread(ApiKey.objects.count) == 0
         value = base64.b64encode(credential.text.encode()).decode()
         await api._call(
             "POST", "/api/v1/namespaces/default/secrets", {"metadata": {"name": "app"}, "data": {"api-key": value}}
         )
         await until(lambda: ready(api, "ApiKey", "app"))
-        made = await asyncio.to_thread(lambda: [one.public_id for one in ApiKey.objects.all()])
+        made = await to_thread(lambda: [one.public_id for one in ApiKey.objects.all()])
         assert made == [credential.public_id]
 
 
