@@ -3,15 +3,16 @@
 Question: what is the smallest credit at which the engine still does at least 0.98 of what it does without one? Too much
 moves the queue into the engine, where no policy reaches it; too little leaves its steps part empty. What is predicted
 to be prefilled before a grant could reach the engine counts no more (:mod:`scheduling.core.prefill_pace`), so the
-credit is what is there when a step begins: one step budget ``B`` at first. When requests wait for credit without a
-break and the engine's steps are less than :data:`NOT_FULL` full (short prompts, or an engine that is fast beside the
+credit is what is there when a step begins. Half a step budget ``B`` is the least: steps cost most of what they cost by
+the token, and a prompt that does not fit beside others begins when they are done. When requests wait for credit without
+a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts, or an engine that is fast beside the
 way to it), it goes up: to ``B`` or to what the engine prefills in :data:`MOST_AHEAD_S`, whichever is more. What a
 request that comes then finds before it takes no longer, so a fast engine may have more tokens ahead than a slow one.
 Where requests wait and nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to
 :data:`MAX_BUDGETS` step budgets. It moves by steps, one per :data:`STRETCH_S`: up where more than :data:`OFTEN` of the
-time was limited by credit; down, to half of ``B``, where steps are full all the same or more than :data:`MAX_WAITING`
-stand in the engine's own queue for long. Where nobody waits for it, it goes back to ``B``, which is what the next burst
-begins with. A new leader goes on with what the one before left.
+time was limited by credit, down where less than :data:`SELDOM` was or steps were full. It does not go up while more
+than :data:`MAX_WAITING` stand in the engine's own queue, and goes down where that lasts. A new leader goes on with what
+the one before left.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
@@ -33,7 +34,7 @@ MOST_AHEAD_S = 0.12  # of prefill
 EMPTY_S = 10.0
 MAX_BUDGETS = 16  # for credit that comes back late
 MAX_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
-OFTEN = 0.6  # of the time
+OFTEN, SELDOM = 0.6, 0.3
 FULL, NOT_FULL = 0.98, 0.93  # of the room that decodes leave in a step
 LEAST_GROWTH, MOST_GROWTH, SHRINK = 1.1, 2.0, 0.9
 PROMPTS = 256  # of the last grants
@@ -97,8 +98,8 @@ class PrefillCredit:
         self._begin()
 
     def _begin(self) -> None:
-        self.credit = self.budget
-        self.why = f"one step of {self.budget} tokens" + (
+        self.credit = self.least
+        self.why = f"half a step of {self.budget} tokens" + (
             "" if self.reported else ", as the engine does not say its own"
         )
         if self._inherited:
@@ -183,10 +184,8 @@ class PrefillCredit:
         wanted = before
         if limited > OFTEN and (full is None or full < NOT_FULL) and not self._queued and before < most:
             wanted = min(most, round(before * self._growth(full)))
-        elif (full is not None and full >= FULL) or self._queued > 1:
+        elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1 or before > most:
             wanted = round(before * SHRINK)
-        elif before > most:
-            wanted = max(most, round(before * SHRINK))
         self.credit = max(self.least, min(MAX_BUDGET, wanted))
         moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
         steps = "" if full is None else f", steps of {self.budget} tokens were {full:.0%} full"

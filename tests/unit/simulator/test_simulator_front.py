@@ -179,15 +179,15 @@ def test_a_case_says_where_its_policy_decides(tmp_path: Path):
         run_case(replace(front, signal_ms=-1.0))
 
 
-def test_automatic_credit_begins_with_a_step_and_keeps_promises_as_a_fixed_one_does():
+def test_automatic_credit_begins_with_half_a_step_and_keeps_promises_as_a_fixed_one_does():
     work = overload()
     automatic, none = replay_of(None, 0.005), replay_of(0, 0.005)
-    assert {b.prefill_credit for b in automatic.view.backends.values()} == {512}
+    assert {b.prefill_credit for b in automatic.view.backends.values()} == {256}
     early, late = automatic.run(work), none.run(work)
     assert in_time(early, "premium") > 0.85 > 0.3 > in_time(late, "premium")
     assert waiting(automatic.stays, 2).p99 <= 6 < waiting(none.stays, 2).p99
     grown = {b.prefill_credit for b in automatic.view.backends.values()}
-    assert 512 < max(grown) <= 2 * MOST_AHEAD_S * 8_500, "two to four steps"
+    assert max(grown) <= 1.2 * MOST_AHEAD_S * 8_500, "what the engine prefills in an eighth of a second"
 
 
 def test_a_fixed_credit_is_left_alone():

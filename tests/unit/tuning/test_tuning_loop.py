@@ -318,7 +318,7 @@ def test_what_gives_advice_grants_by_the_pools_own_prefill_credit(pool: Pool, cr
     assert found is not None
     assert {(r.prefill_tokens, r.token_budget, r.order) for r in found.replicas} == {(credit, 2048, "priority")}
     begun = {b.prefill_credit for b in found.replay(replicas.serving_of(pool)).view.backends.values()}
-    assert begun == {2048 if credit is None else credit}, "what is found while it serves begins with a step"
+    assert begun == {1024 if credit is None else credit}, "what is found while it serves begins with half a step"
 
 
 def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):

@@ -173,8 +173,8 @@ def test_a_setting_that_serves_from_a_moment_on_brings_its_room_with_it():
     assert replay.headroom == 3
     assert [backend.prefill_credit for backend in replay.view.backends.values()] == [4096]
     replay.give_room(*one.pool.room_of(replace(chosen, room=Room())))
-    begins = [replica.token_budget for replica in one.pool.replicas]
-    assert [backend.prefill_credit for backend in replay.view.backends.values()] == begins, "one step"
+    begins = [replica.token_budget // 2 for replica in one.pool.replicas]
+    assert [backend.prefill_credit for backend in replay.view.backends.values()] == begins, "half a step"
 
 
 def test_with_limits_a_mode_is_judged_by_what_was_refused_as_well(monkeypatch: pytest.MonkeyPatch):
