@@ -33,7 +33,8 @@ Flags = NDArray[np.bool_]
 
 
 class PastPrompts(Protocol):
-    """A bounded first-in-first-out window of embeddings with lengths, searched exactly (``scheduling.estimation``)."""
+    """A bounded first-in-first-out window of embeddings with lengths; a large one may be searched in part
+    (``scheduling.estimation``)."""
 
     def nearest(self, embedding: Any, count: int, least: float) -> tuple[Numbers, Numbers, Flags]:
         """Cosines, output lengths and whether each was cut, of the ``count`` most similar whose cosine is above
