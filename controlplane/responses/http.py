@@ -88,7 +88,7 @@ class ResponseRoutes(DatabaseRoutes):
         elif action == "cancel":
             handlers = {"POST": lambda: self._cancel(call, owner, ident, head)}
         else:
-            raise Problem(not_served(call.scope["path"]), None, 404)
+            raise Problem(not_served(call.scope["path"], stores=True), None, 404)
         await handle(call, handlers)
 
     async def _kept(self, owner: Owner, response_id: str) -> Kept:

@@ -81,9 +81,10 @@ ENDPOINTS: dict[str, Endpoint] = {
 AT_ROOT = frozenset(path for path in ENDPOINTS if not path.startswith("/v1/"))  # the server hands these on as well
 MESSAGES_PATH = "/v1/messages/"
 _UNSERVED = (
+    (("/v1/responses/",), "Nothing is stored here: send the whole conversation with each request."),
     (
-        ("/v1/responses/", "/v1/conversations", "/v1/chat/completions/"),
-        "Nothing is stored here: send the whole conversation with each request.",
+        ("/v1/conversations", "/v1/chat/completions/"),
+        "Conversations are not stored here: send all of one with each request.",
     ),
     (
         (f"{MESSAGES_PATH}batches",),
@@ -93,7 +94,7 @@ _UNSERVED = (
 )
 
 
-def not_served(path: str) -> str:
-    """What a client is told at a path that is none of ours."""
-    advice = (told for paths, told in _UNSERVED if path.startswith(paths))
+def not_served(path: str, stores: bool = False) -> str:
+    """What a client is told at a path that is none of ours. ``stores``: the path belongs to what is stored here."""
+    advice = (told for paths, told in _UNSERVED if path.startswith(paths) and not stores)
     return f"{path[:100]} is not served here. {next(advice, 'docs/reference/v1.md lists what is.')}"

@@ -72,6 +72,13 @@ def test_a_response_is_found_listed_continued_and_deleted(client: openai.OpenAI,
     assert client.responses.create(**ask, previous_response_id=second.id).previous_response_id == second.id
 
 
+def test_at_a_path_that_responses_do_not_have_nobody_is_told_that_nothing_is_stored(client: openai.OpenAI) -> None:
+    for path in ("/responses/resp_1/other", "/conversations"):
+        with pytest.raises(openai.NotFoundError, match="is not served here") as refused:
+            client.get(path, cast_to=object)
+        assert "Nothing is stored" not in str(refused.value)
+
+
 def test_another_tenants_key_finds_nothing(up: Up, client: openai.OpenAI, ask: dict[str, Any]) -> None:
     mine, other = client.responses.create(**ask), up.client("premium", timeout=60)
     for call in (other.responses.retrieve, other.responses.delete, other.responses.cancel):
