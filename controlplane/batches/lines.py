@@ -14,6 +14,7 @@ from scheduling.gateway.explain import explained
 MAX_PROBLEMS = 100  # of a file; then it is read no further
 MAX_CUSTOM_ID = 512  # characters
 BLANK = b" \t\r\n"
+MARK = b"\xef\xbb\xbf"  # a byte order mark, as Windows' programs begin UTF-8 with
 
 
 class _Line(msgspec.Struct):
@@ -60,6 +61,8 @@ def numbered(file: IO[bytes], most_bytes: int) -> Iterator[tuple[int, bytes | No
     number = 0
     while data := file.readline(most_bytes + 1):
         number += 1
+        if number == 1:
+            data = data.removeprefix(MARK)
         if len(data) > most_bytes:
             yield number, None
             return

@@ -28,6 +28,15 @@ def test_lines_that_can_be_run_are_counted_and_blank_ones_are_not() -> None:
     assert (found.total, found.problems) == (2, [])
 
 
+def test_a_byte_order_mark_before_the_first_line_is_no_part_of_it() -> None:
+    data = b"\xef\xbb\xbf" + json.dumps(line(1)).encode() + b"\r\n" + json.dumps(line(2)).encode()
+    assert lines.check(io.BytesIO(data), CHAT, {"demo"}, 10, 1000).problems == []
+    assert [one.custom_id for one in lines.read(io.BytesIO(data), 1000)] == ["r-1", "r-2"]
+    assert lines.check(io.BytesIO(b"\xef\xbb\xbf"), CHAT, {"demo"}, 10, 1000).problems[0]["code"] == "empty_file"
+    found = check(line(1), b"\xef\xbb\xbf" + json.dumps(line(2)).encode())
+    assert [(p["line"], p["code"]) for p in found.problems] == [(2, "invalid_json_line")]
+
+
 @pytest.mark.parametrize(
     ("row", "code", "param"),
     [
