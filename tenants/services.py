@@ -18,6 +18,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from scheduling.core import capacity
@@ -28,11 +29,13 @@ from tenants.models import (
     AccessToken,
     ApiKey,
     Backend,
+    Budget,
     CatalogVersion,
     Entitlement,
     Invitation,
     Lease,
     Membership,
+    Owner,
     Pool,
     Price,
     Project,
@@ -42,6 +45,7 @@ from tenants.models import (
 )
 from tenants.models.credentials import TokenScope
 from tenants.models.limits import ALL_OF_KEY
+from tenants.models.metering import BudgetScope
 
 M = TypeVar("M", bound=models.Model)
 K = TypeVar("K", ApiKey, AccessToken)
@@ -57,6 +61,7 @@ KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", *A
 
 MOST_TOKENS = 50  # of one user that work
 MOST_KEYS = 10_000  # of one tenant that work: its members make them, and every gateway holds all of them
+MOST_ENDED = 10_000  # keys of one tenant, or tokens of one user, that work no more and are still listed
 
 
 @dataclass(slots=True)
@@ -229,11 +234,33 @@ def issue_key(
     rules.refuse_past(expires_at)
     owner = entitlement or project
     with change(actor=actor):
-        if owner is not None and not replaces:
-            mine = models.Q(entitlement__tenant=owner.tenant_id) | models.Q(project__tenant=owner.tenant_id)
-            if ApiKey.active_at(timezone.now()).filter(mine).count() >= MOST_KEYS:
+        if owner is not None:
+            mine = _keys_of(owner.tenant)
+            if not replaces and (mine & ApiKey.active_at(timezone.now())).count() >= MOST_KEYS:
                 raise ValidationError(f"The tenant has {MOST_KEYS} API keys that work, the most. Revoke some first.")
+            _forget_ended(_unnamed(mine))
         return Issued(save(actor=actor, instance=row, action="issue"), credential)
+
+
+def _keys_of(tenant: Tenant) -> models.QuerySet[ApiKey]:
+    return ApiKey.objects.filter(models.Q(entitlement__tenant=tenant) | models.Q(project__tenant=tenant))
+
+
+def _unnamed(keys_: models.QuerySet[ApiKey]) -> models.QuerySet[ApiKey]:
+    """Without those that something else names: a budget, or a custom resource that would make them again."""
+    budgets = Budget.objects.filter(scope=BudgetScope.KEY).values("name")
+    resources = Owner.objects.filter(kind="ApiKey").values("name")
+    return keys_.exclude(public_id__in=budgets).exclude(public_id__in=resources)
+
+
+def _forget_ended(rows: models.QuerySet[K]) -> None:
+    """Takes away those that ended first, so that whoever makes and revokes for ever leaves no endless list. The audit
+    log, the ledger and usage go by their ids and keep all of them."""
+    ended = rows.filter(models.Q(revoked_at__isnull=False) | models.Q(expires_at__lte=timezone.now()))
+    over = ended.count() - MOST_ENDED
+    if over > 0:
+        for row in ended.order_by(Coalesce("revoked_at", "expires_at"), "pk")[: min(over, 10)]:
+            delete(actor=SYSTEM, instance=row)
 
 
 def revoke_key(*, actor: Actor, key: ApiKey) -> ApiKey:
@@ -244,9 +271,8 @@ def revoke_key(*, actor: Actor, key: ApiKey) -> ApiKey:
 def revoke_user(*, actor: Actor, tenant: Tenant, user: str) -> list[ApiKey]:
     """Ends all keys of a tenant that are attributed to ``user``, at once: one version of the catalog. Those that ended
     now; none where there was none."""
-    owned = models.Q(entitlement__tenant=tenant) | models.Q(project__tenant=tenant)
     with change(actor=actor):
-        rows = ApiKey.objects.filter(owned, user=user, revoked_at__isnull=True).order_by("pk")
+        rows = _keys_of(tenant).filter(user=user, revoked_at__isnull=True).order_by("pk")
         return [revoke_key(actor=actor, key=key) for key in rows] if user else []
 
 
@@ -310,6 +336,7 @@ def issue_token(
                 raise ValidationError({"scope": "A token for reading makes no token for more."})
         if AccessToken.active_at(timezone.now()).filter(user=user).count() >= MOST_TOKENS:
             raise ValidationError(f"{user} has {MOST_TOKENS} access tokens, the most. Revoke one first.")
+        _forget_ended(AccessToken.objects.filter(user=user))
         row = AccessToken(
             public_id=credential.public_id, digest=credential.digest, name=name, user=user, expires_at=expires_at,
             made_with=made_with, scope=scope,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,7 +16,8 @@ from rest_framework.test import APIClient
 from tenants import people, services
 from tenants.access import scope_for
 from tenants.audit import SYSTEM
-from tenants.models import AccessToken, AuditEntry, Invitation
+from tenants.models import AccessToken, ApiKey, AuditEntry, Budget, Invitation
+from tenants.models.metering import BudgetScope
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -124,6 +127,52 @@ def test_one_tenant_has_a_bounded_number_of_keys_and_rotates_the_last_all_the_sa
         assert member.post(f"{path}/{key.json()['id']}/revoke").status_code == 200
     assert member.post(path, asked, format="json").status_code == 201
     assert services.issue_key(actor=SYSTEM, name="other", entitlement=world.entitlements["globex"])
+
+
+def test_keys_that_work_no_more_are_listed_in_a_bounded_number_and_audited_for_ever(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "MOST_ENDED", 2)
+    acme = world.entitlements["acme"]
+
+    def ended() -> str:
+        return str(services.revoke_key(actor=SYSTEM, key=issue().row).public_id)  # type: ignore[arg-type]
+
+    def issue(**options: Any) -> services.Issued:
+        return services.issue_key(actor=SYSTEM, name="k", entitlement=acme, **options)
+
+    other = services.issue_key(actor=SYSTEM, name="other", entitlement=world.entitlements["globex"]).row
+    services.revoke_key(actor=SYSTEM, key=other)  # type: ignore[arg-type]
+    budgeted = ended()
+    services.save(
+        actor=SYSTEM,
+        instance=Budget(
+            tenant=acme.tenant, scope=BudgetScope.KEY, name=budgeted, hard_amount=Decimal(1), currency="EUR"
+        ),
+    )
+    expired = issue(expires_at=timezone.now() + timedelta(hours=1)).row.public_id
+    ApiKey.objects.filter(public_id=expired).update(expires_at=timezone.now() - timedelta(hours=1))
+    revoked = [ended() for _ in range(4)]
+    works = issue().row.public_id
+    left = set(ApiKey.objects.filter(entitlement=acme, name="k").values_list("public_id", flat=True))
+    assert left == {budgeted, *revoked[-2:], works}  # the oldest went, but for the one that a budget names
+    assert ApiKey.objects.filter(pk=other.pk).exists()
+    gone = AuditEntry.objects.filter(kind="apikey", action="delete").order_by("pk").values_list("object_id", flat=True)
+    assert list(gone) == [f"qm-{name}" for name in (expired, *revoked[:2])]
+
+
+def test_tokens_that_work_no_more_are_listed_in_a_bounded_number(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "MOST_ENDED", 1)
+    bob, rows = world.users["bob"], []
+    before = set(AccessToken.objects.values_list("pk", flat=True))
+    for name in ("first", "second", "third"):
+        row = services.issue_token(actor=SYSTEM, user=bob, name=name).row
+        rows.append(services.revoke_token(actor=SYSTEM, token=row))  # type: ignore[arg-type]
+    services.issue_token(actor=SYSTEM, user=bob, name="works")
+    left = AccessToken.objects.exclude(pk__in=before).order_by("pk")
+    assert [row.name for row in left] == ["third", "works"]
 
 
 def test_one_user_has_a_bounded_number_of_tokens(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
