@@ -15,7 +15,7 @@ from django.db import models
 from django.utils import timezone
 
 from tenants.models import ApiKey, Entitlement, Membership, Pool, Project, Role, Tenant
-from tenants.validators import check_webhook
+from tenants.validators import check_webhook, validate_one_script
 
 # A change of one of these is a new version of a pool's policy.
 DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params", "room")
@@ -48,6 +48,15 @@ def number_policy(stored: models.Model, instance: models.Model) -> None:
     if isinstance(instance, Pool) and isinstance(stored, Pool):
         same = all(getattr(stored, name) == getattr(instance, name) for name in DECIDES)
         instance.policy_version = stored.policy_version + (0 if same else 1)
+
+
+def check_user_name(stored: models.Model | None, instance: models.Model) -> None:
+    """When it is written: names stand in the audit log, and accounts that have another one keep it."""
+    if isinstance(instance, User) and not (isinstance(stored, User) and stored.username == instance.username):
+        try:
+            validate_one_script(instance.username)
+        except ValidationError as error:
+            raise ValidationError({"username": error.messages}) from error
 
 
 def check_scaling_webhook(stored: models.Model | None, instance: models.Model) -> None:

@@ -132,6 +132,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
             rules.number_policy(stored, instance)
             rules.check_key(stored, instance)
         instance.full_clean()
+        rules.check_user_name(stored, instance)
         rules.check_scaling_webhook(stored, instance)
         after = snapshot(instance)
         if stored is not None:

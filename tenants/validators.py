@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -228,6 +229,22 @@ def validate_shares(value: object) -> None:
         raise ValidationError(f"Give at most {MAX_ALERTS} shares, each once.")
     if not all(type(share) is int and 1 <= share <= 1000 for share in shares):
         raise ValidationError("Give a list of whole numbers from 1 to 1000 [%], such as [50, 80].")
+
+
+# Scripts that stand together in names, as in Unicode's UTS 39 ("highly restrictive"); all others stand alone.
+_TOGETHER = (
+    frozenset({"LATIN", "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA"}),
+    frozenset({"LATIN", "CJK", "IDEOGRAPHIC", "HANGUL"}),
+    frozenset({"LATIN", "CJK", "IDEOGRAPHIC", "BOPOMOFO"}),
+)
+
+
+def validate_one_script(name: str) -> None:
+    """A name in which letters of two scripts stand side by side may be read as another's: a Cyrillic a in "admin"."""
+    scripts = {unicodedata.name(letter, "UNKNOWN").split()[0].split("-")[0] for letter in name if letter.isalpha()}
+    if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
+        found = " and ".join(script.capitalize() for script in sorted(scripts))
+        raise ValidationError(f"Use letters of one script: this name mixes {found}, and may be read as another name.")
 
 
 def json_pattern(validator: RegexValidator, *, blank: bool = False) -> str:

@@ -182,6 +182,33 @@ def test_one_user_has_a_bounded_number_of_tokens(world: worlds.World, monkeypatc
         services.issue_token(actor=SYSTEM, user=world.users["adam"], name="y")
 
 
+MIXED = "\u0430dmin"  # begins with a Cyrillic letter
+
+
+def test_a_user_name_that_mixes_scripts_is_refused_wherever_it_is_chosen(world: worlds.World) -> None:
+    link = people.invite(actor=SYSTEM, name="new colleague", role="operator", tenant=None).credential.text
+    form = {"username": MIXED, "password1": PASSWORD, "password2": PASSWORD}
+    again = Client().post(f"/join/{link}", form)
+    assert (again.status_code, "mixes Cyrillic and Latin" in again.content.decode()) == (200, True)
+    refused = api_of(world, "adam").post("/api/v1/people", {"username": MIXED, "description": ""}, format="json")
+    assert refused.status_code == 400
+    assert "mixes Cyrillic and Latin" in refused.json()["username"][0]
+    assert not User.objects.filter(username=MIXED).exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["\u0430\u043d\u043d\u0430", "J\u00fcrgen.2", "\u7530\u4e2d\u3055\u3093.tanaka", "\ud55c\uae00"]
+)
+def test_user_names_are_taken_in_any_script(world: worlds.World, name: str) -> None:
+    people.make_service_account(actor=SYSTEM, username=name, description="")
+    assert User.objects.filter(username=name).exists()
+
+
+def test_an_account_with_such_a_name_can_be_changed_and_disabled(world: worlds.World) -> None:
+    user = User.objects.create(username=MIXED, password="!")
+    assert not people.set_active(actor=SYSTEM, user=user, active=False).is_active
+
+
 def test_a_service_account_has_no_password_and_admins_make_its_tokens_but_nobody_elses(world: worlds.World) -> None:
     api = api_of(world, "adam")
     made = api.post("/api/v1/people", {"username": "ci", "description": "builds"}, format="json").json()
