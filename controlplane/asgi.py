@@ -154,7 +154,7 @@ class Application:
         await readiness.start()
         self._gateway, self._readiness = gateway, readiness
         if settings.ENV.ext_authz_s > 0:
-            self._beside = Beside(gateway, settings.ENV.ext_authz_s)
+            self._beside = Beside(gateway, settings.ENV.ext_authz_s, settings.ENV.ext_authz_token)
         watch = make_source_watch(catalog)
         watch.start()
         people = make_recheck()

@@ -183,8 +183,14 @@ class Env:
     ext_authz_s: float = setting(
         0.0,
         "Above 0, Envoy's `ext_authz` may request admission under `/ext-authz/` (`docs/guide/beside.md`), and a "
-        "lease whose completion is not reported ends after this time [s].",
+        "lease whose completion is not reported ends after this time [s]. Needs EXT_AUTHZ_TOKEN.",
         low=0,
+    )
+    ext_authz_token: str = setting(
+        "",
+        "What Envoy has to send in `x-quartermaster-authz-token` under `/ext-authz/`, whose answers name replicas; at "
+        "least 16 characters.",
+        secret=True,
     )
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
 

@@ -118,7 +118,7 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('port')}={env.port}: a port is at most 65535")
     if env.log_level not in LOG_LEVELS:
         faults.append(f"{env_name('log_level')}={env.log_level!r}: use one of {', '.join(LOG_LEVELS)}")
-    for name, least in (("secret_key", 32), ("metrics_token", 16)):
+    for name, least in (("secret_key", 32), ("metrics_token", 16), ("ext_authz_token", 16)):
         length = len(getattr(env, name))
         if 0 < length < least:
             faults.append(f"{env_name(name)}=(hidden): needs at least {least} characters, has {length}")
@@ -163,6 +163,10 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
     for name in ("alert_webhook", "webhook_hosts"):
         if getattr(env, name) and not env.webhook_secret:
             faults.append(f"{env_name(name)}: needs {env_name('webhook_secret')}, which signs what is sent")
+    if env.ext_authz_s > 0 and not env.ext_authz_token:
+        faults.append(
+            f"{env_name('ext_authz_s')}: needs {env_name('ext_authz_token')}, or any client asks where replicas are"
+        )
     if env.replica_command and "{port}" not in env.replica_command:
         faults.append(f"{env_name('replica_command')}: has no {{port}}, so no two replicas could run")
     for url in env.engines:

@@ -3,6 +3,9 @@
 A check is a request of ours up to the engine: the same key, limits, estimate, queue and grant. What runs in the place
 of an engine is a :class:`Hold`: it answers the check, its lease is kept alive like any other, and it ends when the
 completion is told, or after ``held_s``. A lease whose end nobody tells is charged to its bound: silence saves nothing.
+
+Who asks shows a token, besides the client's key. The answer says where a replica is, and its lease is ended with any
+figures: both are for the data plane alone, and a client that reaches this port has a key that opens ``/v1``.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ log = logging.getLogger(__name__)
 CHECK = "/ext-authz"  # Envoy's path_prefix: the path of the request follows
 DONE = "/ext-authz-done"
 LEASE = b"x-quartermaster-lease"
+TOKEN = b"x-quartermaster-authz-token"
 PARTIAL = b"x-envoy-auth-partial-body"
 MAX_DONE_BYTES = 4096
 MAX_TOKENS = 100_000_000
@@ -116,9 +120,10 @@ class Gateway(Protocol):
 class Beside:
     """The ASGI handler of both paths."""
 
-    def __init__(self, gateway: Gateway, held_s: float) -> None:
+    def __init__(self, gateway: Gateway, held_s: float, token: str) -> None:
         self._gateway = gateway
         self._held_s = held_s
+        self._token = token.encode()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @staticmethod
@@ -132,6 +137,11 @@ class Beside:
             await self._check(scope, receive, send)
 
     async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        shown = next((value for name, value in scope["headers"] if name == TOKEN), b"")
+        if not self._token or not secrets.compare_digest(shown, self._token):
+            detail = f"{CHECK} is for the gateway in front, which sends {TOKEN.decode()}. Clients use /v1."
+            await _say(send, 403, detail)
+            return
         if any(name == PARTIAL and value == b"true" for name, value in scope["headers"]):
             detail = "Only a part of the body was sent: raise max_request_bytes of with_request_body, and set "
             await _say(send, 413, detail + "allow_partial_message: false.")

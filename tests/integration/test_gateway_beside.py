@@ -20,6 +20,7 @@ from tests.support.gateway_world import World, gateway_world, until
 
 ASK = {"model": "demo", "prompt": "hello", "max_tokens": 50}
 CHECK = "/ext-authz/v1/completions"
+TOKEN = "token-of-the-data-plane"
 
 
 @pytest.fixture
@@ -31,14 +32,27 @@ async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
 @asynccontextmanager
 async def envoy(world: World, app: GatewayApp | None = None, held_s: float = 600.0) -> AsyncIterator[httpx.AsyncClient]:
     """What Envoy would send, with the client's own key."""
-    transport = httpx.ASGITransport(app=Beside(app or world.app, held_s))
-    headers = {"authorization": f"Bearer {world.key}"}
+    transport = httpx.ASGITransport(app=Beside(app or world.app, held_s, TOKEN))
+    headers = {"authorization": f"Bearer {world.key}", "x-quartermaster-authz-token": TOKEN}
     async with httpx.AsyncClient(transport=transport, base_url="http://qm", headers=headers, timeout=60) as client:
         yield client
 
 
 async def end(client: httpx.AsyncClient, check: httpx.Response, **said: Any) -> httpx.Response:
     return await client.post(DONE, json=said, headers={"x-quartermaster-lease": check.headers["x-quartermaster-lease"]})
+
+
+@pytest.mark.parametrize("shown", [None, "", "another-token-of-it"])
+async def test_a_client_with_a_key_alone_is_told_nothing_and_takes_no_slot(world: World, shown: str | None) -> None:
+    async with envoy(world) as client:
+        del client.headers["x-quartermaster-authz-token"]
+        check = await client.post(
+            CHECK, json=ASK, headers={} if shown is None else {"x-quartermaster-authz-token": shown}
+        )
+        assert check.status_code == 403
+        assert not [name for name in check.headers if name.startswith(("x-gateway", "x-quartermaster", "x-llm-d"))]
+        assert world.engines[0].url.removeprefix("http://") not in check.text
+        assert await world.running() == (0, 0)
 
 
 async def test_a_check_holds_a_slot_until_its_completion_is_told(world: World) -> None:

@@ -55,6 +55,8 @@ def test_values_are_read_in_their_types():
         ("QUARTERMASTER_TRUSTED_PROXIES", "10.0.0.1, proxy.internal", "IP address or a network"),
         ("QUARTERMASTER_TRUSTED_PROXIES", "*", "IP address or a network"),
         ("QUARTERMASTER_HSTS_PRELOAD", "on", "QUARTERMASTER_HSTS_SUBDOMAINS"),
+        ("QUARTERMASTER_EXT_AUTHZ_S", "600", "QUARTERMASTER_EXT_AUTHZ_TOKEN"),
+        ("QUARTERMASTER_EXT_AUTHZ_TOKEN", "short", "16 characters"),
     ],
 )
 def test_a_fault_names_the_setting_and_what_it_should_be(name, value, said):
