@@ -29,6 +29,7 @@ it("what cannot be seen is unknown and has no figure", () => {
 it("a lost replica is named with its slots, and without any nothing is said to run", () => {
   const lost = { state: "ejected", slots: 8, down_since: 930 };
   expect(standing({ backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": lost } })).toEqual({ level: "at risk", why: "8 of 16 slots: gpu-2 lost 70 s ago" });
+  expect(standing({ slo: { attainment: 0.36, asked: 10, total: 10 }, backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": lost } }).why).toMatch(/^8 of 16 slots: gpu-2 lost 70 s ago; 36\.0 % in time/);
   expect(standing({ backends: { "gpu-2": lost } })).toEqual({ level: "failing", why: "no replica serves: 0 of 1 ready, 1 ejected" });
   expect(standing({ backends: {} }).why).toBe("no replica: nothing can run");
 });

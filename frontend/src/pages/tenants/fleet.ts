@@ -94,6 +94,8 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   const lost = room.lost.filter(({ id }) => snapshot.backends?.[id]?.state !== "asleep");
   const worst = worstOf(snapshot);
   const low = limits.slo_attainment ?? SLO_LOW;
+  // What is lost explains the rest and comes first: a phone shows the beginning of a sentence.
+  const gone: string[] = [];
   const failing: string[] = [];
   const risks: string[] = [];
   // Without any replica only a pool that may have none says in how long it would serve; with one that failed it says nothing.
@@ -101,7 +103,7 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   if (replicas && replicas.all > 0 && replicas.asleep === replicas.all) return { level: "asleep", why: snapshot.wakes_in_s === undefined ? "its replicas sleep" : `would serve in ${text(seconds(snapshot.wakes_in_s))}` };
   if (replicas?.all === 0) failing.push("no replica: nothing can run");
   else if (replicas && replicas.ready === 0 && room.usable === 0) failing.push(`no replica serves: ${replicasText(replicas)}`);
-  else if (lost.length > 0) risks.push(missing({ ...room, lost }, at));
+  else if (lost.length > 0) gone.push(missing({ ...room, lost }, at));
   if (slo.attainment !== undefined && slo.attainment < low) failing.push(`${text(percent(slo.attainment))} in time, should be ${text(percent(low))}`);
   if (worst && late(worst)) failing.push(`${worst.tier} p95 ${ms(worst.ms!)}, SLO ${text(seconds(worst.s))}`);
   if (over(queue.oldest_s, limits.queue_age)) failing.push(`the oldest request waits ${text(seconds(queue.oldest_s))}`);
@@ -110,8 +112,9 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   for (const [id, { engine_waiting: inside }] of Object.entries(snapshot.backends ?? {}))
     if (over(inside, limits.engine_queue)) risks.push(`${count(inside)} wait inside ${id}`);
   if (snapshot.ledger_since !== undefined) risks.push("requests that end are not stored");
-  if (failing.length) return { level: "failing", why: [...failing, ...risks].join("; ") };
-  if (risks.length) return { level: "at risk", why: risks.join("; ") };
+  const why = [...gone, ...failing, ...risks].join("; ");
+  if (failing.length) return { level: "failing", why };
+  if (why) return { level: "at risk", why };
   if (slo.asked) return { level: "well", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked` };
   const { completed, refused: turned, failed, cancelled } = snapshot.rates ?? {};
   if (snapshot.running || queue.depth || completed || turned || failed || cancelled) return { level: "well", why: "serves; no request with an SLO ended, 1 min" };
