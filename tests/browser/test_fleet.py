@@ -242,6 +242,36 @@ def test_what_is_wrong_now_is_named_while_the_figures_of_the_overview_are_paused
     expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "paused")
 
 
+def test_on_a_phone_a_lost_replica_is_seen_before_its_effects_and_failing_pools_take_no_turns(page: Page) -> None:
+    page.set_viewport_size(PHONE)
+    pools = {name: Calm(name, at=time.time()) for name in ("llama", "qwen")}
+    stage = Stage(page, list(pools.values()))
+    stage.history = 0
+    stage.answers["alert-rules"] = []
+
+    def hear(name: str, attainment: float, **replica: Any) -> None:
+        pool = pools[name]
+        pool.at = time.time() + 3600  # what the page hears stays fresh for the whole test
+        pool.step()
+        pool.snapshot["slo"] = {"attainment": attainment, "asked": 1000, "total": 1000}
+        pool.snapshot["backends"]["llama-1"] |= replica
+        stage.send_snapshot(pool)
+
+    stage.open("/pools")
+    expect(page.get_by_role("region", name="Pools now")).to_be_visible()
+    stage.send({"type": "sources", "away": [], "pools": list(pools)})
+    verdict = page.get_by_test_id("verdict")
+    for _ in range(2):
+        hear("qwen", 0.8)
+        hear("llama", 0.95)
+        expect(verdict).to_contain_text("qwen: 80.0 % in time, should be 90.0 %")
+        hear("llama", 0.8)
+        hear("qwen", 0.95)
+        expect(verdict).to_contain_text(re.compile(r"qwen: failing until \d s ago; now: 95.0 % in time"))
+    hear("qwen", 0.8, state="ejected", down_since=time.time() + 3570)
+    expect(verdict).to_contain_text(re.compile(r"qwen: \d+ of \d+ slots: llama-1 lost \d+ s ago; 80.0 % in time"))
+
+
 def test_tiles_that_are_unknown_keep_their_names_and_say_nothing_of_slots(page: Page) -> None:
     stage = Stage(page)
     stage.open("/")

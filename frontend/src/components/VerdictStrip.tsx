@@ -49,7 +49,9 @@ function Sentence({ text }: Pick<Verdict, "text">) {
 export function VerdictStrip() {
   const { heard, pools, outages } = useJudged();
   const { data } = useOpenAlerts();
-  const verdict = heard ? verdictOf(pools, outages, data?.open ?? 0) : undefined;
+  const [named, setNamed] = useState<string>();
+  const verdict = heard ? verdictOf(pools, outages, data?.open ?? 0, named) : undefined;
+  if (verdict?.pool !== named) setNamed(verdict?.pool);
   const level: Level | undefined = verdict?.level;
   return (
     <div data-testid="verdict" data-level={level} data-unknown={level === "unknown" || undefined} className="border-t border-line print:hidden">

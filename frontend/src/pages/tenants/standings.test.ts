@@ -68,6 +68,25 @@ it("what fails now is named before what did a moment ago", () => {
   expect(verdictOf([{ ...pool("a", "failing"), was }, pool("b", "failing", "36 % in time")], [], 0)!.text).toBe("b: 36 % in time · other pools: 1 failing");
 });
 
+it("of pools as bad the one that was named stays, however the others swing", () => {
+  const swings = (name: string) => [pool(name, "failing", "now"), { ...pool(name, "failing"), was }];
+  const [a, aWas] = swings("a") as [PoolStanding, PoolStanding];
+  const [b, bWas] = swings("b") as [PoolStanding, PoolStanding];
+  let named: string | undefined;
+  for (const pools of [[b, a], [aWas, b], [a, bWas], [b, a]]) {
+    named = verdictOf(pools, [], 0, named)!.pool;
+    expect(named).toBe("a");
+  }
+  expect(verdictOf([pool("a", "well"), b], [], 0, "a")!.pool).toBe("b");
+  expect(verdictOf([pool("a", "at risk"), b], [], 0, "a")!.pool).toBe("b");
+});
+
+it("a pool that was named and recovers hides neither what is unknown nor, beside an outage, what fails", () => {
+  const before = { ...pool("a", "failing"), was };
+  expect(verdictOf([before, pool("b", "unknown")], [], 0, "a")!.pool).toBe("b");
+  expect(verdictOf([before, pool("b", "failing", "36 % in time")], [away("rules")], 0, "a")).toMatchObject({ level: "failing", pool: "b" });
+});
+
 it("what failed a moment ago is named before what is at risk, and never hides what is unknown", () => {
   const before = { ...pool("a", "failing"), was };
   expect(verdictOf([pool("b", "at risk"), before], [], 0)!.level).toBe("failing");

@@ -29,6 +29,8 @@ export interface Verdict {
   level: Level;
   /** What is wrong, and where; of what is well, how much of it. */
   text: string;
+  /** The pool that is named, where one is. */
+  pool?: string;
   /** Where one sees more. */
   to: string;
   label: string;
@@ -37,13 +39,18 @@ export interface Verdict {
 /** What is wrong now before what was so a moment ago; that never hides what is unknown. */
 const place = ({ level, was }: PoolStanding): number => (was ? Math.max(LEVELS.indexOf(level), LEVELS.indexOf("unknown")) + 0.5 : LEVELS.indexOf(level));
 
-/** All pools in one sentence, the worst first. `away`: what cannot be seen; nothing is well beside it. Undefined: there is nothing to judge. */
-export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[], openAlerts: number): Verdict | undefined {
-  const [worst, ...others] = [...pools].sort((a, b) => place(a) - place(b));
-  const rest = others.length > 0 ? ` · other pools: ${tallied(others)}` : "";
-  const of = (level: Level, pool: string, why: string): Verdict => ({ level, text: `${pool}: ${why}${rest}`, to: `/pools/${encodeURIComponent(pool)}`, label: "This pool" });
-  if (worst?.level === "failing" && !worst.was) return of("failing", worst.pool, worst.why);
+/** All pools in one sentence, the worst first; of several as bad the one that was `named` before, so that two around a
+ * threshold do not take turns. `away`: what cannot be seen; nothing is well beside it. Undefined: there is nothing to judge. */
+export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[], openAlerts: number, named?: string): Verdict | undefined {
+  const sorted = [...pools].sort((a, b) => place(a) - place(b) || (a.pool < b.pool ? -1 : 1));
   const blind = away.find(({ source }) => source !== "engine");
+  // While something cannot be seen, only what fails now may be named before it.
+  const kept = blind ? undefined : sorted.find(({ pool, level }) => pool === named && level === sorted[0]!.level);
+  const worst = kept ?? sorted[0];
+  const others = sorted.filter((one) => one !== worst);
+  const rest = others.length > 0 ? ` · other pools: ${tallied(others)}` : "";
+  const of = (level: Level, pool: string, why: string): Verdict => ({ level, text: `${pool}: ${why}${rest}`, pool, to: `/pools/${encodeURIComponent(pool)}`, label: "This pool" });
+  if (worst?.level === "failing" && !worst.was) return of("failing", worst.pool, worst.why);
   if (worst?.level === "unknown" && blind?.source === "leader") return of("unknown", worst.pool, worst.why);
   if (blind) return { level: "unknown", text: BLIND[blind.source] ?? "not all can be seen", to: "/pools", label: "Pools" };
   if (worst === undefined) return undefined;
