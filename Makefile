@@ -111,7 +111,7 @@ test-kubernetes-slow: setup-test ## what takes minutes there: an API server away
 generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md, fields.md and policy-parameters.md
 	@$(SETUP) frontend-types
 	$(PY) -m scheduling.gateway.errors > docs/reference/errors.md
-	$(PY) -m scheduling.gateway.fields > docs/reference/fields.md
+	$(PY) -m scheduling.gateway.bodies.fields > docs/reference/fields.md
 	$(PY) -m scheduling.core.parameter_page > docs/reference/policy-parameters.md
 	$(PY) manage.py crds deploy/helm/quartermaster/crds
 	$(PY) -m controlplane.kubernetes.chart > deploy/helm/quartermaster/values.schema.json

@@ -37,7 +37,7 @@ from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.beside import Beside
 from scheduling.gateway.endpoints import AT_ROOT
-from scheduling.gateway.questions import QUESTIONS
+from scheduling.gateway.estimate.questions import QUESTIONS
 from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.metrics import CONTENT_TYPE, make_metrics
 

@@ -1,6 +1,6 @@
 """Server-sent events of ``/v1`` as our own clients read them: replays, experiments, tests.
 
-The gateway has its own reader of engines (``scheduling/gateway/sse.py``), which trusts nothing.
+The gateway has its own reader of engines (``scheduling/gateway/answers/sse.py``), which trusts nothing.
 """
 
 from __future__ import annotations

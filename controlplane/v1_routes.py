@@ -17,10 +17,10 @@ from django.db import DatabaseError, InterfaceError
 
 from controlplane.env import Env
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.auth import Access
 from scheduling.gateway.conclusion import send_answer
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import Head, check_size, read_body
 from scheduling.gateway.errors import Answer, Refusal
-from scheduling.gateway.guard import Head, check_size, read_body
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.stages import Call
 

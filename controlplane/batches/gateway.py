@@ -18,11 +18,11 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.app import GatewayApp
-from scheduling.gateway.auth import Access, Keyring
-from scheduling.gateway.authenticator import NEW_KEY_WAIT_S, Authenticator
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.entry.auth import Access, Keyring
+from scheduling.gateway.entry.authenticator import NEW_KEY_WAIT_S, Authenticator
+from scheduling.gateway.entry.guard import Message
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.guard import Message
 from scheduling.state.store import PoolStore
 
 # Refusals after which a line waits: it may run later, and has not been an attempt.

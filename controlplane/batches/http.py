@@ -31,10 +31,10 @@ from controlplane.v1_routes import (
     query_of,
 )
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.auth import Access
 from scheduling.gateway.endpoints import not_served
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import ClientGone, Head, check_size
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.guard import ClientGone, Head, check_size
 from scheduling.gateway.stages import Call
 
 FORM_BYTES = 64 * 1024  # what a form may have beside its file

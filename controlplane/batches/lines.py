@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import msgspec
 
-from scheduling.gateway.explain import explained
+from scheduling.gateway.bodies.explain import explained
 
 MAX_PROBLEMS = 100  # of a file; then it is read no further
 MAX_CUSTOM_ID = 512  # characters

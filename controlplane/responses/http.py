@@ -23,11 +23,11 @@ from controlplane.v1_routes import (
     pairs_of,
     query_of,
 )
-from scheduling.gateway.auth import Access
+from scheduling.gateway.answers.stored import Kept, Owner, StoreAway, input_items
 from scheduling.gateway.endpoints import not_served
-from scheduling.gateway.guard import Head
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import Head
 from scheduling.gateway.stages import Call
-from scheduling.gateway.stored import Kept, Owner, StoreAway, input_items
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from controlplane.env import Env
 from controlplane.responses.models import StoredResponse
-from scheduling.gateway.sealing import seal, unseal
-from scheduling.gateway.stored import Kept, Owner
+from scheduling.gateway.answers.sealing import seal, unseal
+from scheduling.gateway.answers.stored import Kept, Owner
 from tenants.connections import own_connection
 
 CHUNK = 500  # rows of a statement

@@ -13,8 +13,8 @@ from typing import Any
 
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.asgi import ABORT
+from scheduling.gateway.entry.guard import ClientGone, linger, read_body
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.guard import ClientGone, linger, read_body
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -23,9 +23,9 @@ from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits,
 from controlplane.web.websockets import BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.asgi import ABORT, ANSWER, PEER, WRITE
+from scheduling.gateway.entry.request_ids import new_request_id
 from scheduling.gateway.errors import reason_header
 from scheduling.gateway.headers import NO_RETRY, retry_after
-from scheduling.gateway.request_ids import new_request_id
 
 KEPT_HEAD_S = 2.0  # one that may only ask for health has this long for its head
 FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may be so large, and half of the body

@@ -15,27 +15,27 @@ from collections.abc import Collection
 from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog, PoolSpec
-from scheduling.gateway.auth import Keyring
-from scheduling.gateway.authenticator import Authenticator
+from scheduling.gateway.answers.stored import ResponseStore, Stored
 from scheduling.gateway.beside import Hold
 from scheduling.gateway.conclusion import Conclusion
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.forecasts import Forecasts
-from scheduling.gateway.guard import Receive, Scope, Send
-from scheduling.gateway.idempotency import Idempotency
+from scheduling.gateway.engine.upstream import Upstream
+from scheduling.gateway.entry.auth import Keyring
+from scheduling.gateway.entry.authenticator import Authenticator
+from scheduling.gateway.entry.guard import Receive, Scope, Send
+from scheduling.gateway.entry.idempotency import Idempotency
+from scheduling.gateway.entry.open_requests import OpenRequests
+from scheduling.gateway.entry.quotas import Quotas
+from scheduling.gateway.entry.storms import Storms
+from scheduling.gateway.estimate.forecasts import Forecasts
+from scheduling.gateway.estimate.input_tokens import InputCounter
+from scheduling.gateway.estimate.questions import Questions
 from scheduling.gateway.in_flight import InFlight
-from scheduling.gateway.input_tokens import InputCounter
+from scheduling.gateway.ledger.outbox import Outbox
 from scheduling.gateway.lifecycle import Lifecycle, Services
-from scheduling.gateway.open_requests import OpenRequests
-from scheduling.gateway.outbox import Outbox
 from scheduling.gateway.ports import GatewayMetrics, Places, Routes
-from scheduling.gateway.questions import Questions
-from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.request_handler import RequestHandler
-from scheduling.gateway.stored import ResponseStore, Stored
-from scheduling.gateway.storms import Storms
 from scheduling.gateway.timeouts import Timeouts
-from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
 from scheduling.state.resp import PROBE_S, SILENCE_S, RespConnection
 from scheduling.state.skew import ClockSkew

@@ -21,8 +21,8 @@ import msgspec
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.flow import flow_headers
-from scheduling.gateway.guard import ClientGone, Message, Receive, Scope, Send
+from scheduling.gateway.entry.flow import flow_headers
+from scheduling.gateway.entry.guard import ClientGone, Message, Receive, Scope, Send
 from scheduling.gateway.headers import JSON, Header
 from scheduling.gateway.stages import HOLD, Submitted
 

@@ -8,14 +8,14 @@ from typing import Any
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.engine.relay import answer_headers
+from scheduling.gateway.entry.guard import LINGER_S, linger
+from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.errors import Answer, Refusal, render
-from scheduling.gateway.guard import LINGER_S, linger
 from scheduling.gateway.in_flight import InFlight
-from scheduling.gateway.outbox import Ending, Outbox
+from scheduling.gateway.ledger.outbox import Ending, Outbox
+from scheduling.gateway.ledger.records import record_of
 from scheduling.gateway.ports import GatewayMetrics
-from scheduling.gateway.quotas import Quotas
-from scheduling.gateway.records import record_of
-from scheduling.gateway.relay import answer_headers
 from scheduling.gateway.stages import Call, Identified, Submitted
 
 LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly

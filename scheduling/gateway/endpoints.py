@@ -9,19 +9,20 @@ from typing import Any
 
 from scheduling.core.tracing import CHAT, CLASSIFY, COMPLETION, EMBEDDINGS, RERANK, SCORE, TRANSCRIPTION
 from scheduling.core.types import PoolSpec
-from scheduling.gateway.answers import Asked, WholeAnswer, read_answer
-from scheduling.gateway.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
-from scheduling.gateway.named_events import MessageFrames, ResponseFrames, read_message, read_response
-from scheduling.gateway.pooled_answers import read_labels, read_ranking, read_scores, read_vectors
-from scheduling.gateway.prepare import CHAT_FORM, COMPLETION_FORM, Form, Prepared, fit
-from scheduling.gateway.prepare_audio import (
+from scheduling.gateway.answers.answer_types import Asked, WholeAnswer, read_answer
+from scheduling.gateway.answers.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
+from scheduling.gateway.answers.named_events import MessageFrames, ResponseFrames, read_message, read_response
+from scheduling.gateway.answers.pooled_answers import read_labels, read_ranking, read_scores, read_vectors
+from scheduling.gateway.answers.sse import Frames
+from scheduling.gateway.bodies.prepare import CHAT_FORM, COMPLETION_FORM, Form, Prepared, fit
+from scheduling.gateway.bodies.prepare_audio import (
     CONTENT_TYPE,
     TRANSCRIPTION_FORM,
     fit_recording,
     read_transcription,
 )
-from scheduling.gateway.prepare_messages import MESSAGES_FORM, fit_messages
-from scheduling.gateway.prepare_pooling import (
+from scheduling.gateway.bodies.prepare_messages import MESSAGES_FORM, fit_messages
+from scheduling.gateway.bodies.prepare_pooling import (
     CLASSIFY_FORM,
     EMBEDDING_FORM,
     RERANK_FORM,
@@ -30,8 +31,7 @@ from scheduling.gateway.prepare_pooling import (
     fit_rerank,
     fit_score,
 )
-from scheduling.gateway.prepare_responses import RESPONSES_FORM, fit_response
-from scheduling.gateway.sse import Frames
+from scheduling.gateway.bodies.prepare_responses import RESPONSES_FORM, fit_response
 
 
 @dataclass(frozen=True, slots=True)

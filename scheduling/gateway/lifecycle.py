@@ -21,32 +21,32 @@ from scheduling.core.limits import LIMITED, limit_of, read_limits
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, PoolSpec
 from scheduling.engines.kinds import kind_of
-from scheduling.gateway.attempts import AttemptCounts
-from scheduling.gateway.auth import Access, Keyring
-from scheduling.gateway.budgets import Asked
-from scheduling.gateway.cache_salt import salt_for
+from scheduling.gateway.bodies.grammar import check_grammar
+from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.conclusion import Conclusion, count_tokens
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.engine.attempts import AttemptCounts
+from scheduling.gateway.engine.first_tokens import FirstTokens
+from scheduling.gateway.engine.legs import prefill_elsewhere
+from scheduling.gateway.engine.prefill_leg import needs_leg
+from scheduling.gateway.engine.relay import EngineTrouble, Relay, answer_headers
+from scheduling.gateway.engine.retries import RetryBudget
+from scheduling.gateway.engine.upstream import Upstream
+from scheduling.gateway.entry.auth import Access, Keyring
+from scheduling.gateway.entry.budgets import Asked
+from scheduling.gateway.entry.idempotency import REPLAYED, Idempotency
+from scheduling.gateway.entry.quotas import Quotas
+from scheduling.gateway.entry.storms import Storms
+from scheduling.gateway.entry.users import limits_text
 from scheduling.gateway.errors import Refusal, reason_header
-from scheduling.gateway.estimates import make_estimate, make_queued
-from scheduling.gateway.first_tokens import FirstTokens
-from scheduling.gateway.forecasts import Forecasts
-from scheduling.gateway.grammar import check_grammar
+from scheduling.gateway.estimate.cache_salt import salt_for
+from scheduling.gateway.estimate.estimates import make_estimate, make_queued
+from scheduling.gateway.estimate.forecasts import Forecasts
+from scheduling.gateway.estimate.input_tokens import InputCounter
 from scheduling.gateway.headers import JSON
-from scheduling.gateway.idempotency import REPLAYED, Idempotency
 from scheduling.gateway.in_flight import InFlight
-from scheduling.gateway.input_tokens import InputCounter
-from scheduling.gateway.legs import prefill_elsewhere
 from scheduling.gateway.ports import GatewayMetrics
-from scheduling.gateway.prefill_leg import needs_leg
-from scheduling.gateway.prepare import Prepared
-from scheduling.gateway.quotas import Quotas
-from scheduling.gateway.relay import EngineTrouble, Relay, answer_headers
-from scheduling.gateway.retries import RetryBudget
 from scheduling.gateway.stages import NEVER, Estimated, Identified, Submitted
-from scheduling.gateway.storms import Storms
-from scheduling.gateway.upstream import Upstream
-from scheduling.gateway.users import limits_text
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     Admission,

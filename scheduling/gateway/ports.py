@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from scheduling.core.ledger import LedgerRecord
 
 if TYPE_CHECKING:
-    from scheduling.gateway.auth import Access
-    from scheduling.gateway.guard import Head
+    from scheduling.gateway.entry.auth import Access
+    from scheduling.gateway.entry.guard import Head
     from scheduling.gateway.stages import Call
 
 

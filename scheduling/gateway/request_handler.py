@@ -13,28 +13,28 @@ from typing import Any
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import trace_line
+from scheduling.gateway.answers.dialects import MESSAGES
+from scheduling.gateway.answers.model_list import MODELS, list_models, speaks_anthropic
+from scheduling.gateway.answers.stored import Stored
 from scheduling.gateway.asgi import PEER
-from scheduling.gateway.authenticator import Authenticator
+from scheduling.gateway.bodies.grammar import check_grammar
+from scheduling.gateway.bodies.prepare import check_choices, parse_as
 from scheduling.gateway.conclusion import refused, send_answer
-from scheduling.gateway.dialects import MESSAGES
 from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
+from scheduling.gateway.engine.relay import EngineTrouble
+from scheduling.gateway.entry.authenticator import Authenticator
+from scheduling.gateway.entry.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
+from scheduling.gateway.entry.open_requests import OpenRequests
+from scheduling.gateway.entry.request_ids import new_request_id
+from scheduling.gateway.entry.storms import HOLD_S, MAX_DRAINED, MAX_HELD
+from scheduling.gateway.entry.users import take_user
 from scheduling.gateway.errors import Answer, Refusal
-from scheduling.gateway.grammar import check_grammar
-from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
+from scheduling.gateway.estimate.questions import QUESTIONS, Question, Questions
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled
-from scheduling.gateway.model_list import MODELS, list_models, speaks_anthropic
-from scheduling.gateway.open_requests import OpenRequests
 from scheduling.gateway.ports import Routes
-from scheduling.gateway.prepare import check_choices, parse_as
-from scheduling.gateway.questions import QUESTIONS, Question, Questions
-from scheduling.gateway.relay import EngineTrouble
-from scheduling.gateway.request_ids import new_request_id
 from scheduling.gateway.stages import Call, Identified
-from scheduling.gateway.stored import Stored
-from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD
 from scheduling.gateway.timeouts import Timeouts
-from scheduling.gateway.users import take_user
 
 log = logging.getLogger(__name__)
 

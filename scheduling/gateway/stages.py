@@ -18,17 +18,17 @@ from typing import Any
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Estimate, QueuedRequest
+from scheduling.gateway.answers.dialects import OPENAI, Dialect
+from scheduling.gateway.answers.sse import Frames
+from scheduling.gateway.answers.stored import Keeping
 from scheduling.gateway.asgi import ABORT, ANSWER
-from scheduling.gateway.auth import Access
-from scheduling.gateway.dialects import OPENAI, Dialect
+from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.endpoints import Endpoint
-from scheduling.gateway.engine_connection import Connection
-from scheduling.gateway.guard import Receive, Scope, Send
+from scheduling.gateway.engine.engine_connection import Connection
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import Receive, Scope, Send
+from scheduling.gateway.entry.idempotency import Pass
 from scheduling.gateway.headers import Header
-from scheduling.gateway.idempotency import Pass
-from scheduling.gateway.prepare import Prepared
-from scheduling.gateway.sse import Frames
-from scheduling.gateway.stored import Keeping
 from scheduling.state.notices import GrantNotice
 from scheduling.state.types import Admission, RequestFacts
 

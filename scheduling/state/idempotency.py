@@ -2,7 +2,7 @@
 
 A key is *running* while a gateway holds it for a request (a lease of :data:`CLAIM_MS`, like a slot) and *done* once
 that request completed. A request that ended in any other way frees it. Neither the key nor the body it came with is
-ever stored: only what :mod:`scheduling.gateway.idempotency` makes of them.
+ever stored: only what :mod:`scheduling.gateway.entry.idempotency` makes of them.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def resident_mib() -> float:
 
 
 def measure(repeats: int) -> None:
-    from scheduling.gateway.auth import Keyring
+    from scheduling.gateway.entry.auth import Keyring
     from tenants import services
     from tenants.audit import SYSTEM
     from tenants.models import Entitlement, Tenant

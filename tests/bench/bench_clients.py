@@ -22,7 +22,7 @@ import redis.asyncio
 import uvloop
 
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.upstream import Backend
+from scheduling.gateway.engine.upstream import Backend
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import make_script
 from tests.support.instance import ROOT

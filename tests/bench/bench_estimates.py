@@ -22,7 +22,7 @@ from scheduling.core.estimate.regression import IN_VAIN
 from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder, pack
 from scheduling.estimation.regression import RidgeRegression
-from scheduling.gateway.forecasts import PoolForecasts
+from scheduling.gateway.estimate.forecasts import PoolForecasts
 from scheduling.state.history import Observation
 from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import POOL

@@ -21,9 +21,9 @@ from pathlib import Path
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import write_points
 from scheduling.core.types import BackendSpec, PoolSpec
-from scheduling.gateway.openai_types import ChatRequest, CompletionRequest
-from scheduling.gateway.prefix import prefixes_of
-from scheduling.gateway.prepare import parse
+from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest
+from scheduling.gateway.bodies.prepare import parse
+from scheduling.gateway.estimate.prefix import prefixes_of
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from tests.support.redis_server import RedisServer

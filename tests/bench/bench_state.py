@@ -21,7 +21,7 @@ import psutil
 import uvloop
 
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.first_tokens import FirstTokens
+from scheduling.gateway.engine.first_tokens import FirstTokens
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import make_script
 from scheduling.state.store import PoolStore

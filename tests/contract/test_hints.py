@@ -28,9 +28,9 @@ from scheduling.core.types import (
     Slo,
     TierSpec,
 )
-from scheduling.gateway.auth import Access
-from scheduling.gateway.estimates import make_queued
-from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
+from scheduling.gateway.estimate.estimates import make_queued
 from scheduling.gateway.headers import Limits
 from tests.support.preparing import prepare
 from tests.support.scheduling_world import backend_view, pool_view

@@ -14,9 +14,9 @@ from django.utils import timezone
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.money import PICOS, amount
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.budgets import Asked
+from scheduling.gateway.entry.budgets import Asked
+from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.errors import Refusal, render
-from scheduling.gateway.quotas import Quotas
 from scheduling.state.resp import RespConnection
 from scheduling.state.usage import PoolUsage, period_bounds_s, read_usage
 from telemetry.ledger import writer

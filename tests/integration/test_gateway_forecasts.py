@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import PredictorMode
-from scheduling.gateway.forecasts import PoolForecasts
+from scheduling.gateway.estimate.forecasts import PoolForecasts
 from scheduling.state.history import HistoryStream, history_key
 from tests.support.gateway_world import World, gateway_world, until
 

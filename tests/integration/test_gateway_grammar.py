@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from scheduling.core.types import MAX_GRAMMAR_BYTES
+from scheduling.gateway.bodies.grammar import check_grammar
+from scheduling.gateway.bodies.openai_types import MAX_TOOLS
+from scheduling.gateway.bodies.prepare_responses import RESPONSES_FORM, fit_response
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.grammar import check_grammar
-from scheduling.gateway.openai_types import MAX_TOOLS
-from scheduling.gateway.prepare_responses import RESPONSES_FORM, fit_response
 from tests.support.gateway_world import TIER, World, gateway_world
 from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import POOL, USER

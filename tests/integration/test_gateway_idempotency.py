@@ -15,7 +15,7 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.config import GatewayConfig, new_gateway_id
-from scheduling.gateway.idempotency import Idempotency
+from scheduling.gateway.entry.idempotency import Idempotency
 from tests.support.gateway_world import World, gateway_world, until
 from tests.support.redis_server import RedisServer
 

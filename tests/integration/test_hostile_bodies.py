@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from scheduling.gateway.bodies.prepare import MAX_PARTS, MAX_VALUES
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.prepare import MAX_PARTS, MAX_VALUES
 from tests.support.gateway_process import gateway_process, longest_turn_ms
 from tests.support.gateway_world import World, gateway_world
 

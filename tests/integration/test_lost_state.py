@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.core.budget import debts
 from scheduling.core.outcomes import Reason
-from scheduling.gateway import unstored
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.ledger import unstored
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BucketDebit, Fenced

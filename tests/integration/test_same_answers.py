@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.embedded.vllm_cpu import serve
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.prepare_audio import TOKENS_PER_S
+from scheduling.gateway.bodies.prepare_audio import TOKENS_PER_S
 from tests.support.corpus import FAILS, GENERATING, HEARING, READING, Case, differences, tone
 from tests.support.gateway_world import World, gateway_world
 from tests.support.real_vllm import real_vllm

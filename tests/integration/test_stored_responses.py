@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
+from scheduling.gateway.answers.stored import Kept, Owner, StoreAway, input_items
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.stored import Kept, Owner, StoreAway, input_items
 from tests.support.fake_engine import raw_answer
 from tests.support.gateway_world import gateway_world
 from tests.support.simulated_world import simulated_world

@@ -14,10 +14,10 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import KeySpec
-from scheduling.gateway import storms
-from scheduling.gateway.auth import Access
+from scheduling.gateway.entry import storms
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.storms import MAX_DRAINED, MEMO_S, STORM_AFTER, STORM_MOST, STORM_PER_S, Storms
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.storms import MAX_DRAINED, MEMO_S, STORM_AFTER, STORM_MOST, STORM_PER_S, Storms
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus
 from tests.support.fake_engine import Script

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from scheduling.core.types import RateLimits
-from scheduling.gateway.prepare_audio import BOUNDARY, TOKENS_PER_S
+from scheduling.gateway.bodies.prepare_audio import BOUNDARY, TOKENS_PER_S
 from tests.support.gateway_world import World, gateway_world, until
 
 PATH = "/v1/audio/transcriptions"

@@ -18,8 +18,8 @@ from scheduling.core.types import (
     PoolSpec,
     Slo,
 )
-from scheduling.gateway.auth import Access
-from scheduling.gateway.estimates import make_queued
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.estimate.estimates import make_queued
 from scheduling.gateway.headers import Limits
 from scheduling.simulator.result import is_late
 from tests.support.gateway_world import TIER

@@ -32,10 +32,10 @@ from scheduling.core.types import (
     Slo,
     TierSpec,
 )
+from scheduling.gateway.answers.stored import ResponseStore
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ports import Routes
-from scheduling.gateway.stored import ResponseStore
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Fenced, GrantItem, StateUnavailable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec
+from scheduling.gateway.bodies.prepare import Prepared, fit, parse
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.prepare import Prepared, fit, parse
 
 
 def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:

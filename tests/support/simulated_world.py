@@ -9,9 +9,9 @@ from typing import Any
 
 from scheduling.core.types import BackendSpec
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
+from scheduling.gateway.answers.stored import ResponseStore
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ports import Routes
-from scheduling.gateway.stored import ResponseStore
 from tests.support.gateway_world import World, gateway_world
 
 UPSTREAM = "simulated-upstream"

@@ -173,7 +173,7 @@ MUTATIONS = (
     Mutation(
         "one-salt",
         "all tenants of a pool have the same cache_salt",
-        "scheduling/gateway/cache_salt.py",
+        "scheduling/gateway/estimate/cache_salt.py",
         'b"cache salt\\0%b\\0%b" % (pool.encode(), tenant.encode())',
         'b"cache salt\\0%b\\0" % pool.encode()',
         ("tests/unit/gateway/test_cache_salt.py",),
@@ -181,7 +181,7 @@ MUTATIONS = (
     Mutation(
         "silent-end",
         "a stream that its engine cut ends as if it were complete",
-        "scheduling/gateway/relay.py",
+        "scheduling/gateway/engine/relay.py",
         '                raise EngineTrouble(Reason.BACKEND_LOST, "the stream was cut", suspect=True)',
         '                await send({"type": "http.response.body", "body": b""}); return Reason.STOP',
         ("tests/integration/test_broken_engines.py",),
@@ -189,7 +189,7 @@ MUTATIONS = (
     Mutation(
         "cancel-before-head",
         "an engine goes on for a client that left before it had answered",
-        "scheduling/gateway/upstream.py",
+        "scheduling/gateway/engine/upstream.py",
         "        except BaseException:\n            connection.abort()\n            raise\n        return connection",
         "        except Exception:\n            connection.abort()\n            raise\n        return connection",
         ("tests/integration/test_gateway_sdk.py",),
@@ -253,7 +253,7 @@ MUTATIONS = (
     Mutation(
         "retries-without-end",
         "a retry is granted whatever was retried before (promise 17)",
-        "scheduling/gateway/retries.py",
+        "scheduling/gateway/engine/retries.py",
         "        if self._balance < 1.0:",
         "        if self._balance < -1e9:",
         ("tests/unit/gateway/test_gateway_parts.py",),
@@ -335,7 +335,7 @@ MUTATIONS = (
     Mutation(
         "unknown-fields-pass",
         "a field that nobody knows is dropped in silence (promise 35)",
-        "scheduling/gateway/openai_types.py",
+        "scheduling/gateway/bodies/openai_types.py",
         "class FromClient(Struct, forbid_unknown_fields=True):",
         "class FromClient(Struct):",
         ("tests/unit/gateway/test_gateway_prepare.py::test_an_unknown_field_is_refused_by_its_path_and_taken_as_null",),
@@ -372,7 +372,7 @@ MUTATIONS = (
     Mutation(
         "parts-without-end",
         "a body may be of any number of objects, so that one request holds up every stream (promise 34)",
-        "scheduling/gateway/prepare.py",
+        "scheduling/gateway/bodies/prepare.py",
         "MAX_PARTS = 65_536",
         "MAX_PARTS = 2**32",
         ("tests/integration/test_hostile_bodies.py",),
@@ -497,7 +497,7 @@ MUTATIONS = (
     Mutation(
         "hinted-deadline",
         "a client's tighter target stands in place of its contract's",
-        "scheduling/gateway/estimates.py",
+        "scheduling/gateway/estimate/estimates.py",
         "None if slo.ttft_s is None else first_token_deadline_s(arrival_s, slo),",
         "None if slo.ttft_s is None else arrival_s + min(slo.ttft_s, (hints or {}).get(TTFT_HINT, slo.ttft_s)),",
         ("tests/contract/test_hints.py",),
@@ -513,7 +513,7 @@ MUTATIONS = (
     Mutation(
         "foreign-answer",
         "whatever an answer calls itself, it is taken for the answer to the request",
-        "scheduling/gateway/engine_connection.py",
+        "scheduling/gateway/engine/engine_connection.py",
         "return not self._used and _OURS.search(answer_id) is None",
         "return True",
         ("tests/integration/test_broken_engines.py::test_an_engine_that_names_no_answers_gets_a_connection_for_each",),
@@ -521,7 +521,7 @@ MUTATIONS = (
     Mutation(
         "usage-bound",
         "an engine may report more output than was asked for",
-        "scheduling/gateway/answers.py",
+        "scheduling/gateway/answers/answer_types.py",
         "<= usage_sent.completion_tokens <= asked.output_bound",
         "<= usage_sent.completion_tokens",
         ("tests/integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count",),

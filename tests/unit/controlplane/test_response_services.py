@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from controlplane.responses import services
 from controlplane.responses.models import StoredResponse
-from scheduling.gateway.stored import Kept, Owner
+from scheduling.gateway.answers.stored import Kept, Owner
 
 pytestmark = pytest.mark.django_db
 SECRET = b"s" * 32

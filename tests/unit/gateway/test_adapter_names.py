@@ -17,7 +17,7 @@ from scheduling.core.types import (
     PoolSpec,
     ProjectSpec,
 )
-from scheduling.gateway.auth import Access, Keyring
+from scheduling.gateway.entry.auth import Access, Keyring
 from tests.support.gateway_world import TIER
 
 POOL = PoolSpec(

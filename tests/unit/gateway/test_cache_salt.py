@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.types import PrefixCache
-from scheduling.gateway.cache_salt import salt_for, tenant_key, tenant_salt
+from scheduling.gateway.estimate.cache_salt import salt_for, tenant_key, tenant_salt
 
 SECRET = b"of this deployment"
 

@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from scheduling.gateway import explain, fields
+from scheduling.gateway.bodies import explain, fields
+from scheduling.gateway.bodies.openai_types import FromClient, consume
+from scheduling.gateway.bodies.prepare import CHAT_FORM, Form
+from scheduling.gateway.bodies.prepare_messages import MESSAGES_FORM
+from scheduling.gateway.bodies.prepare_pooling import EMBEDDING_FORM
+from scheduling.gateway.bodies.prepare_responses import RESPONSES_FORM
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.openai_types import FromClient, consume
-from scheduling.gateway.prepare import CHAT_FORM, Form
-from scheduling.gateway.prepare_messages import MESSAGES_FORM
-from scheduling.gateway.prepare_pooling import EMBEDDING_FORM
-from scheduling.gateway.prepare_responses import RESPONSES_FORM
 
 MODEL = {"model": "m"}
 CHAT = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.engine_connection import Connection, UpstreamError
-from scheduling.gateway.upstream import Backend
+from scheduling.gateway.engine.engine_connection import Connection, UpstreamError
+from scheduling.gateway.engine.upstream import Backend
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -10,7 +10,7 @@ import pytest
 
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
 from scheduling.core.types import EntitlementSpec, EntitlementState
-from scheduling.gateway.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
+from scheduling.gateway.answers.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
 from scheduling.gateway.errors import Refusal, error_event, render, table
 from scheduling.gateway.headers import MAX_RETRY_S, Limits, duration, retry_after
 from tests.support.gateway_world import TIER

@@ -12,8 +12,8 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog
-from scheduling.gateway.outbox import Ending, Outbox
-from scheduling.gateway.retries import RetryBudget
+from scheduling.gateway.engine.retries import RetryBudget
+from scheduling.gateway.ledger.outbox import Ending, Outbox
 from scheduling.state.store import PoolStore
 from scheduling.state.types import FinishResult, FinishStatus, StateError, StateUnavailable
 from tests.support.state_world import ledger

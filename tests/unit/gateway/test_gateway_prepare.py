@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
-from scheduling.gateway import fields
-from scheduling.gateway.auth import Access, split_key
-from scheduling.gateway.errors import Refusal
-from scheduling.gateway.headers import Limits
-from scheduling.gateway.openai_types import (
+from scheduling.gateway.bodies import fields
+from scheduling.gateway.bodies.openai_types import (
     ChatRequest,
     CompletionRequest,
     Consumed,
@@ -28,9 +25,12 @@ from scheduling.gateway.openai_types import (
     Tool,
     ToolCall,
 )
-from scheduling.gateway.prepare import Prepared, parse
-from scheduling.gateway.prepare_responses import Sent
-from scheduling.gateway.users import take_user
+from scheduling.gateway.bodies.prepare import Prepared, parse
+from scheduling.gateway.bodies.prepare_responses import Sent
+from scheduling.gateway.entry.auth import Access, split_key
+from scheduling.gateway.entry.users import take_user
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.headers import Limits
 from tests.support.gateway_world import TIER
 from tests.support.preparing import prepare
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduling.gateway import sse
-from scheduling.gateway.answers import Asked, Usage
-from scheduling.gateway.sse import Frames
+from scheduling.gateway.answers import sse
+from scheduling.gateway.answers.answer_types import Asked, Usage
+from scheduling.gateway.answers.sse import Frames
 
 # what a model may say: everything, and above all what looks like our own marks
 SAID = st.one_of(

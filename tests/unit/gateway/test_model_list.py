@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scheduling.gateway.auth import Card
+from scheduling.gateway.answers.model_list import MODELS, MOST_FIELDS, list_models, speaks_anthropic
 from scheduling.gateway.endpoints import ENDPOINTS, not_served
+from scheduling.gateway.entry.auth import Card
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.model_list import MODELS, MOST_FIELDS, list_models, speaks_anthropic
 
 CARDS = {"chat": Card(4096, None), "law": Card(4096, "chat"), "embed": Card(512, None)}
 

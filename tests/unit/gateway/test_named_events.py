@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.gateway.answers import Asked
-from scheduling.gateway.media import image_size, inline_tokens
-from scheduling.gateway.named_events import MessageFrames, NamedFrames, ResponseFrames
+from scheduling.gateway.answers.answer_types import Asked
+from scheduling.gateway.answers.named_events import MessageFrames, NamedFrames, ResponseFrames
+from scheduling.gateway.bodies.media import image_size, inline_tokens
 
 ASKED = Asked.of(chat=False, output_bound=100, estimate=10, exact=0, body_bytes=300, context=8192)
 SAID = st.one_of(

@@ -12,7 +12,8 @@ import pytest
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder
-from scheduling.gateway.forecasts import (
+from scheduling.gateway.bodies.prepare import Prepared
+from scheduling.gateway.estimate.forecasts import (
     PROMPTS_KEPT,
     SYSTEM_LOOKED_AT,
     TAUGHT_PER_ROUND,
@@ -20,7 +21,6 @@ from scheduling.gateway.forecasts import (
     PoolForecasts,
     prompt_text,
 )
-from scheduling.gateway.prepare import Prepared
 from scheduling.state.history import Observation, Reset, Seal, decode_fields
 from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import POOL

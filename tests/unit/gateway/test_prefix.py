@@ -17,12 +17,12 @@ from scheduling.core.registry import make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec, PrefixCache
-from scheduling.gateway.auth import Access
-from scheduling.gateway.cache_salt import prefix_key
-from scheduling.gateway.estimates import make_estimate, make_queued
+from scheduling.gateway.bodies.prepare import parse
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.estimate.cache_salt import prefix_key
+from scheduling.gateway.estimate.estimates import make_estimate, make_queued
+from scheduling.gateway.estimate.prefix import MAX_POINTS, MIN_CHARS, prefixes_of
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.prefix import MAX_POINTS, MIN_CHARS, prefixes_of
-from scheduling.gateway.prepare import parse
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.engine import EngineConfig

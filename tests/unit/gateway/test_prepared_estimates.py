@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scheduling.core.engine_order import engine_order
 from scheduling.core.estimate.tokens import LEAST, MOST, TokenCalibration, raw_tokens
 from scheduling.core.registry import orderings
+from scheduling.gateway.bodies.prepare import Prepared
+from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.estimates import make_estimate, make_queued
-from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
-from scheduling.gateway.input_tokens import _texts
-from scheduling.gateway.prepare import Prepared
+from scheduling.gateway.estimate.estimates import make_estimate, make_queued
+from scheduling.gateway.estimate.input_tokens import _texts
 from tests.support.gateway_world import TIER
 from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import ACCESS, POOL, chat, sent

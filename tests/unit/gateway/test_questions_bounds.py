@@ -10,11 +10,11 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
-from scheduling.gateway.auth import Access
+from scheduling.gateway.bodies.openai_types import TokenizeRequest
+from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.errors import Refusal
+from scheduling.gateway.estimate.questions import AT_ONCE, OF_TENANT, QUESTIONS, Questions
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.openai_types import TokenizeRequest
-from scheduling.gateway.questions import AT_ONCE, OF_TENANT, QUESTIONS, Questions
 from tests.support.gateway_world import TIER
 
 POOL = PoolSpec("p", "demo", "up", (BackendSpec("b", "p", "http://127.0.0.1:1", 8, 4000),))

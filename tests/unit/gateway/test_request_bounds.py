@@ -10,11 +10,11 @@ import pytest
 from scheduling.core.money import MAX_PICOS
 from scheduling.engines import figures
 from scheduling.engines.client import MAX_BODY_BYTES, EngineProtocolError, fetch
-from scheduling.gateway.attempts import MAX_PAUSE_S, AttemptCounts
-from scheduling.gateway.checks import check_media
+from scheduling.gateway.bodies.checks import check_media
+from scheduling.gateway.bodies.media import MAX_MEDIA
+from scheduling.gateway.bodies.openai_types import MAX_MESSAGES, MAX_TOOLS
+from scheduling.gateway.engine.attempts import MAX_PAUSE_S, AttemptCounts
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.media import MAX_MEDIA
-from scheduling.gateway.openai_types import MAX_MESSAGES, MAX_TOOLS
 from scheduling.state.usage import PoolUsage, period_names
 from tests.unit.gateway.test_gateway_prepare import USER, chat
 

@@ -9,8 +9,8 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog, QuotaSpec
+from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.errors import Refusal, render
-from scheduling.gateway.quotas import Quotas
 from scheduling.state.resp import RespConnection
 from scheduling.state.usage import PoolUsage, decode_usage, encode_usage, period_bounds_s
 from tests.support.telemetry_world import record

@@ -23,7 +23,7 @@ from rest_framework.test import APIClient
 
 from scheduling.core.ledger import sane
 from scheduling.core.money import PICOS, amount
-from scheduling.gateway.answers import Asked, settle_usage
+from scheduling.gateway.answers.answer_types import Asked, settle_usage
 from telemetry.api import statements
 from telemetry.ledger import reservations, rollup, statement, usage, writer
 from telemetry.models import LedgerEntry, ReservedHour, UsageHour

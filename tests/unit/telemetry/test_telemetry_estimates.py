@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder
-from scheduling.gateway.forecasts import PoolForecasts
+from scheduling.gateway.estimate.forecasts import PoolForecasts
 from scheduling.state.history import drift_key, history_key
 from telemetry.estimates import learned
 from telemetry.estimates.drift import DriftStore

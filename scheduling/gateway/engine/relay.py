@@ -1,0 +1,408 @@
+"""One attempt at one engine: send the request, pass the answer on, note what accounting needs.
+
+Whatever passes was read and found to be of the API's shape (``answers.py``, ``sse.py``), and to be the answer to what
+was asked on this connection (``upstream.py``). Until the first byte is sent to the client any trouble can still be
+cured elsewhere (:class:`EngineTrouble` with ``call.responding`` False); after that a stream can only be ended with an
+error frame.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+from scheduling.core.engine_status import INPUT_REFUSED, NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
+from scheduling.core.limits import read_limits
+from scheduling.core.outcomes import Reason
+from scheduling.core.tracing import engine_traceparent
+from scheduling.core.types import BackendSpec
+from scheduling.gateway.answers.answer_types import Asked, Broken, Usage, input_error
+from scheduling.gateway.answers.named_events import ResponseFrames
+from scheduling.gateway.answers.sse import Frames
+from scheduling.gateway.asgi import WRITE
+from scheduling.gateway.bodies.prepare import renamed
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.engine.attempts import AttemptCounts
+from scheduling.gateway.engine.engine_connection import TOO_LARGE, Connection, UpstreamError
+from scheduling.gateway.engine.first_tokens import FirstTokens
+from scheduling.gateway.engine.prefill_leg import MAX_PREFILL_BYTES, prefill_body, read_prefilled, with_transfer
+from scheduling.gateway.engine.upstream import Upstream
+from scheduling.gateway.entry.flow import flow_lines
+from scheduling.gateway.errors import Refusal, reason_header
+from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
+from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.stages import NEVER, Call, Estimated, Submitted
+
+log = logging.getLogger(__name__)
+
+BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
+
+
+class EngineTrouble(Exception):
+    """The engine did not do its part. ``suspect``: its replica should be looked at; ``misconfigured``: no request can
+    be the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``; ``lacks``: it
+    has not got the adapter that was asked for, and serves everything else."""
+
+    def __init__(
+        self,
+        reason: Reason,
+        why: str,
+        *,
+        suspect: bool,
+        misconfigured: bool = False,
+        refused: bool = False,
+        retry_after_s: float | None = None,
+        lacks: bool = False,
+    ) -> None:
+        super().__init__(why)
+        self.lacks = lacks
+        self.reason = reason
+        self.why = why
+        self.suspect = suspect
+        self.misconfigured = misconfigured
+        self.refused = refused
+        self.retry_after_s = retry_after_s
+
+
+def ending_of(finish_reason: str) -> Reason:
+    """The reason of a complete answer."""
+    return Reason.LENGTH if finish_reason == "length" else Reason.STOP
+
+
+class Relay:
+    """Runs attempts."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        upstream: Upstream,
+        metrics: GatewayMetrics,
+        attempts: AttemptCounts,
+        first_tokens: FirstTokens,
+    ) -> None:
+        self._config = config
+        self._upstream = upstream
+        self._metrics = metrics
+        self._attempts = attempts
+        self._first_tokens = first_tokens
+        self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
+
+    async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
+        """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where the
+        engine refuses the input."""
+        call, prepared = submitted.call, submitted.estimated.prepared
+        # an engine takes an id once only, and names its answer by it
+        name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
+        if prepared.named and submitted.attempt > 1:
+            body = renamed(body, call.id, name)
+        whole = not prepared.stream
+        limit = self._config.max_answer_bytes if whole else 0
+        try:
+            if not whole:
+                call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
+            connection = await self._ask(submitted, spec, body, name, whole, limit)
+            if whole:
+                return await self._whole(submitted, connection)
+            return await self._stream(submitted, connection)
+        except UpstreamError as exc:
+            if exc.why == TOO_LARGE and not prepared.output_bound:  # vectors: the client chose how many
+                submitted.ran = False
+                raise Refusal(Reason.TOO_LARGE, what="answer", limit=limit) from None
+            raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
+
+    async def prefill(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> bytes:
+        """Has a prefill replica compute the prompt of ``body``, and returns the body for the decode replica, which says
+        where its KV cache is. Raises as :meth:`run` does."""
+        call, pool, prepared = submitted.call, submitted.access.pool.id, submitted.estimated.prepared
+        name = f"{call.id}-p{submitted.attempt}"
+        leg = prefill_body(body, prepared.bound_field)
+        if prepared.named:
+            leg = renamed(leg, call.id, name)
+        call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
+        try:
+            connection = await self._ask(submitted, spec, leg, name, True, MAX_PREFILL_BYTES)
+        except UpstreamError as exc:
+            raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
+        try:
+            answer_id, params = read_prefilled(connection.whole_body())
+        except Broken as exc:
+            self._metrics.answer_rejected(pool, spec.id, BROKEN)
+            raise EngineTrouble(Reason.BACKEND_ERROR, exc.why, suspect=True) from None
+        self._check_own(submitted, connection, answer_id)
+        self._attempts.succeeded(pool, spec.id)
+        connection.release()
+        submitted.connection = None
+        submitted.ran = False  # what the client sees of it has not begun
+        call.limit(Reason.DEADLINE, NEVER)
+        if submitted.prefill:
+            submitted.prefill = 0
+            self._first_tokens.came(pool, call.id, submitted.attempt)
+        return with_transfer(body, params)
+
+    async def _ask(
+        self, submitted: Submitted, spec: BackendSpec, body: bytes, name: str, whole: bool, limit: int
+    ) -> Connection:
+        """Sends one request to an engine, and waits for the head of its answer (``whole``: for all of it), which is not
+        an error."""
+        call, endpoint, trace = submitted.call, submitted.estimated.endpoint, submitted.estimated.facts.trace
+        path, content_type = endpoint.upstream, endpoint.content_type
+        try:
+            backend = self._upstream.backend(spec)
+        except ValueError as exc:
+            raise EngineTrouble(Reason.BACKEND_LOST, str(exc), suspect=False) from None
+        submitted.ran = True
+        entitlement = submitted.access.entitlement
+        more = flow_lines(entitlement.tenant, entitlement.tier.name)
+        if trace:
+            more += b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
+        connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit, content_type=content_type)
+        if connection.status in INPUT_REFUSED and connection.reused:
+            # it names no request, so it may be late and another's: on a new connection it cannot be
+            connection.abort()
+            connection = await backend.exchange(
+                path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
+            )
+        submitted.connection = connection
+        if connection.status != 200:
+            answer = connection.whole_body() if whole else await _read_error(connection)
+            raise _refused(submitted, connection, answer)
+        return connection
+
+    def _broken(self, submitted: Submitted, why: str, *, suspect: bool = True) -> EngineTrouble:
+        self._metrics.answer_rejected(submitted.access.pool.id, submitted.backend, BROKEN)
+        return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=suspect)
+
+    def _check_own(self, submitted: Submitted, connection: Connection, answer_id: str) -> None:
+        """Whether this is the answer to what was asked; raises :class:`EngineTrouble` where it may be another's."""
+        if connection.proves(answer_id):
+            return
+        self._metrics.answer_rejected(submitted.access.pool.id, submitted.at, FOREIGN)
+        log.error(
+            "request %s: replica %s gave the answer to another request; it was not passed on",
+            submitted.id,
+            submitted.at,
+        )
+        raise EngineTrouble(Reason.BACKEND_ERROR, "the answer to another request", suspect=True)
+
+    def _count(self, submitted: Submitted, usage: Usage, believed: bool) -> None:
+        """What the request is charged: the engine's figures where they can be true, else our own."""
+        submitted.input_tokens, submitted.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        submitted.cached_tokens = usage.cached_tokens
+        if believed:
+            if self._disbelieved and submitted.backend in self._disbelieved:
+                self._disbelieved.discard(submitted.backend)
+                log.warning("replica %s: its usage figures can be true again", submitted.backend)
+            return
+        self._metrics.usage_rejected(submitted.access.pool.id, submitted.backend)
+        if submitted.backend not in self._disbelieved:
+            self._disbelieved.add(submitted.backend)
+            log.warning(
+                "replica %s: its usage cannot be true or is missing, first in request %s; our own count is charged",
+                submitted.backend,
+                submitted.id,
+            )
+
+    async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
+        call, access, idempotency = submitted.call, submitted.access, submitted.estimated.idempotency
+        try:
+            answer = submitted.estimated.endpoint.read(
+                connection.whole_body(),
+                _asked(submitted.estimated),
+                None if access.rename is None else access.pool.model,
+            )
+        except Broken as exc:
+            raise self._broken(submitted, exc.why) from None
+        self._check_own(submitted, connection, answer.id)
+        self._attempts.succeeded(access.pool.id, submitted.backend)
+        connection.release()
+        submitted.connection = None
+        self._count(submitted, answer.usage, answer.believed)
+        reason, body = ending_of(answer.finish), answer.body
+        if submitted.estimated.keeping is not None:
+            body = await submitted.estimated.keeping.settle(body)
+        if idempotency is not None:
+            await idempotency.settle(reason, body)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *answer_headers(call)]
+        call.responding = True
+        call.status = 200
+        call.limit(Reason.SLOW_READER, call.loop.time() + self._config.send_timeout_s)
+        await call.answer(200, headers, body)
+        return reason
+
+    async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
+        call, access, estimated = submitted.call, submitted.access, submitted.estimated
+        frames = submitted.frames = estimated.endpoint.frames(not estimated.prepared.wants_usage, _asked(estimated))
+        keeping = estimated.keeping
+        if keeping is not None and isinstance(frames, ResponseFrames):
+            frames.dress = keeping.dress
+        out = b""
+        while not out and not frames.done:
+            data = await connection.read()
+            if not data:
+                raise EngineTrouble(Reason.BACKEND_LOST, "the stream ended before it began", suspect=True)
+            out = frames.feed(data)
+            if frames.failed:
+                raise self._broken(submitted, frames.failed, suspect=frames.suspect)
+        self._check_own(submitted, connection, frames.id)
+        self._attempts.succeeded(access.pool.id, submitted.backend)
+        if submitted.prefill:
+            submitted.prefill = 0
+            self._first_tokens.came(access.pool.id, call.id, submitted.attempt)
+        submitted.first_token_s = call.now_s()
+        send, now = call.send, call.loop.time
+        send_s, idle_s = self._config.send_timeout_s, self._config.idle_token_timeout_s
+        call.responding = call.streaming = True
+        call.status = 200
+        call.limit(Reason.SLOW_READER, now() + send_s)
+        headers = [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        pour = _Pour(call, frames, access.rename, idle_s)
+        out = pour.named(out)
+        while not frames.done:
+            if out:
+                call.limit(Reason.SLOW_READER, now() + send_s)
+                await send({"type": "http.response.body", "body": out, "more_body": True})
+                call.limit(Reason.BACKEND_STALLED, now() + idle_s)
+            if frames.failed:
+                raise self._broken(submitted, frames.failed, suspect=frames.suspect)
+            if pour.write is not None:
+                await connection.follow(pour.take)
+                out = pour.left()
+                if out or frames.done or frames.failed:
+                    continue
+            data = await connection.read()
+            if not data:
+                raise EngineTrouble(Reason.BACKEND_LOST, "the stream was cut", suspect=True)
+            out = pour.named(frames.feed(data))
+        assert frames.usage is not None
+        self._count(submitted, frames.usage, frames.believed)
+        if frames.surplus:
+            connection.abort()  # whatever it says next, nobody asked for it
+        else:
+            connection.release(tail=True)
+        submitted.connection = None
+        if keeping is not None and isinstance(frames, ResponseFrames):
+            out += frames.last(await keeping.settle(pour.named(frames.complete)))
+        call.limit(Reason.SLOW_READER, now() + send_s)
+        await send({"type": "http.response.body", "body": out})
+        return ending_of(frames.finish)
+
+
+def _asked(estimated: Estimated) -> Asked:
+    prepared, exact = estimated.prepared, 0
+    if prepared.exact_input:
+        exact = int(prepared.raw_input)
+    return Asked.of(
+        prepared.chat, estimated.estimate.output_bound, estimated.estimate.input_tokens, exact, estimated.body_bytes,
+        estimated.access.pool.max_model_len, prepared.prompts, prepared.choices,
+    )  # fmt: skip
+
+
+def answer_headers(call: Call) -> list[Header]:
+    """What every answer to a valid key carries."""
+    headers: list[Header] = [(b"x-request-id", call.id.encode("ascii"))]
+    identified, submitted = call.identified, call.submitted
+    if identified is None:
+        return headers
+    if call.estimated is not None:
+        headers.append((b"x-quartermaster-estimate-tokens", b"%d" % call.estimated.estimate.cost_tokens))
+    if identified.instead_of is not None and identified.instead_why is not None:
+        asked, why = identified.instead_of.pool.model, identified.instead_why
+        headers.append((b"x-quartermaster-fallback", f"{asked}; {why}".encode("latin-1", "replace")))
+        headers.append((b"x-quartermaster-model", identified.access.pool.model.encode("latin-1", "replace")))
+    queued = 0.0
+    if submitted is not None:
+        admission = submitted.admission
+        if admission is not None and (admission.inflight or admission.limits or admission.level_tokens is not None):
+            limits = identified.access.limits
+            if admission.limits:
+                scopes = read_limits(submitted.estimated.facts.limits).scopes
+                limited = list(zip(scopes, admission.limits, strict=False))
+                headers += limits.narrower(admission.inflight, admission.level_tokens, limited)
+            else:
+                headers += limits.render(admission.inflight, admission.level_tokens)
+        if submitted.queued_s is not None:
+            queued = (submitted.granted_s or call.now_s()) - submitted.queued_s
+    headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
+    if submitted is not None and submitted.admission is not None and submitted.admission.wakes_s is not None:
+        headers.append((b"x-quartermaster-wakes-s", b"%d" % math.ceil(submitted.admission.wakes_s)))
+    if identified.idempotency is not None and identified.idempotency.original:
+        headers.append((b"x-quartermaster-original-request", identified.idempotency.original.encode("ascii")))
+    return headers
+
+
+class _Pour:
+    """Passes a stream on where it arrives: for each piece that came, one piece is written, and no task runs.
+
+    What cannot be passed on so (the end, a fault, a reader who is slow) is kept, and the task goes on with it.
+    """
+
+    __slots__ = ("_call", "_frames", "_idle_s", "_left", "_now", "_rename", "write")
+
+    def __init__(self, call: Call, frames: Frames, rename: Callable[[bytes], bytes] | None, idle_s: float) -> None:
+        self._call = call
+        self._frames = frames
+        self._rename = rename
+        self._idle_s = idle_s
+        self._now = call.loop.time
+        self._left = b""
+        extensions = call.scope.get("extensions")
+        self.write: Callable[[bytes], bool] | None = extensions.get(WRITE) if extensions else None
+
+    def named(self, out: bytes) -> bytes:
+        """With the model's name as clients know it."""
+        return out if self._rename is None else self._rename(out)
+
+    def take(self, data: bytes) -> bool:
+        """Whether it was passed on, and the next piece may come. Never raises."""
+        frames = self._frames
+        out = frames.feed(data)
+        if self._rename is not None:
+            out = self._rename(out)
+        write = self.write
+        if frames.done or frames.failed or write is None or (out and not write(out)):
+            self._left = out
+            return False
+        if out:
+            self._call.deadline = self._now() + self._idle_s  # of BACKEND_STALLED, which it is about
+        return True
+
+    def left(self) -> bytes:
+        """What was not passed on. Once."""
+        out, self._left = self._left, b""
+        return out
+
+
+async def _read_error(connection: Connection) -> bytes:
+    parts = []
+    size = 0
+    while size < 64 * 1024 and (data := await connection.read()):
+        parts.append(data)
+        size += len(data)
+    return b"".join(parts)
+
+
+def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
+    """What an engine's error status means. Its own words reach the client only where they are about the input."""
+    status = connection.status
+    connection.abort()  # an error names no request: what follows it on this connection could not be told apart
+    submitted.connection = None
+    submitted.ran = False
+    if status in INPUT_REFUSED:
+        detail, param = input_error(answer)
+        return Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
+    adapter = submitted.access.pool.adapter
+    if adapter and status == 404 and not (submitted.estimated.endpoint.optional and b'"detail"' in answer):
+        return EngineTrouble(
+            Reason.NO_ADAPTER, f"answers 404: it has not got adapter {adapter!r} any more", suspect=False, lacks=True
+        )
+    if status in NOT_SERVED and submitted.estimated.endpoint.optional:
+        path = submitted.estimated.endpoint.upstream
+        return Refusal(Reason.INVALID_REQUEST, status=404, detail=f"The engines behind this model do not serve {path}.")
+    why = what_it_means(status, submitted.access.pool.upstream_model)
+    if status in NOT_ADMITTED:
+        return EngineTrouble(
+            Reason.NO_BACKEND, why, suspect=False, refused=True, retry_after_s=connection.retry_after_s
+        )
+    return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=True, misconfigured=misconfigured(status))

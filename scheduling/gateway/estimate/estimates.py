@@ -1,0 +1,98 @@
+"""What a request is believed to need, and when it wants to be done: its Estimate and its QueuedRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
+from scheduling.core.estimate.chain import Outlook
+from scheduling.core.estimate.tokens import TokenCalibration
+from scheduling.core.outcomes import Reason
+from scheduling.core.routing import USES_PREFIX
+from scheduling.core.types import Estimate, PoolSpec, QueuedRequest, Slo
+from scheduling.gateway.bodies.prepare import Prepared
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.estimate.prefix import prefixes_of
+
+Look = Callable[[int, int], Outlook]  # input tokens and output bound: what to expect
+
+
+def make_estimate(
+    prepared: Prepared, pool: PoolSpec, calibration: TokenCalibration, look: Look | None = None
+) -> Estimate:
+    """Input from a tokenizer, or words and bytes (exact for token ids); output by ``look``, or by its bound where the
+    pool predicts nothing. What is reserved and charged is the bound either way: a prediction orders, it does not limit.
+
+    A request for several answers needs the sum of theirs: its prompts are charged once, and are in the cache of each.
+    Refuses what can fit nowhere (400); where only our estimate says so, the engine, which counts, has the last word.
+    """
+    if prepared.exact_input:
+        tokens = least = int(prepared.raw_input)
+    else:
+        tokens = calibration.estimate(prepared.raw_input)
+        least = tokens // 2
+    bound = prepared.output_bound
+    limit = pool.max_model_len
+    prompt, shortest = tokens, least  # of the longest one
+    if prepared.prompts > 1 or (prepared.media and prepared.longest):
+        share = prepared.longest / prepared.raw_input
+        prompt, shortest = round(tokens * share), round(least * share)
+    if not prepared.bound_given:
+        bound = max(1, min(bound, limit - prompt))
+        prepared.set_bound(bound)
+    largest = max((b.kv_tokens for b in pool.backends), default=limit)
+    choices = prepared.choices
+    output = bound * choices
+    kv = min(tokens * prepared.copies + output, limit * choices)  # each answer has its prompt in the cache
+    if shortest + bound > limit:
+        raise Refusal(Reason.TOO_LONG, param="messages", input=prompt, output=bound, limit=limit)
+    if not output:
+        kv = min(kv, largest)  # prompts that are only read leave the cache one after the other
+    if kv > largest:
+        raise Refusal(Reason.TOO_LONG, param="max_tokens", input=tokens, output=output, limit=largest)
+    if look is None or not output:
+        return Estimate(tokens, output, float(output), kv, tokens + output)
+    outlook = look(tokens, bound)
+    prediction = outlook.forecast.prediction
+    return Estimate(
+        tokens, output, prediction.mean * choices, kv, tokens + output, prediction.source,
+        outlook.forecast.p90 * choices, outlook.facts.category,
+        prediction.lengths if choices == 1 else tuple(length * choices for length in prediction.lengths),
+        prediction.probabilities,
+    )  # fmt: skip
+
+
+def make_queued(
+    request_id: str, arrival_s: float, access: Access, prepared: Prepared, estimate: Estimate,
+    hints: dict[bytes, float] | None, gateway_id: str,
+) -> QueuedRequest:  # fmt: skip
+    """What ordering may know. Deadlines are the contract's; what the client wishes stands beside them."""
+    entitlement = access.entitlement
+    pool = access.pool
+    tier = entitlement.tier
+    slo = tier.slo
+    return QueuedRequest(
+        request_id, 0, arrival_s, entitlement.id, entitlement.tenant, tier.name, tier.rank, tier.weight,
+        tier.service_class, estimate.input_tokens, estimate.output_bound, estimate.output_tokens, estimate.kv_tokens,
+        1, prepared.client_priority,
+        None if slo.ttft_s is None else first_token_deadline_s(arrival_s, slo),
+        None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
+        arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
+        output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
+        prefixes=prefixes_of(prepared.judged, access.prefix_key, pool, estimate.input_tokens)
+        if pool.routing in USES_PREFIX
+        else "",
+        hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
+        adapter=pool.adapter,
+    )  # fmt: skip
+
+
+def _hinted_deadline_s(arrival_s: float, slo: Slo, hints: dict[bytes, float]) -> float | None:
+    """The deadline that the client asks for, where the tier has such a target and it is not as tight."""
+    name, target_s = (TTFT_HINT, slo.ttft_s) if slo.interactive else (TTLT_HINT, slo.ttlt_s)
+    wanted_s = hints.get(name)
+    if wanted_s is None or target_s is None or wanted_s >= target_s:
+        return None
+    return arrival_s + wanted_s

@@ -1,0 +1,132 @@
+"""How many tokens does a prompt have? By the model's own tokenizer, from its file or from a replica's ``/tokenize``.
+
+None where it cannot be told now: the caller then estimates from words and bytes. What the chat template adds is learned
+by the pool's calibration either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import msgspec
+
+from scheduling.core.types import PoolSpec
+from scheduling.estimation import tokenizer
+from scheduling.gateway.answers.answer_types import TEMPLATE_TOKENS
+from scheduling.gateway.bodies.openai_types import ChatRequest, Message
+from scheduling.gateway.bodies.prepare import MESSAGE_TOKENS, Prepared
+from scheduling.gateway.engine.engine_connection import UpstreamError
+from scheduling.gateway.engine.upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+BACKEND = "backend"  # the setting that asks a replica
+TOKENIZE_PATH = "/tokenize"
+ASK_S = 0.5  # a replica that does not answer by then is not asked again for a while
+REST_S = 10.0
+MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Count(msgspec.Struct):
+    count: int
+
+
+_decode = msgspec.json.Decoder(_Count).decode
+
+
+class InputCounter:
+    """Counts by whatever each pool's ``tokenizer`` setting names."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._resting: dict[str, float] = {}  # pool -> monotonic time until which its replicas are not asked
+        self._turn = 0
+
+    async def count(self, pool: PoolSpec, prepared: Prepared) -> float | None:
+        """Tokens of the prompt, or None where that cannot be told now."""
+        if pool.tokenizer == BACKEND:
+            return None if prepared.media else await self._ask(pool, prepared)
+        counter = tokenizer.load(pool.tokenizer)
+        if counter is None:
+            return None
+        text, messages = _texts(prepared)
+        if len(text) > tokenizer.INLINE_CHARACTERS:
+            tokens = await asyncio.to_thread(counter.count, text)
+        else:
+            tokens = counter.count(text)
+        return float(tokens + messages * MESSAGE_TOKENS)
+
+    async def _ask(self, pool: PoolSpec, prepared: Prepared) -> float | None:
+        if self._resting.get(pool.id, 0.0) > time.monotonic() or not pool.backends:
+            return None
+        self._turn += 1
+        spec = pool.backends[self._turn % len(pool.backends)]
+        body = prepared.judged
+        # an adapter's prompt is counted by its base, which every replica has
+        question: dict[str, object] = {"model": (pool.base or pool).upstream_model}
+        if isinstance(body, ChatRequest):
+            question["messages"] = body.messages
+            # as it will be rendered
+            for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
+                if (value := getattr(body, name)) is not None:
+                    question[name] = value
+        else:
+            question["prompt"] = f"{body.prompt}{body.suffix or ''}"
+        question_bytes = _encode(question)
+        try:
+            async with asyncio.timeout(ASK_S):
+                connection = await self._upstream.backend(spec).exchange(
+                    TOKENIZE_PATH, question_bytes, "tokenize", whole=True, limit=MAX_ANSWER
+                )
+            answer, status = connection.whole_body(), connection.status
+            connection.release()
+            if status != 200:
+                raise ValueError(f"it answered {status}")
+            count = _decode(answer).count
+            if not 0 <= count <= len(question_bytes) + TEMPLATE_TOKENS:
+                raise ValueError(f"it counted {min(count, 10**12)} tokens in {len(question_bytes)} bytes")
+            return float(count)
+        except (UpstreamError, TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
+            self._resting[pool.id] = time.monotonic() + REST_S
+            log.warning(
+                "pool %s: replica %s did not count a prompt (%s); estimating for %d s",
+                pool.id,
+                spec.id,
+                str(error) or type(error).__name__,
+                REST_S,
+            )
+            return None
+
+
+def _texts(prepared: Prepared) -> tuple[str, int]:
+    """Everything that will be tokenized as one text, and how many messages frame it."""
+    body = prepared.judged
+    if not isinstance(body, ChatRequest):
+        return (f"{body.prompt}{body.suffix or ''}" if isinstance(body.prompt, str) else ""), 0
+    parts: list[str] = []
+    for message in body.messages:
+        parts += _parts(message)
+    for tool in body.tools or ():
+        parts += (tool.function.name, tool.function.description or "", bytes(tool.function.parameters).decode())
+    for document in body.documents or ():
+        parts += document.values()
+    parts += [value for value in (body.chat_template_kwargs or {}).values() if isinstance(value, str)]
+    return "\n".join(parts), len(body.messages)
+
+
+def _parts(message: Message) -> list[str]:
+    content = message.content
+    if isinstance(content, str):
+        parts = [content]
+    else:
+        parts = [part.text or part.refusal or part.thinking or "" for part in content or ()]
+    if message.reasoning is not None:
+        parts.append(message.reasoning)
+    parts += [value for value in (message.refusal, message.name, message.tool_call_id) if value]
+    for call in message.tool_calls or ():
+        parts += (call.id, call.function.name, call.function.arguments)
+    return parts

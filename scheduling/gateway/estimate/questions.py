@@ -1,0 +1,120 @@
+"""Questions to an engine's tokenizer: ``/tokenize``, ``/detokenize`` and ``/v1/messages/count_tokens``.
+
+They need no slot and no admission, cost nothing and have no ledger row: what bounds them is that a key has few open at
+once. Any replica may answer; its answer names no request, so it comes on the connections that count tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from scheduling.core.engine_status import INPUT_REFUSED, NOT_SERVED
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import PoolSpec
+from scheduling.gateway.answers.answer_types import input_error
+from scheduling.gateway.answers.dialects import MESSAGES, OPENAI, Dialect
+from scheduling.gateway.bodies.checks import check_template, invalid
+from scheduling.gateway.bodies.openai_types import DetokenizeRequest, TokenizeRequest
+from scheduling.gateway.bodies.prepare import Form, media_tokens
+from scheduling.gateway.bodies.prepare_messages import COUNT_FORM, check_count
+from scheduling.gateway.engine.engine_connection import UpstreamError
+from scheduling.gateway.engine.upstream import Upstream
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.errors import Refusal
+
+AT_ONCE = 4  # of one key in this process
+OF_TENANT = 16  # of all keys of a tenant: keys are its own to make
+MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
+
+_encode = msgspec.json.Encoder().encode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_TOKENIZE, _DETOKENIZE = Form(TokenizeRequest), Form(DetokenizeRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One path. ``check`` refuses a body that is wrong."""
+
+    upstream: str
+    form: Form[Any]
+    check: Callable[[Any], None] = lambda body: None
+    dialect: Dialect = OPENAI
+
+
+def _check_tokenize(body: TokenizeRequest) -> None:
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("Exactly one of prompt and messages is needed.", "prompt")
+    if body.messages is not None:
+        media_tokens(body.messages)
+    if body.chat_template_kwargs is not None:
+        check_template(body.chat_template_kwargs)
+
+
+QUESTIONS: dict[str, Question] = {
+    "/tokenize": Question("/tokenize", _TOKENIZE, _check_tokenize),
+    "/v1/tokenize": Question("/tokenize", _TOKENIZE, _check_tokenize),
+    "/detokenize": Question("/detokenize", _DETOKENIZE),
+    "/v1/detokenize": Question("/detokenize", _DETOKENIZE),
+    "/v1/messages/count_tokens": Question("/v1/messages/count_tokens", COUNT_FORM, check_count, MESSAGES),
+}
+
+
+class Questions:
+    """Asks for a gateway's clients."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._open: dict[tuple[str, str], int] = {}
+        self._turn = 0
+
+    async def ask(self, question: Question, access: Access, body: Any) -> bytes:
+        """The engine's answer. Raises :class:`Refusal`."""
+        whose = (("key", access.key.id, AT_ONCE), ("tenant", access.entitlement.tenant, OF_TENANT))
+        question.check(body)
+        for kind, name, most in whose:
+            count = self._open.get((kind, name), 0)
+            if count >= most:
+                raise Refusal(Reason.CONCURRENCY, inflight=count, limit=most)
+        for kind, name, _ in whose:
+            self._open[kind, name] = self._open.get((kind, name), 0) + 1
+        try:
+            return await self._answer(question, access.pool, body)
+        finally:
+            for kind, name, _ in whose:
+                if left := self._open[kind, name] - 1:
+                    self._open[kind, name] = left
+                else:
+                    del self._open[kind, name]
+
+    async def _answer(self, question: Question, pool: PoolSpec, body: Any) -> bytes:
+        replicas = [backend for backend in pool.backends if not backend.draining]
+        if not replicas:
+            raise Refusal(Reason.NO_BACKEND)
+        self._turn += 1
+        body.model = (pool.base or pool).upstream_model  # which every replica has
+        try:
+            connection = await self._upstream.backend(replicas[self._turn % len(replicas)]).exchange(
+                question.upstream, _encode(body), "question", whole=True, limit=MAX_ANSWER
+            )
+        except (UpstreamError, ValueError):
+            raise Refusal(Reason.BACKEND_LOST) from None
+        status, answer = connection.status, connection.whole_body()
+        connection.release()
+        if status in INPUT_REFUSED:
+            detail, param = input_error(answer)
+            raise invalid(detail or "The engine refused it.", param)
+        if status in NOT_SERVED:
+            detail = f"The engines behind this model do not serve {question.upstream}."
+            raise Refusal(Reason.INVALID_REQUEST, status=404, detail=detail)
+        if status == 200:
+            try:
+                answer.decode()
+                _decode_object(answer)
+                return answer
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                pass
+        raise Refusal(Reason.BACKEND_ERROR, detail="")
