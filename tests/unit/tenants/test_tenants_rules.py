@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db.models import FloatField, Model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from scheduling.core.capacity import RESERVING, Amounts
 from scheduling.core.types import EntitlementState, ServiceClass
 from tenants import keys, validators
 from tenants.binding import Claim, judge
+from tenants.models import Backend, Entitlement, Pool, Slo, Tier
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -145,3 +148,14 @@ def test_never_is_more_reserved_than_there_is(
     assert sum(claim.share.slots for claim in bound) <= slots
     assert sum(claim.share.kv_tokens for claim in bound) <= kv_tokens
     assert all((verdict.reason == "") == (verdict.state == EntitlementState.BOUND) for verdict in verdicts)
+
+
+@pytest.mark.parametrize("model", [Slo, Tier, Pool, Backend, Entitlement])
+def test_amounts_of_the_catalog_can_be_added_up(model: type[Model]) -> None:
+    """A deadline of 1.7e308 s was taken, and its requests failed: later ones are infinite."""
+    amounts = [field for field in model._meta.get_fields() if isinstance(field, FloatField)]
+    assert amounts
+    for amount in amounts:
+        for wrong in (1.7e308, math.inf, math.nan):
+            with pytest.raises(ValidationError):
+                amount.run_validators(wrong)
