@@ -18,7 +18,7 @@ from telemetry.access import Viewer, viewer_in
 from telemetry.feed.sources import sources
 from tenants.access import scope_of
 from tenants.api.authentication import AUTHENTICATION
-from tenants.api.base import as_answer
+from tenants.api.base import as_answer, refuse_trial
 
 
 class MayLook(BasePermission):
@@ -35,6 +35,10 @@ class Telemetry(APIView):
 
     authentication_classes = AUTHENTICATION
     permission_classes = [MayLook]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        refuse_trial(request)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         """Two who give the same name at the same moment both pass the check of names; the database refuses one."""

@@ -14,7 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema
 from rest_framework import mixins, status, viewsets
 from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.filters import SearchFilter
-from rest_framework.permissions import BasePermission
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -83,6 +83,12 @@ class ScopedView(APIView):
     authentication_classes = AUTHENTICATION
     permission_classes = [Allowed]
     rights: ClassVar[dict[str, Right]] = {}
+    trials: ClassVar[tuple[str, ...]] = ()  # actions that heed ``?dry_run=true``
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if getattr(self, "action", None) not in self.trials:
+            refuse_trial(request)
 
     def right(self) -> Right:
         action = getattr(self, "action", None)
@@ -148,8 +154,16 @@ def is_trial(request: Request) -> bool:
     return bool(Filter("", "", "boolean").parse("dry_run", raw))
 
 
+def refuse_trial(request: Request) -> None:
+    """Where a write cannot be tried only: it would be done, and who asked believe that it was not."""
+    if request.method not in SAFE_METHODS and is_trial(request):
+        raise ValidationError({"dry_run": ["Nothing was done: this cannot be tried only. Leave dry_run out to do it."]})
+
+
 class ChangeableViewSet(CatalogViewSet):
     """... and changing rows, through ``tenants.services``. With ``?dry_run=true`` the answer says what would happen."""
+
+    trials: ClassVar[tuple[str, ...]] = ("partial_update",)
 
     def given(self, request: Request) -> Any:
         """What is to be written. Looked at before anything is locked."""
@@ -180,6 +194,8 @@ class ChangeableViewSet(CatalogViewSet):
 
 class WritableViewSet(ChangeableViewSet):
     """... and making and deleting them."""
+
+    trials: ClassVar[tuple[str, ...]] = WRITES
 
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         data = self.given(request)

@@ -104,6 +104,7 @@ class SetupView(ScopedView, APIView):
     """What belongs together, made together."""
 
     action = "create"
+    trials: ClassVar = ("create",)
     rights: ClassVar = {"create": Right.WRITE}
     PARTS: ClassVar = {
         "pool": (Pool, rows.PoolSerializer, ()),

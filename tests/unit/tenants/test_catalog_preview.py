@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from telemetry.ledger import rollup
@@ -229,3 +231,42 @@ def test_services_are_what_a_preview_runs(world: worlds.World) -> None:
     assert after is not None
     assert "acme-llama" in before.standings
     assert "acme-llama" not in after.standings
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("keys", {"name": "k", "entitlement": "acme-llama"}),
+        ("keys/{key}/revoke", {}),
+        ("keys/{key}/rotate", {}),
+        ("tokens", {"name": "t"}),
+        ("tenants/acme/pause", {"reason": "why"}),
+        ("pools/llama/policy", {"policy": "fifo", "params": {}}),
+        ("people", {"username": "ci"}),
+        ("saved-views", {"name": "v", "target": "/requests"}),
+    ],
+)
+def test_what_cannot_be_tried_is_not_done_when_a_trial_is_asked_for(
+    world: worlds.World, adam: APIClient, path: str, body: dict[str, Any]
+) -> None:
+    path = path.replace("{key}", world.keys["acme"].credential.public_id)
+    before = state()
+    answer = adam.post(f"/api/v1/{path}?dry_run=true", body, format="json")
+    assert (answer.status_code, list(answer.json())) == (400, ["dry_run"])
+    assert state() == before
+    assert adam.post(f"/api/v1/{path}?dry_run=false", body, format="json").status_code < 300
+
+
+def test_the_schema_says_of_each_write_whether_it_can_be_tried(world: worlds.World, adam: APIClient) -> None:
+    """Of one that it says so nothing is refused for that reason; of all others everything is."""
+    paths = SchemaGenerator().get_schema(public=True)["paths"]
+    wrong = []
+    for path, operations in paths.items():
+        for method in set(operations) & {"post", "put", "patch", "delete"}:
+            said = any(each["name"] == "dry_run" for each in operations[method].get("parameters", ()))
+            filled = re.sub(r"\{[a-z_]+\}", "1", path)
+            answer = adam.generic(method.upper(), f"{filled}?dry_run=true", b"{}", content_type="application/json")
+            refused = answer.status_code == 400 and "dry_run" in answer.json()
+            if answer.status_code not in (401, 403, 404) and refused == said:
+                wrong.append((method, path, answer.status_code))
+    assert wrong == []
