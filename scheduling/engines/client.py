@@ -235,5 +235,5 @@ async def fetch(
             return answer.status_code, bytes(body)
     except httpx.TimeoutException as error:
         raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: a host that is no name
         raise EngineUnreachable(f"{call} failed: {error or type(error).__name__}") from error

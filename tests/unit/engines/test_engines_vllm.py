@@ -266,3 +266,11 @@ class Pieces(httpx.AsyncByteStream):
         for piece in self.pieces:
             self.given += 1
             yield piece
+
+
+@pytest.mark.parametrize("host", ["xn--a", "xn--", "\u2603", "999.9.9.9", "[v1.a]", "a" * 64])
+async def test_a_host_that_is_no_name_is_a_replica_that_does_not_answer(host: str) -> None:
+    """Any other error would end the term of its pool's leader, and with each new one again."""
+    async with control_http() as http:
+        with pytest.raises(EngineUnreachable):
+            await VllmClient(f"http://{host}:9", http=http).scrape()
