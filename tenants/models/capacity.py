@@ -335,6 +335,8 @@ class Pool(Named):
                 setattr(self, name, value[name])
 
     def clean(self) -> None:
+        if self._malformed():
+            return  # each field says what is wrong with it; together they mean nothing yet
         if self.model in (self.aliases or []):
             raise ValidationError({"aliases": f"{self.model!r} is the model's own name; leave it out of the aliases."})
         wrong: dict[str, str] = {}
@@ -361,6 +363,17 @@ class Pool(Named):
         if self.scaling_mode == ScalingMode.AUTOMATIC and not self.scaling_driver:
             raise ValidationError({"scaling_driver": "Automatic scaling needs a driver; choose one, or 'advise'."})
         validate_scaling_params(self.scaling_driver, self.scaling_params, to_zero=self.min_replicas == 0)
+
+    def _malformed(self) -> bool:
+        """Whether a value is not even of the kind that its field holds."""
+        shaped = ("aliases", "policy_params", "modifiers", "routing_params", "scaling_params", "scaling_driver")
+        for field in self._meta.fields:
+            if field.name in shaped:
+                try:
+                    field.clean(getattr(self, field.name), self)
+                except ValidationError:
+                    return True
+        return False
 
     def _unfit_for_engine(self) -> dict[str, str]:
         """What its kind of engine cannot do, by field."""

@@ -164,6 +164,16 @@ def test_a_wrong_policy_parameter_is_shown_beside_its_field(world: worlds.World)
     assert Pool.objects.get().policy_version == 1
 
 
+@pytest.mark.parametrize("name", ["policy_params", "modifiers", "routing_params", "scaling_params", "aliases"])
+@pytest.mark.parametrize("typed", ["5", "-1.5", "[1]", '"a word"', "true", '{"a": {"b": 1}}'])
+def test_parameters_that_are_none_are_refused_beside_their_field(world: worlds.World, name: str, typed: str) -> None:
+    client, url = _client(world, "adam"), reverse("admin:tenants_pool_change", args=[world.pool.pk])
+    values = _form(client, url) | dict.fromkeys(("policy_params", "modifiers", "routing_params"), "{}")
+    answer = client.post(url, values | {"aliases": "[]", "scaling_params": "{}", name: typed})
+    assert answer.status_code == 200
+    assert answer.context["adminform"].form.errors[name]
+
+
 def test_an_operator_reads_the_requests(world: worlds.World) -> None:
     assert _client(world, "olga").get(reverse("admin:telemetry_ledgerentry_changelist")).status_code == 200
 
