@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def _answered(node: Any) -> Any:
 # --- fields of forms
 
 
-def resources() -> dict[str, serializers.Serializer[Any]]:
+def resources() -> Mapping[str, serializers.Serializer[Any]]:
     """What can be written over REST, by its route."""
     views: list[tuple[str, Any, str]] = router.registry
     serializers_by_route = {prefix: view.serializer_class() for prefix, view, _ in views}

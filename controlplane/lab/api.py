@@ -25,6 +25,7 @@ from telemetry.api.answers import OPTIONAL
 from telemetry.models import LabRecording, LabRun
 from tenants import drafts
 from tenants.api.inputs import BoundedJSONParser, Moment
+from tenants.api.serializers import Strict
 from tenants.models import Pool
 
 NOT_NOTIFIED = "The workers could not be told: Redis does not answer. The run begins within two minutes of its return."
@@ -55,7 +56,7 @@ class RecordingSerializer(serializers.ModelSerializer[LabRecording]):
         exclude = ["packed"]
 
 
-class NewRecording(serializers.Serializer[Any]):
+class NewRecording(Strict):
     name = serializers.CharField(max_length=100)
     pool = serializers.CharField(required=False, help_text="Whose traffic; else bring a file.")
     minutes = serializers.FloatField(
@@ -110,7 +111,7 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
         return Response(RecordingSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
-class NewcomerSerializer(serializers.Serializer[Any]):
+class NewcomerSerializer(Strict):
     """A tenant that was not there."""
 
     name = serializers.CharField(max_length=63, help_text="Of the tenant and its entitlement; nobody has it yet.")
@@ -199,7 +200,7 @@ def accepted(run: LabRun) -> Response:
     return Response(AcceptedSerializer(run, context=context).data, status=status.HTTP_202_ACCEPTED)
 
 
-class NewRun(serializers.Serializer[Any]):
+class NewRun(Strict):
     name = serializers.CharField(max_length=100)
     recording = serializers.CharField()
     pool = serializers.CharField(help_text="Whose engines, limits and policy are taken.")

@@ -24,6 +24,7 @@ from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Calibration
 from tenants import drafts, tuning
 from tenants.api import inputs
+from tenants.api.serializers import Strict
 from tenants.audit import Actor
 from tenants.models import PolicyVersion, Pool, Study, Trial, TrialState, Tuning, TuningMode
 
@@ -95,7 +96,7 @@ class VersionsView(StaffOnly, generics.ListAPIView[PolicyVersion]):
         return super().get(request, *args, **kwargs)
 
 
-class RollbackSerializer(serializers.Serializer[Any]):
+class RollbackSerializer(Strict):
     version = serializers.IntegerField(min_value=1, help_text="Whose content is to serve again.")
     reason = serializers.CharField(max_length=250, required=False, default="", allow_blank=True)
 
@@ -207,7 +208,7 @@ class TuningSerializer(serializers.ModelSerializer[Tuning]):
         return {name: getattr(loop, name) for name in type(loop).__slots__}
 
 
-class TuningBody(serializers.Serializer[Any]):
+class TuningBody(Strict):
     mode = serializers.ChoiceField(choices=TuningMode.choices)
     settings = serializers.DictField(child=serializers.FloatField(), required=False)
 
@@ -259,12 +260,12 @@ class TrialSerializer(serializers.ModelSerializer[Trial]):
         exclude = ["pool"]
 
 
-class RoomSerializer(serializers.Serializer[Any]):
+class RoomSerializer(Strict):
     prefill_credit = serializers.IntegerField(min_value=0, allow_null=True, required=False, help_text="Null: automatic")
     headroom_slots = serializers.IntegerField(min_value=0, allow_null=True, required=False, help_text="Null: automatic")
 
 
-class TriedObjectSerializer(serializers.Serializer[Any]):
+class TriedObjectSerializer(Strict):
     """Another object than the pool that a trial changes."""
 
     kind = serializers.ChoiceField(choices=list(drafts.FIELDS))
@@ -272,7 +273,7 @@ class TriedObjectSerializer(serializers.Serializer[Any]):
     values = serializers.DictField(allow_empty=False, help_text="Fields of the object, with the values to try.")
 
 
-class DraftSerializer(serializers.Serializer[Any]):
+class DraftSerializer(Strict):
     """What a trial changes of a pool; what is not named stays as it is."""
 
     policy = serializers.CharField(max_length=63, required=False)
@@ -284,7 +285,7 @@ class DraftSerializer(serializers.Serializer[Any]):
     objects = TriedObjectSerializer(many=True, required=False, max_length=drafts.MOST)  # type: ignore[call-arg]
 
 
-class WindowSerializer(serializers.Serializer[Any]):
+class WindowSerializer(Strict):
     since = inputs.Moment(help_text="Its beginning.")
     until = inputs.Moment(help_text="Its end, a day later at most.")
 
@@ -294,7 +295,7 @@ class WindowSerializer(serializers.Serializer[Any]):
         return attrs
 
 
-class Proposal(serializers.Serializer[Any]):
+class Proposal(Strict):
     params = serializers.DictField(
         required=False, help_text="All parameters of the serving policy that are not its defaults."
     )
@@ -368,7 +369,7 @@ class TrialView(StaffOnly, APIView):
         return Response(TrialSerializer(self.trial()).data)
 
 
-class StartSerializer(serializers.Serializer[Any]):
+class StartSerializer(Strict):
     minutes = serializers.FloatField(
         min_value=1, max_value=1440, required=False, help_text="How long it serves. Missing: one interval of tuning."
     )

@@ -26,6 +26,7 @@ from telemetry.models import ONE_TIME, Alert, AlertRule, NotificationChannel, Ru
 from tenants import audit
 from tenants.access import operators, scope_of
 from tenants.api import inputs
+from tenants.api.serializers import Strict
 from tenants.models import Pool, Tenant
 from tenants.validators import check_webhook
 
@@ -97,7 +98,7 @@ class AlertsOpenView(_VisibleAlerts, APIView):
         return Response(counts | {"unwatched": unwatched})
 
 
-class NoteSerializer(serializers.Serializer[Any]):
+class NoteSerializer(Strict):
     note = serializers.CharField(max_length=300, default="", allow_blank=True)
 
 
@@ -119,7 +120,7 @@ class _Marks(_VisibleAlerts, APIView):
         return alert
 
 
-class AssignSerializer(serializers.Serializer[Any]):
+class AssignSerializer(Strict):
     user = serializers.CharField(max_length=150, allow_blank=True, help_text="An operator or admin; empty: nobody.")
 
 
@@ -188,7 +189,7 @@ def _recorded(rule: AlertRule) -> dict[str, Any]:
     return audit.snapshot(rule) | {"channels": [channel.name for channel in rule.channels.all()]}
 
 
-class RuleSerializer(serializers.ModelSerializer[AlertRule]):
+class RuleSerializer(Strict, serializers.ModelSerializer[AlertRule]):
     open = serializers.SerializerMethodField(help_text="Its open alerts.")
     for_s = serializers.IntegerField(min_value=0, max_value=86_400, default=60)
     channels = serializers.SlugRelatedField(

@@ -18,9 +18,10 @@ from telemetry.alerts.content import trial
 from telemetry.api.common import ChangedInTurn, OperatorsSeeAdminsWrite, Telemetry
 from telemetry.models import ChannelKind, NotificationChannel
 from tenants import audit
+from tenants.api.serializers import Strict
 
 
-class ChannelSerializer(serializers.ModelSerializer[NotificationChannel]):
+class ChannelSerializer(Strict, serializers.ModelSerializer[NotificationChannel]):
     shown_target = serializers.SerializerMethodField(help_text="The target, without what would let others send there.")
     undelivered = serializers.SerializerMethodField(help_text="Alerts whose last attempt failed.")
 

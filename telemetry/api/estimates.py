@@ -27,6 +27,7 @@ from telemetry.models import LearnedFactor, LedgerEntry
 from tenants import audit
 from tenants.access import scope_of
 from tenants.api.inputs import Moment
+from tenants.api.serializers import Strict
 from tenants.models import Pool
 
 
@@ -129,7 +130,7 @@ class EstimatesHistoryView(Telemetry, APIView):
         return Response({"from": since.isoformat(), "to": until.isoformat(), **lines, "factors": learned.factors(kept)})
 
 
-class ResetQuery(serializers.Serializer[Any]):
+class ResetQuery(Strict):
     pool = serializers.SlugRelatedField(slug_field="slug", queryset=Pool.objects.all())
     category = serializers.ChoiceField(
         [c.value for c in Category], required=False, allow_blank=True, default="", help_text="All where absent."

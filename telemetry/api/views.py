@@ -11,13 +11,14 @@ from rest_framework import generics, serializers
 
 from telemetry.api.common import Telemetry
 from telemetry.models import SavedView
+from tenants.api.serializers import Strict
 
 MOST = 50  # of one person
 MAX_TERMS = 40
 LEFT_OUT = frozenset({"request", "id"})  # of an address: which row was open
 
 
-class SavedViewSerializer(serializers.ModelSerializer[SavedView]):
+class SavedViewSerializer(Strict, serializers.ModelSerializer[SavedView]):
     name = serializers.CharField(max_length=63)
 
     class Meta:

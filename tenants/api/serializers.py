@@ -43,9 +43,9 @@ UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that
 UNKNOWN_LETTERS = 100  # of an unknown name that are compared
 
 
+# Refuses fields it does not know: a misspelt one would otherwise change nothing, silently. (A docstring would describe
+# each class in the schema that has none of its own.)
 class Strict(serializers.Serializer[Any]):
-    """Refuses fields it does not know: a misspelt one would otherwise change nothing, silently."""
-
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict):
             unknown = [name for name in data if name not in self.fields]
@@ -93,11 +93,11 @@ class TenantSerializer(CatalogSerializer):
         read_only_fields = ["paused_since", "paused_reason"]
 
 
-class PauseSerializer(serializers.Serializer[dict[str, Any]]):
+class PauseSerializer(Strict):
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, help_text="For the audit log.")
 
 
-class RevokeUserSerializer(serializers.Serializer[dict[str, Any]]):
+class RevokeUserSerializer(Strict):
     user = serializers.CharField(max_length=64, help_text="As it stands in the keys.")
 
 

@@ -243,7 +243,7 @@ def test_services_are_what_a_preview_runs(world: worlds.World) -> None:
         ("tenants/acme/pause", {"reason": "why"}),
         ("pools/llama/policy", {"policy": "fifo", "params": {}}),
         ("people", {"username": "ci"}),
-        ("saved-views", {"name": "v", "target": "/requests"}),
+        ("saved-views", {"name": "v", "query": "tenant=acme"}),
     ],
 )
 def test_what_cannot_be_tried_is_not_done_when_a_trial_is_asked_for(
