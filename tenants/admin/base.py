@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import messages
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.db import DataError
 from django.db.models import JSONField, Model, ProtectedError, QuerySet
@@ -24,6 +25,22 @@ def actor_of(request: HttpRequest) -> Actor:
     return Actor.of(request, "admin")
 
 
+class Chosen(AutocompleteSelect):
+    """What a form or its address names. Django asks the database for it, and fails where it can be no key."""
+
+    def optgroups(self, name: str, value: Sequence[str], attr: Any = None) -> Any:
+        key = self.choices.queryset.model._meta.pk
+
+        def may_be(given: str) -> bool:
+            try:
+                key.run_validators(key.to_python(given))
+            except ValidationError:
+                return False
+            return True
+
+        return super().optgroups(name, [given for given in value if may_be(given)], attr)
+
+
 class RoleRights:
     """Rights by role instead of by Django's per-model permissions. Telemetry's read-only pages can use it as well."""
 
@@ -37,6 +54,11 @@ class RoleRights:
             return super().get_changelist_instance(request)  # type: ignore[misc]
         except (ValueError, OverflowError, DataError, RuntimeWarning) as error:
             raise IncorrectLookupParameters(str(error)) from error
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name in self.get_autocomplete_fields(request):  # type: ignore[attr-defined]
+            kwargs.setdefault("widget", Chosen(db_field, self.admin_site, using=kwargs.get("using")))  # type: ignore[attr-defined]
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)  # type: ignore[misc]
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return scope_of(request).sees_all

@@ -117,6 +117,18 @@ def test_adding_is_for_admins_alone(page: str, world: worlds.World) -> None:
         assert (for_admin, for_operator) == (200, 403)
 
 
+@pytest.mark.parametrize("named", ["acme", "-1", "9" * 30, "1e308", "x" * 5000])
+@pytest.mark.parametrize("page", ["tenants_entitlement", "tenants_apikey", "tenants_quota", "tenants_membership"])
+def test_what_is_no_key_of_a_row_is_not_chosen_in_a_form(page: str, named: str, world: worlds.World) -> None:
+    client, url = _client(world, "adam"), reverse(f"admin:{page}_add")
+    names = dict.fromkeys(("tenant", "project", "pool", "adapter", "entitlement", "user"), named)
+    assert client.get(url, names).status_code == 200
+    refused = client.post(url, names)
+    assert (refused.status_code, bool(refused.context["adminform"].form.errors)) == (200, True)
+    chosen = client.get(reverse("admin:tenants_quota_add"), {"tenant": world.tenants["acme"].pk})
+    assert f'<option value="{world.tenants["acme"].pk}" selected' in chosen.content.decode()
+
+
 @pytest.mark.parametrize("who", ["alice", "nora"])
 def test_members_have_no_back_office(who: str, world: worlds.World) -> None:
     client = _client(world, who)
