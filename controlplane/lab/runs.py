@@ -23,7 +23,7 @@ from typing import Any
 
 from celery import current_app
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from controlplane.tuning import recent, replicas
@@ -236,6 +236,12 @@ def work(run_id: int) -> bool:
                 return True
     except (LabError, PolicyError, CompareError, ValueError, Pool.DoesNotExist) as problem:
         _finish(run_id, "failed", str(problem))
+        return False
+    except DatabaseError:
+        raise  # it passes: the next sweep goes on
+    except Exception as problem:  # another try would end like this one, every two minutes for ever
+        log.exception("lab run %d cannot be computed", run_id)
+        _finish(run_id, "failed", f"It cannot be computed ({type(problem).__name__}). The log of the worker says more.")
         return False
     _finish(run_id, "done", "")
     return False

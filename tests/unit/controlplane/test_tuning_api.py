@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import OperationalError
 from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -239,6 +240,26 @@ def test_doing_a_piece_twice_changes_nothing(world: worlds.World) -> None:
     LabRun.objects.filter(pk=number).update(state="running", figures={k: figures[k] for k in list(figures)[:2]})
     runs.work(number)
     assert LabRun.objects.get(pk=number).figures == figures
+
+
+def test_a_run_that_cannot_be_computed_fails_once_and_one_without_a_database_goes_on(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    olga = client(world, "olga")
+    number = run(olga)["id"]
+
+    def ends_with(error: Exception) -> None:
+        monkeypatch.setattr(runs, "figures_of", mock.Mock(side_effect=error))
+
+    ends_with(OperationalError("the server closed the connection"))
+    with pytest.raises(OperationalError):
+        runs.work(number)
+    assert call(olga, "get", f"lab/runs/{number}", 200)["state"] == "running"
+    ends_with(OverflowError("cannot convert float infinity to integer"))
+    assert not runs.work(number)
+    told = call(olga, "get", f"lab/runs/{number}", 200)
+    assert (told["state"], "OverflowError" in told["problem"]) == ("failed", True)
+    assert runs.still() == []
 
 
 def test_a_run_can_be_cancelled_and_keeps_what_was_done(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
