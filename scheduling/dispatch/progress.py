@@ -61,7 +61,7 @@ class ProgressWatch:
         elif self._quiet_since is None:
             self._quiet_since = now_s
         if self._suspicions >= SUSPICIONS:
-            return self._say(HealthStep.EJECT, f"{self._suspicions} requests failed there and no token moved")
+            return self._say(HealthStep.PROBE, f"{self._suspicions} requests failed there and no token moved")
         quiet_s = 0.0 if self._quiet_since is None else now_s - self._quiet_since
         if metrics.running > 0 and quiet_s >= STALLED_S:
             return self._say(HealthStep.PROBE, f"{metrics.running} running and no token moved for {quiet_s:.0f} s")
@@ -81,7 +81,7 @@ class ProgressWatch:
         elif self._quiet_since is None:
             self._quiet_since = now_s
         if self._suspicions >= SUSPICIONS:
-            return self._say(HealthStep.EJECT, f"{self._suspicions} requests failed there and no token moved")
+            return self._say(HealthStep.PROBE, f"{self._suspicions} requests failed there and no token moved")
         quiet_s = 0.0 if self._quiet_since is None else now_s - self._quiet_since
         if quiet_s >= DOUBTFUL_S:
             return self._say(HealthStep.PROBE, f"{leases} leases, and gateways saw no token for {quiet_s:.0f} s")

@@ -286,7 +286,27 @@ async def test_a_replica_where_every_request_fails_at_once_is_ejected(w: Ward):
     for _ in range(3):
         w.monitor.suspect("b1", "status 500")
         await w.live(1)
+    await w.live(20)
     assert set(w.store.ready) == {"b2"}
+
+
+@ward
+async def test_requests_that_an_engine_fails_do_not_take_it_from_others_while_it_generates(w: Ward):
+    """One tenant's requests that the engine answers with 500, while nobody else's move its counters."""
+    engine = w.engines["b1"]
+    for _ in range(12):
+        w.monitor.suspect("b1", "answers 500")
+        await w.live(1)
+        assert "b1" in w.store.ready
+    assert w.store.told_ill == set()
+    assert 1 < engine.probes <= 1 + 12 // 3, "three failures without progress are a question"
+    engine.generates = False
+    for _ in range(3):
+        w.monitor.suspect("b1", "answers 500")
+        await w.live(1)
+    await w.live(20)
+    assert set(w.store.ready) == {"b2"}
+    assert w.why("b1").startswith("3 requests failed there and no token moved; a probe failed")
 
 
 @ward

@@ -59,12 +59,14 @@ def test_one_that_reports_nothing_is_doubted_only_while_it_has_leases_and_no_tok
     assert watch.answered(3, False, 130.0) is HealthStep.KEEP
 
 
-def test_failures_that_gateways_report_eject_one_that_reports_nothing_too() -> None:
+def test_failures_that_gateways_report_have_one_that_reports_nothing_asked_for_a_token_too() -> None:
     watch = ProgressWatch()
     for _ in range(3):
         watch.suspected()
         step = watch.answered(1, False, 1.0)
-    assert step is HealthStep.EJECT
+    assert step is HealthStep.PROBE
+    watch.alive()
+    assert watch.answered(1, False, 1.0) is HealthStep.KEEP
     watch = ProgressWatch()
     for _ in range(9):
         watch.suspected()
