@@ -433,6 +433,56 @@ async def test_an_engine_that_names_no_answers_gets_a_connection_for_each(world:
     assert [r.attempts for r in records] == [1, 1, 1, 1, 1, 1, 2]
 
 
+def error_in_a_stream(message: str, code: Any, *before: bytes) -> bytes:
+    error = {"message": message, "type": "BadRequestError", "param": "logit_bias", "code": code}
+    return HEAD + chunked(b"".join(before) + frame({"error": error}) + DONE) + END
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_an_input_that_an_engine_refuses_in_its_stream_is_the_clients_error(world: World, kept: bool) -> None:
+    """vLLM answers a stream with 200 before it compares token ids with its vocabulary."""
+    engine = world.engines[0]
+    async with world.http() as client:
+        if kept:
+            assert check(await ask(client)) == "completed"
+        engine.script = Script(raw=lambda _: error_in_a_stream("5000 is out of vocabulary", 400))
+        found = await ask(client, stream=True)
+        assert found.status_code == 400
+        error = found.json()["error"]
+        assert (error["code"], error["param"]) == ("invalid_request", "logit_bias")
+        assert error["message"] == "5000 is out of vocabulary"
+        assert found.headers["x-should-retry"] == "false"
+        for code in (500, "400", None):
+            engine.script = Script(raw=lambda _, code=code: error_in_a_stream("at 10.0.0.7", code))
+            assert check(await ask(client, stream=True)) == "backend_error"
+        engine.script = Script(raw=lambda r: error_in_a_stream("at 10.0.0.7", 400, frame(piece(r))))
+        assert check(await ask(client, stream=True)) == "backend_error"
+        engine.script = Script()
+        assert check(await ask(client, stream=True)) == "completed"
+    records = await world.ledger_of(6 + kept)
+    refused = records[kept]
+    assert (refused.reason, refused.attempts, refused.output_tokens) == ("invalid_request", 1, 0)
+
+
+async def test_words_of_an_error_in_a_stream_that_may_be_anothers_are_not_shown(world: World) -> None:
+    engine, answers = world.engines[0], 0
+
+    def late(request: str) -> bytes:
+        nonlocal answers
+        answers += 1
+        return (
+            error_in_a_stream("SECRET of another", 400) if answers == 1 else HEAD + chunked(good(request) + DONE) + END
+        )
+
+    async with world.http() as client:
+        assert check(await ask(client)) == "completed"
+        engine.script = Script(raw=late)
+        found = await ask(client, stream=True)
+        assert "SECRET" not in found.text
+        assert check(found) == "completed"
+    assert answers == 2
+
+
 async def test_words_of_an_error_that_may_be_anothers_are_not_shown(world: World) -> None:
     """A late 400 on a kept connection would tell one client what was wrong with another's input."""
     engine = world.engines[0]

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from scheduling.core.engine_status import INPUT_REFUSED
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
 
 ABSENT = Raw()  # compared by identity
@@ -164,6 +165,7 @@ class _EngineUsage(Struct):
 class _EngineError(Struct):
     message: str = ""
     param: str | None = None
+    code: Raw = ABSENT  # in a stream, whose status was sent before: the status that it would have been
 
 
 class _EngineErrorAnswer(Struct):
@@ -362,6 +364,15 @@ def _with_nulls(usage: Usage, reported: Raw) -> bytes:
         if field in raw:
             body = b"%b,%b}" % (body[:-1], field)
     return body
+
+
+def refuses_input(data: bytes) -> bool:
+    """Whether an error in a stream says that the input is wrong."""
+    try:
+        error = _decode_error(data).error
+        return error is not None and msgspec.json.decode(error.code) in INPUT_REFUSED
+    except WRONG:
+        return False
 
 
 def input_error(data: bytes) -> tuple[str, str | None]:

@@ -18,6 +18,7 @@ from scheduling.gateway.answers.answer_types import (
     finish_of,
     own_count,
     read_chunk,
+    refuses_input,
     settle_usage,
     usage_chunk,
     with_usage,
@@ -47,6 +48,7 @@ class Frames:
         "done",
         "failed",
         "finish",
+        "refused",
         "seen",
         "surplus",
         "suspect",
@@ -70,6 +72,7 @@ class Frames:
         self.done = False  # ``[DONE]`` was seen, after an answer
         self.surplus = False  # something came after ``[DONE]``
         self.failed = ""  # why the stream cannot go on: in words for operators
+        self.refused = b""  # the engine's error where it is all that came, and is about the input
         self.suspect = True  # whether that makes the replica one to look at
 
     @property
@@ -140,6 +143,8 @@ class Frames:
             except Broken as exc:
                 self._fail(exc.why)
                 self.suspect = not exc.by_engine
+                if exc.by_engine and self._first is None and payload is not None and refuses_input(payload):
+                    self.refused = payload
                 as_it_was = False
                 break
             if sent is payload and payload is not None and len(frame) == len(payload) + 6:

@@ -65,6 +65,10 @@ class EngineTrouble(Exception):
         self.retry_after_s = retry_after_s
 
 
+class _Unnamed(Exception):
+    """An error that names no request came on a connection that others had before: it may be late and another's."""
+
+
 def ending_of(finish_reason: str) -> Reason:
     """The reason of a complete answer."""
     return Reason.LENGTH if finish_reason == "length" else Reason.STOP
@@ -104,7 +108,11 @@ class Relay:
             connection = await self._ask(submitted, spec, body, name, whole, limit)
             if whole:
                 return await self._whole(submitted, connection)
-            return await self._stream(submitted, connection)
+            try:
+                return await self._stream(submitted, connection)
+            except _Unnamed:
+                connection = await self._ask(submitted, spec, body, name, whole, limit, fresh=True)
+                return await self._stream(submitted, connection)
         except UpstreamError as exc:
             if exc.why == TOO_LARGE and not prepared.output_bound:  # vectors: the client chose how many
                 submitted.ran = False
@@ -141,10 +149,18 @@ class Relay:
         return with_transfer(body, params)
 
     async def _ask(
-        self, submitted: Submitted, spec: BackendSpec, body: bytes, name: str, whole: bool, limit: int
+        self,
+        submitted: Submitted,
+        spec: BackendSpec,
+        body: bytes,
+        name: str,
+        whole: bool,
+        limit: int,
+        *,
+        fresh: bool = False,
     ) -> Connection:
         """Sends one request to an engine, and waits for the head of its answer (``whole``: for all of it), which is not
-        an error."""
+        an error. ``fresh``: on a new connection."""
         call, endpoint, trace = submitted.call, submitted.estimated.endpoint, submitted.estimated.facts.trace
         path, content_type = endpoint.upstream, endpoint.content_type
         try:
@@ -156,7 +172,9 @@ class Relay:
         more = flow_lines(entitlement.tenant, entitlement.tier.name)
         if trace:
             more += b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
-        connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit, content_type=content_type)
+        connection = await backend.exchange(
+            path, body, name, more, whole=whole, limit=limit, fresh=fresh, content_type=content_type
+        )
         if connection.status in INPUT_REFUSED and connection.reused:
             # it names no request, so it may be late and another's: on a new connection it cannot be
             connection.abort()
@@ -242,6 +260,8 @@ class Relay:
             if not data:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the stream ended before it began", suspect=True)
             out = frames.feed(data)
+            if frames.refused:
+                raise _refused_in_stream(submitted, connection, frames.refused)
             if frames.failed:
                 raise self._broken(submitted, frames.failed, suspect=frames.suspect)
         self._check_own(submitted, connection, frames.id)
@@ -383,6 +403,21 @@ async def _read_error(connection: Connection) -> bytes:
     return b"".join(parts)
 
 
+def _input_refused(answer: bytes) -> Refusal:
+    detail, param = input_error(answer)
+    return Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
+
+
+def _refused_in_stream(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
+    """An input that an engine refuses in the first event of its stream: vLLM begins a stream with 200 before it checks
+    all of it."""
+    reused = connection.reused
+    connection.abort()
+    submitted.connection = None
+    submitted.ran = False
+    return _Unnamed() if reused else _input_refused(answer)
+
+
 def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
     """What an engine's error status means. Its own words reach the client only where they are about the input."""
     status = connection.status
@@ -390,8 +425,7 @@ def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exc
     submitted.connection = None
     submitted.ran = False
     if status in INPUT_REFUSED:
-        detail, param = input_error(answer)
-        return Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
+        return _input_refused(answer)
     adapter = submitted.access.pool.adapter
     if adapter and status == 404 and not (submitted.estimated.endpoint.optional and b'"detail"' in answer):
         return EngineTrouble(
