@@ -230,7 +230,7 @@ def fired(own: AlertRule, at_s: float = NOW) -> Alert:
 @pytest.mark.parametrize("verb", ["acknowledge", "silence"])
 def test_only_operators_and_admins_say_something_of_an_alert(verb: str, world: worlds.World) -> None:
     alert = fired(rule("queue_age", 60))
-    body = {"minutes": 5, "note": "on it"}
+    body: dict[str, Any] = {"note": "on it"} | ({"minutes": 5} if verb == "silence" else {})
     answers = {
         who: client(world, who).post(f"/api/v1/alerts/{alert.pk}/{verb}", body, format="json").status_code
         for who in ("carol", "alice", "olga", "adam")
