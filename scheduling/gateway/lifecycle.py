@@ -168,7 +168,7 @@ class Lifecycle:
         if pool.tokenizer and not prepared.exact_input and prepared.prompts == 1:
             counted = await self._counter.count(pool, prepared)
             if counted is not None:
-                prepared.raw_input = counted + prepared.media
+                prepared.raw_input = min(counted + prepared.media, prepared.kept)
         estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
         expected = estimated.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
         if self._quotas.budgets:

@@ -213,6 +213,7 @@ async def test_input_tokens_are_counted_by_the_tokenizer_a_pool_names(world: Wor
 async def test_input_tokens_are_asked_of_a_replica_and_estimated_where_it_does_not_say(world: World) -> None:
     world.engines[0].script.counts = 77
     await world.configure(pool={"tokenizer": "backend"})
+    assert (await ask(world, "hello there", extra_body={"truncate_prompt_tokens": 5})).input_tokens_est == 5
     assert (await ask(world, "hello there")).input_tokens_est == 77
     world.engines[0].script.counts = None
     assert (await ask(world, "hello there")).input_tokens_est < 77

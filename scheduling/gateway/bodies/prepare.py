@@ -5,6 +5,7 @@ Everything that can be wrong with an input is said here as a 400 with the field'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hints
@@ -72,6 +73,7 @@ class Prepared:
     prompts: int = 1
     copies: int = 1  # answers to each prompt
     longest: float = 0.0  # of several prompts: raw tokens of the longest
+    kept: float = math.inf  # tokens of a prompt that the engine does not cut off
     media: float = 0.0  # of ``raw_input``: what images, audio and video are taken for
     plain: ChatRequest | None = None  # the same as a chat, where it is none: what it is judged by
     bound_field: str = "max_tokens"
@@ -253,6 +255,7 @@ def fit(body: ChatRequest | CompletionRequest, pool: PoolSpec) -> Prepared:
     """Checks the request against what the pool serves, applies the output bound, drops what does not go upstream."""
     chat = isinstance(body, ChatRequest)
     bound = body.max_tokens
+    kept = kept_tokens(body.truncate_prompt_tokens, pool)
     teaches = body.truncate_prompt_tokens is None
     prompts, longest, media = 1, 0.0, 0.0
     if isinstance(body, ChatRequest):
@@ -269,12 +272,15 @@ def fit(body: ChatRequest | CompletionRequest, pool: PoolSpec) -> Prepared:
         if body.documents is not None:
             raw += sum(raw_tokens(text) for document in body.documents for text in document.values())
             teaches = False  # a template may know nothing of documents
+        raw = min(raw, kept)
     else:
         check_arguments(body.vllm_xargs, None)
         each, exact = prompt_tokens(body.prompt, "prompt")
         if body.suffix:
             suffix = raw_tokens(body.suffix)
             each = [tokens + suffix for tokens in each]
+        if body.truncate_prompt_tokens is not None:
+            each, exact = [min(tokens, kept) for tokens in each], False
         raw, prompts, longest = sum(each), len(each), max(each)
     copies = body.n or 1
     if prompts * copies > MAX_CHOICES:
@@ -303,8 +309,15 @@ def fit(body: ChatRequest | CompletionRequest, pool: PoolSpec) -> Prepared:
     body.stream_options = _USAGE if stream else None  # every stream is accounted, asked for or not
     return Prepared(
         body, chat, stream, wants_usage, bound, raw, exact, body.priority or 0, given, teaches, prompts, copies,
-        longest, media,
+        longest, kept, media,
     )  # fmt: skip
+
+
+def kept_tokens(truncate: int | None, pool: PoolSpec) -> float:
+    """How many tokens of a prompt the engine reads at most, where it was asked to cut off the rest."""
+    if truncate is None:
+        return math.inf
+    return float(truncate if truncate > 0 else pool.max_model_len)
 
 
 _MEDIA = {"image_url": "image", "audio_url": "audio", "video_url": "video", "input_audio": "audio"}

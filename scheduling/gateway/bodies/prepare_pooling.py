@@ -21,6 +21,7 @@ from scheduling.gateway.bodies.prepare import (
     Form,
     Prepared,
     chat_tokens,
+    kept_tokens,
     media_tokens,
     prompt_tokens,
 )
@@ -76,9 +77,8 @@ def _prepared(body: Any, pool: PoolSpec, each: list[float], exact: bool) -> Prep
     check_salt(body.cache_salt, pool)
     if body.chat_template_kwargs is not None:
         check_template(body.chat_template_kwargs)
-    if body.truncate_prompt_tokens is not None:
-        most = float(body.truncate_prompt_tokens if body.truncate_prompt_tokens > 0 else pool.max_model_len)
-        each = [min(tokens, most) for tokens in each]
+    kept = kept_tokens(body.truncate_prompt_tokens, pool)
+    each = [min(tokens, kept) for tokens in each]
     return Prepared(
         body, False, False, False, 0, sum(each), exact, body.priority or 0, True, False, len(each), 1, max(each)
     )

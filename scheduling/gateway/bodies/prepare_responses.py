@@ -30,6 +30,7 @@ from scheduling.gateway.bodies.prepare import (
     Form,
     Prepared,
     chat_tokens,
+    kept_tokens,
 )
 from scheduling.gateway.bodies.responses_types import Item, ItemPart, ResponsesRequest, ToolOffer
 
@@ -61,9 +62,12 @@ def fit_response(sent: ResponsesRequest, pool: PoolSpec) -> Prepared:
     body.stream = True if stream else None
     body.stream_options = None
     body.max_output_tokens = bound or pool.default_output_tokens
+    cut = sent.truncation == "auto"
+    kept = kept_tokens(-1 if cut else None, pool)
     return Prepared(
-        body, False, stream, True, body.max_output_tokens, chat_tokens(plain) + media, False, sent.priority or 0, given,
-        not media and sent.truncation != "auto", plain=plain, media=media, bound_field="max_output_tokens", named=True,
+        body, False, stream, True, body.max_output_tokens, min(chat_tokens(plain) + media, kept), False,
+        sent.priority or 0, given, not media and not cut, kept=kept, plain=plain, media=media,
+        bound_field="max_output_tokens", named=True,
     )  # fmt: skip
 
 

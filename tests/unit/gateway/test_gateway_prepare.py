@@ -26,7 +26,7 @@ from scheduling.gateway.bodies.openai_types import (
     ToolCall,
 )
 from scheduling.gateway.bodies.prepare import Prepared, parse
-from scheduling.gateway.bodies.prepare_responses import Sent
+from scheduling.gateway.bodies.prepare_responses import RESPONSES_FORM, Sent, fit_response
 from scheduling.gateway.entry.auth import Access, split_key
 from scheduling.gateway.entry.users import take_user
 from scheduling.gateway.errors import Refusal
@@ -235,6 +235,37 @@ def test_documents_count_as_input_and_teach_nothing() -> None:
     assert not prepared.teaches, "a template may leave them out: the pool's estimates would follow"
     assert not chat(truncate_prompt_tokens=1).teaches
     assert chat().teaches
+
+
+def completion(**fields: Any) -> Prepared:
+    return prepare(json.dumps({"model": "demo", "prompt": "x"} | fields).encode(), False, POOL)
+
+
+@pytest.mark.parametrize(("truncate", "kept"), [(10, 10), (-1, POOL.max_model_len)])
+def test_what_the_engine_cuts_off_a_prompt_does_not_count(truncate: int, kept: int) -> None:
+    long = "word " * 5000
+    assert chat(messages=[{"role": "user", "content": long}], truncate_prompt_tokens=truncate).raw_input == kept
+    assert completion(prompt=long, truncate_prompt_tokens=truncate).raw_input == kept
+    several = completion(prompt=[long, "hi"], truncate_prompt_tokens=truncate)
+    assert several.longest == kept
+    assert kept < several.raw_input < kept + 5
+    assert chat(truncate_prompt_tokens=1000).raw_input == chat().raw_input
+
+
+def test_a_response_that_may_be_truncated_counts_what_fits() -> None:
+    body = {"model": "demo", "input": "word " * 5000, "max_output_tokens": 5}
+    sizes = [
+        fit_response(RESPONSES_FORM.parse(json.dumps(body | more).encode()), POOL).raw_input
+        for more in ({"truncation": "auto"}, {})
+    ]
+    assert sizes[0] == POOL.max_model_len
+    assert sizes[1] > 5000
+
+
+def test_token_ids_that_are_cut_off_are_not_an_exact_count() -> None:
+    ids = completion(prompt=[5] * 9, truncate_prompt_tokens=4)
+    assert (ids.raw_input, ids.exact_input) == (4, False), "the engine reads 4: more would not be believed"
+    assert completion(prompt=[5] * 9).exact_input
 
 
 def test_tools_and_formats_travel_as_they_are() -> None:
