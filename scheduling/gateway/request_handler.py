@@ -222,7 +222,7 @@ class RequestHandler:
         access = self._authenticator.choose(asked.model, access)
         check_entitled(access.entitlement, call.received_s)
         body = await self._questions.ask(question, access, asked)
-        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
+        headers = [JSON, (b"content-length", b"%d" % len(body)), *call.dialect.names(call.id)]
         call.closed = True
         await send_answer(call, Answer(200, headers, body))
 
@@ -251,7 +251,7 @@ class RequestHandler:
         access = await self._authenticator.access(head.authorization, call.received_s)
         query = call.scope.get("query_string", b"")
         body = list_models(path, query, access.cards(), self._started_s, anthropic)
-        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
+        headers = [JSON, (b"content-length", b"%d" % len(body)), *call.dialect.names(call.id)]
         call.closed = True
         await send_answer(call, Answer(200, headers, body))
 

@@ -86,6 +86,7 @@ async def test_an_anthropic_client_needs_no_bearer(both: Both) -> None:
     async with httpx.AsyncClient(base_url=world.base, headers=headers) as client:
         answer = await client.post("/v1/messages?beta=true", json={"model": "demo", **HELLO})
         counted = await client.post("/v1/messages/count_tokens", json={"model": "demo", "messages": HELLO["messages"]})
+        listed = await client.get("/v1/models")
         wrong = await client.post("/v1/messages", json={}, headers={"x-api-key": "sk-x"})
     assert answer.status_code == 200
     assert answer.json()["stop_reason"] == "max_tokens"
@@ -93,6 +94,19 @@ async def test_an_anthropic_client_needs_no_bearer(both: Both) -> None:
     assert wrong.status_code == 401
     assert wrong.json()["error"]["type"] == "authentication_error"
     assert wrong.json()["request_id"] == wrong.headers["x-request-id"]
+    for one in (answer, counted, listed, wrong):
+        assert one.headers["request-id"] == one.headers["x-request-id"], "Anthropic's SDKs know no other name"
+
+
+async def test_openai_s_clients_get_the_id_under_one_name(both: Both) -> None:
+    world, _ = both
+    async with world.http() as client:
+        for answer in (
+            await client.get("/v1/models"),
+            await client.post("/v1/responses", json={"model": "demo", **ASK}),
+        ):
+            assert "x-request-id" in answer.headers
+            assert "request-id" not in answer.headers
 
 
 @pytest.mark.parametrize(

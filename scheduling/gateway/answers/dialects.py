@@ -8,6 +8,7 @@ import msgspec
 
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.errors import Refusal, error_bytes, error_event, message_of
+from scheduling.gateway.headers import Header
 
 _encode = msgspec.json.Encoder().encode
 # https://docs.anthropic.com/en/api/errors
@@ -22,6 +23,10 @@ _ANTHROPIC = {
 class Dialect:
     """OpenAI's, and what others have differently."""
 
+    def names(self, request_id: str) -> list[Header]:
+        """The headers that tell the id of the request."""
+        return [(b"x-request-id", request_id.encode("ascii"))]
+
     def body(self, refusal: Refusal, request_id: str) -> bytes:
         """Of an answer that is an error."""
         return error_bytes(refusal.reason, refusal.param, **refusal.fields)
@@ -33,6 +38,10 @@ class Dialect:
 
 class _Messages(Dialect):
     """Anthropic's."""
+
+    def names(self, request_id: str) -> list[Header]:
+        name = request_id.encode("ascii")
+        return [(b"x-request-id", name), (b"request-id", name)]  # its SDKs read the second
 
     def body(self, refusal: Refusal, request_id: str) -> bytes:
         return self._error(refusal.reason, refusal.status, request_id, refusal.param, **refusal.fields)

@@ -321,7 +321,7 @@ def _asked(estimated: Estimated) -> Asked:
 
 def answer_headers(call: Call) -> list[Header]:
     """What every answer to a valid key carries."""
-    headers: list[Header] = [(b"x-request-id", call.id.encode("ascii"))]
+    headers = call.dialect.names(call.id)
     identified, submitted = call.identified, call.submitted
     if identified is None:
         return headers
