@@ -113,7 +113,12 @@ def automatic_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> i
     if len(bound) < 2 or all(e.tier.service_class is ServiceClass.GUARANTEED for e in bound):
         return 0
     baselines = sum(baseline_slots(e.tier.service_class, e.concurrency) for e in bound)
-    return min(baselines, (slots + AUTOMATIC_SHARE // 2) // AUTOMATIC_SHARE)
+    return min(baselines, automatic_share(slots))
+
+
+def automatic_share(slots: int) -> int:
+    """What is kept of so many slots where nobody has set how many."""
+    return (slots + AUTOMATIC_SHARE // 2) // AUTOMATIC_SHARE
 
 
 def most_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> int:

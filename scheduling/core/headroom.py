@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scheduling.core.admission import able_to_run, baseline_slots
+from scheduling.core.capacity import automatic_share
 from scheduling.core.types import EntitlementSpec, EntitlementState
 
 MEMORY_S = 300.0
@@ -56,6 +57,10 @@ class Headroom:
         while self._grown[0][0] < at_s - MEMORY_S:
             self._grown.popleft()
 
-    def slots(self, least: int, most: int) -> int:
-        """Free slots to keep, within ``least`` and ``most``."""
+    def slots(self, least: int, most: int, in_force: int | None = None) -> int:
+        """Free slots to keep, within ``least`` and ``most``, which are shares of the configured slots. ``in_force``:
+        those that replicas offer, where that is known; of fewer than are configured the same shares are kept, as else
+        nothing might be left for who has no baseline."""
+        if in_force is not None:
+            least, most = min(least, automatic_share(in_force)), min(most, in_force // 2)
         return max(least, min(most, self._grown[0][1] if self._grown else 0))

@@ -105,6 +105,7 @@ class Term:
             store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._as_it_counts
         )
         self._headroom = Headroom()
+        self._offered: int | None = None  # slots that replicas offer; None: not known yet
         self._asked_s = float("-inf")  # when a request last came that was not granted at once
         self._adapted = False  # something waits for an adapter
 
@@ -123,6 +124,7 @@ class Term:
         self.monitor.update(self._pool, set(ready), {name: b.prefill_credit for name, b in ready.items()})
         self._standings = Standings(self._pool, self._catalog, snapshot)
         self._headroom.resume(snapshot.now_ms / 1000.0, snapshot.kept)
+        self._offered = sum(b.slots for b in ready.values()) or None
         self._keep_headroom()
         await self._shares.resume(self.scheduler)
 
@@ -300,8 +302,10 @@ class Term:
         used = used_of_baselines((specs[name], e.running, e.waiting) for name, e in flying if name in specs)
         request_ms = SERVICE_MS if snapshot.service_ms is None else snapshot.service_ms
         self._headroom.seen(snapshot.now_ms / 1000.0, used, request_ms / 1000.0)
+        self._offered = sum(b.slots for b in snapshot.backends.values() if b.ready) or None
+        before = self.scheduler.headroom
         self._keep_headroom()
-        if self._kept != self.decider.announced[1]:
+        if self._kept != self.decider.announced[1] or self.scheduler.headroom < before:
             self._notify()
 
     def _wake_or_rest(self, snapshot: PoolSnapshot) -> None:
@@ -331,7 +335,7 @@ class Term:
     def _keep_headroom(self) -> None:
         pool = self._pool
         if pool.headroom_most:
-            self.scheduler.headroom = self._headroom.slots(pool.headroom_slots, pool.headroom_most)
+            self.scheduler.headroom = self._headroom.slots(pool.headroom_slots, pool.headroom_most, self._offered)
 
     @property
     def _kept(self) -> int:

@@ -89,6 +89,22 @@ async def test_an_entitlement_over_its_concurrency_waits_and_others_pass(gateway
         await until(lambda: gateway.granted() == ["f2"])
 
 
+async def test_automatic_headroom_is_a_share_of_the_slots_in_force(gateway: Gateway):
+    """256 slots are configured, of which 43 are kept, and the engine runs 8: idle, it serves who has no baseline."""
+    spec = tiered("acme", gateway.pool.id, 2)
+    offers = (backend("b1", slots=8, pool=gateway.pool.id),)
+    gateway.pool = replace(gateway.pool, backends=offers, headroom_slots=43, headroom_most=128)
+    async with dispatching(gateway.url, catalog_of(gateway.pool, spec)) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        for n in range(8):
+            assert (await gateway.admit(f"r{n}", spec)).status is AdmissionStatus.QUEUED
+        await until(lambda: len(gateway.granted()) == 7)
+        await asyncio.sleep(1.2)
+        assert len(gateway.granted()) == 7, "a sixth of 8 is 1"
+        await gateway.finish(gateway.granted()[0])
+        await until(lambda: len(gateway.granted()) == 8)
+
+
 async def test_a_raised_concurrency_frees_what_waits(gateway: Gateway):
     spec = tiered("acme", gateway.pool.id, 1, ServiceClass.GUARANTEED, concurrency=1)
     gateway.pool = replace(gateway.pool, backends=(backend("b1", slots=4, pool=gateway.pool.id),))

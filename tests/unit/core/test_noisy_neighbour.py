@@ -8,6 +8,7 @@ import pytest
 
 from scheduling.core.capacity import automatic_headroom, most_headroom
 from scheduling.core.compose import make_policy
+from scheduling.core.headroom import Headroom
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import (
     BackendSpec,
@@ -126,6 +127,13 @@ def test_without_a_credit_of_their_own_they_wait_for_its_prompts(monkeypatch: py
 def test_without_headroom_they_wait_for_its_requests_to_end(noisy: ServiceClass):
     alone, beside = (p95_wait_s(each, headroom=0, **KINDS["long answers"]) for each in (None, noisy))
     assert beside > 1.2 * alone + ALMOST_S
+
+
+def test_headroom_is_a_share_of_what_replicas_offer_where_that_is_less_than_configured():
+    kept = Headroom()
+    assert [kept.slots(43, 128, offered) for offered in (None, 256, 48, 8, 2)] == [43, 43, 8, 1, 0]
+    kept.resume(0.0, 100)
+    assert [kept.slots(43, 128, offered) for offered in (None, 256, 48, 8, 2)] == [100, 100, 24, 4, 1]
 
 
 def test_automatic_headroom_is_for_those_who_have_baselines_beside_others():
