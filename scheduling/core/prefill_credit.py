@@ -9,10 +9,10 @@ a break and the engine's steps are less than :data:`NOT_FULL` full (short prompt
 way to it), it goes up: to ``B`` or to what the engine prefills in :data:`MOST_AHEAD_S`, whichever is more. What a
 request that comes then finds before it takes no longer, so a fast engine may have more tokens ahead than a slow one.
 Where requests wait and nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to
-:data:`MAX_BUDGETS` step budgets. It moves by steps, one per :data:`STRETCH_S`: up where more than :data:`OFTEN` of the
-time was limited by credit, down where less than :data:`SELDOM` was or steps were full. It does not go up while more
-than :data:`MAX_WAITING` stand in the engine's own queue, and goes down where that lasts. A new leader goes on with what
-the one before left.
+:data:`MAX_BUDGETS` step budgets. It moves by steps, one per :data:`STRETCH_S` or, on a fast engine, as soon as
+:data:`ENOUGH` prompts were counted: up where more than :data:`OFTEN` of the time was limited by credit, down where less
+than :data:`SELDOM` was or steps were full. It does not go up while more than :data:`MAX_WAITING` stand in the engine's
+own queue, and goes down where that lasts. A new leader goes on with what the one before left.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
@@ -30,6 +30,7 @@ from scheduling.core.types import BackendView, prefill_fits
 USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engine does not say
 MAX_BUDGET = 1_000_000
 STRETCH_S = 2.5
+ENOUGH = 16  # prompts: engines count each when it is done, so of fewer it is not known how full steps were
 MOST_AHEAD_S = 0.12  # of prefill
 EMPTY_S = 10.0
 MAX_BUDGETS = 16  # for credit that comes back late
@@ -169,7 +170,7 @@ class PrefillCredit:
         if steps is not None:
             self._done = RECENT * self._done + prefill
             self._room = RECENT * self._room + max(1.0, self.budget * steps - output)
-        if self._stretch_s >= STRETCH_S:
+        if self._stretch_s >= STRETCH_S or self._prefill >= ENOUGH * self.prompts.usual:
             self._judge(now.at_s - self._empty_since_s >= EMPTY_S)
             self._forget()
 

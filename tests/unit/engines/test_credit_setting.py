@@ -93,6 +93,13 @@ def test_it_grows_the_faster_the_emptier_steps_are() -> None:
     assert LEAST < fed(long_prompts(), STRETCH_S + 2, 0.9, limited=True) < 1.2 * LEAST
 
 
+@pytest.mark.parametrize(("steps_per_s", "moves"), [(8.0, False), (48.0, True)])
+def test_a_fast_engine_is_judged_as_soon_as_sixteen_prompts_were_counted(steps_per_s: float, moves: bool) -> None:
+    """Half full steps of 2,048 tokens and prompts of 3,000: 3 and 16 of them in the second between two looks."""
+    credit = long_prompts()
+    assert (fed(credit, 2, 0.5, limited=True, steps_per_s=steps_per_s) > LEAST) is moves
+
+
 def test_it_falls_back_to_half_a_step_when_the_engine_keeps_up() -> None:
     credit = long_prompts()
     fed(credit, 300, 0.6, limited=True)
