@@ -31,7 +31,7 @@ from typing import Any
 from scheduling.core.registry import PolicyError
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.workload import SimRequest
-from scheduling.tuning.gate import GateDecision, Met, decide, meet, promised_s
+from scheduling.tuning.gate import GateDecision, Met, asked, decide, meet, promised_s, replays
 from scheduling.tuning.merit import TierMerit, parts_of, plain_reward, reward
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.structure import Choice, Structure
@@ -119,7 +119,7 @@ class Search:
     def total(self) -> int:
         """Replays that it takes at most."""
         rounds = sum(2 + self._kept(number) for number in range(1, GATE))
-        return self.tried + rounds + self._settings.pairs * (2 + GATED)
+        return self.tried + rounds + replays(self._settings) * (2 + GATED)
 
     def _kept(self, number: int) -> int:
         """How many go into a round, beside what serves and what a new pool has."""
@@ -136,7 +136,7 @@ class Search:
             if candidate > DEFAULT and self._won() is not None:
                 return None
             done = len(self._met.get(candidate, ()))
-            if done < self._settings.pairs:
+            if done < replays(self._settings):
                 return Step(GATE, candidate, done + 1)
         return None
 
@@ -203,7 +203,9 @@ class Search:
     def _asked(self, step: Step) -> list[SimRequest]:
         key = (step.round, step.variant)
         if key not in self._requests:
-            self._requests[key] = self._traffic(step).requests(step.variant)
+            traffic = self._traffic(step)
+            gate = step.round == GATE
+            self._requests[key] = asked(traffic, step.variant, self._settings) if gate else traffic.requests()
         return self._requests[key]
 
     def _serving(self, candidate: int) -> Serving:
@@ -293,8 +295,7 @@ class Search:
     def decision(self, candidate: int) -> GateDecision | None:
         """What the gate says of a finalist, once it has met all variants."""
         before, after = self._met.get(SERVING, []), self._met.get(candidate, [])
-        pairs = self._settings.pairs
-        if candidate == SERVING or min(len(before), len(after)) < pairs:
+        if candidate == SERVING or min(len(before), len(after)) < replays(self._settings):
             return None
         default = [] if candidate == DEFAULT or self._is_default() else self._met.get(DEFAULT, [])
         return decide(before, after, self._settings, promised_s(self._held_out), default)

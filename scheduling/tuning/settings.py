@@ -23,6 +23,7 @@ class LoopSettings:
     least_requests: int = 300  # in the window; with fewer nothing is tried
     most_requests: int = 2000  # of the window that one replay serves
     pairs: int = 5  # replays on which a candidate has to win, the same for both
+    least_gain: float = 0.005  # of the reward: less is not worth a change, nor a loss when more comes
     starvation: float = 1.5  # times the p99 wait of now, of any tier and length class, that a candidate may cause
     starvation_s: float = 5.0  # waits up to this are no starvation
     drop: float = 0.05  # of SLO attainment, that a canary must not bring

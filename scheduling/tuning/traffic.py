@@ -90,6 +90,15 @@ class Traffic:
             rows += [replace(row, arrival_s=row.arrival_s + (place - chosen) * each) for row in blocks[chosen]]
         return tuple(rows)
 
+    def hurried(self, times: float) -> Traffic:
+        """The same requests, so many times as fast."""
+        if not self.rows:
+            return self
+        start = self.rows[0].arrival_s
+        return replace(
+            self, rows=tuple(replace(row, arrival_s=start + (row.arrival_s - start) / times) for row in self.rows)
+        )
+
     def requests(self, number: int = 0) -> list[SimRequest]:
         """A variant as requests. What could never run on a replica is left out."""
         tiers = {tier.name: tier for tier in self.tiers}
