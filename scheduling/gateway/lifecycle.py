@@ -424,7 +424,9 @@ class Lifecycle:
         does not) it costs no budget: one sick replica must not fail requests that others would serve."""
         if trouble.lacks or trouble.refused:
             return submitted.attempt < MAX_REFUSED
-        if submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(submitted.access.pool.id, submitted.at):
+        if submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(
+            submitted.access.pool.id, submitted.at, submitted.access.entitlement.tenant
+        ):
             return True
         return submitted.attempt == 1 and self._budget.spend(time.monotonic())
 
@@ -436,7 +438,8 @@ class Lifecycle:
             if pause_s:
                 self._errand(self._stores(pool).pause(backend, pause_s, why, refused=True))
         elif trouble.suspect:
-            pause_s = self.attempts.failed(pool, backend, why, misconfigured=trouble.misconfigured)
+            tenant = submitted.access.entitlement.tenant
+            pause_s = self.attempts.failed(pool, backend, tenant, why, misconfigured=trouble.misconfigured)
             if pause_s and not submitted.call.responding:
                 self._errand(self._stores(pool).pause(backend, pause_s, why, refused=False))
             self._errand(self._stores(pool).suspect(backend, why))

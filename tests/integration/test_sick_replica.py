@@ -19,7 +19,7 @@ from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.gateway.config import GatewayConfig
 from tests.support.dispatch_world import catalog_of, dispatching, until
 from tests.support.fake_engine import FakeEngine, Script
-from tests.support.gateway_world import World, gateway_world
+from tests.support.gateway_world import World, gateway_world, make_key
 
 REQUESTS, WORKERS, SLOTS = 300, 8, 16
 MAX_FAILED = REQUESTS * 2 // 100
@@ -125,6 +125,40 @@ async def test_what_one_replica_fails_the_others_serve(
         if kind not in ("429", "503"):
             assert set(states(dispatcher)[:sick]) == {"ejected"}, [why(dispatcher, n) for n in range(sick)]
             assert kind not in ("401", "404", "302") or f"answers {kind}" in why(dispatcher, 0)
+
+
+async def test_a_tenant_whose_requests_every_engine_fails_takes_no_replica_from_others(
+    redis_url: str, pool_id: str, figure: Callable[[str], None]
+) -> None:
+    """Two tenants, one of which sends what vLLM answers with 500 wherever it runs."""
+    async with three(redis_url, pool_id, Script(pause_s=0.02, fails="odd")) as (world, dispatcher):
+        other = replace(world.entitlement, id=f"{pool_id}-odd", tenant="odd")
+        key, spec = make_key(1, other.id)
+        entitlements = {one.id: one for one in (world.entitlement, other)}
+        keys = {one.id: one for one in (world.key_spec, spec)}
+        world.catalog = replace(world.catalog, version=9, entitlements=entitlements, keys=keys)
+        await world.app._catalog.refreshed(10)
+        await answers(world, 20)
+        going, odd, seen = True, 0, set[str]()
+
+        async def storm() -> None:
+            nonlocal odd
+            async with world.http() as client:
+                client.headers["authorization"] = f"Bearer {key}"
+                while going:
+                    body = {"model": "demo", "prompt": "odd", "max_tokens": 4}
+                    assert (await client.post("/v1/completions", json=body)).status_code != 200
+                    odd += 1
+                    seen.update(states(dispatcher))
+
+        storms = [asyncio.create_task(storm()) for _ in range(WORKERS)]
+        ended = failed(await answers(world))
+        going = False
+        await asyncio.gather(*storms)
+        figure(f"{sum(ended.values())} of {REQUESTS} failed{of(ended)} beside {odd} that every engine fails")
+        assert odd > 20
+        assert sum(ended.values()) <= MAX_FAILED, ended
+        assert states(dispatcher) == ["ready"] * 3, [why(dispatcher, n) for n in range(3)]
 
 
 def head(status: bytes, body: bytes) -> bytes:

@@ -19,6 +19,7 @@ class Script:
     status: int = 200
     error: str = "scripted"
     statuses: list[int] = field(default_factory=list)  # of the next answers, before ``status`` holds again
+    fails: str = ""  # 500 for bodies that have this in them, however the others are answered
     cut_after: int | None = None  # tokens after which the connection is reset
     stall_after: int | None = None  # tokens after which nothing comes any more
     error_after: int | None = None  # tokens after which an error frame comes, then [DONE], as vLLM does
@@ -110,6 +111,8 @@ class FakeEngine:
             await writer.drain()
             return True
         status = script.statuses.pop(0) if script.statuses else script.status
+        if script.fails and script.fails.encode() in sent:
+            status = 500
         if status != 200:
             await asyncio.sleep(script.first_pause_s)
             _whole(writer, status, json.dumps(_error(script.error, status)).encode())

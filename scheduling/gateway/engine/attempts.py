@@ -3,13 +3,17 @@
 A replica that fails fast has the least outstanding work and so draws every request (a magnet). Whoever sees that pauses
 it for all gateways (``PoolStore.pause``) before the leader has decided anything; the leader probes it, and ejects it by
 the share of its attempts that fail (:mod:`scheduling.dispatch.outliers`).
+
+A tenant whose requests fail wherever they run, on replicas that serve others meanwhile, says nothing of a replica: its
+failures count no more, or one tenant could have all replicas of a pool but one ejected. The leader hears of each all
+the same, and asks the replica for a token (:mod:`scheduling.dispatch.progress`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduling.state.types import Attempts
 
@@ -20,6 +24,9 @@ REFUSAL_PAUSE_S = 1.0  # and twice as long each time, while it admits nothing
 MAX_PAUSE_S = 30.0  # whatever Retry-After says
 PAUSE_AGAIN_S = 0.5  # those that were on their way when it was paused fail as well: they pause nothing again
 MAX_WHY_CHARS = 200
+OWN_REPLICAS = 2  # where a tenant's requests have to fail to be the cause
+OWN_SHARE = 0.5  # of them, on each replica that it tried
+OWN_S = 30.0  # without another failure: it begins anew
 
 
 @dataclass(slots=True)
@@ -34,11 +41,29 @@ class _Replica:
     paused_s: float = float("-inf")
 
 
+@dataclass(slots=True)
+class _Tried:
+    """A tenant's attempts at one replica since its first failure there."""
+
+    since_s: float
+    failed: int = 0
+    succeeded: int = 0
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A tenant that had failures lately."""
+
+    failed_s: float = 0.0
+    at: dict[str, _Tried] = field(default_factory=dict)
+
+
 class AttemptCounts:
     """The attempts of one gateway. Times are its monotonic clock."""
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[str, _Replica]] = {}
+        self._failing: dict[tuple[str, str], _Failing] = {}  # by pool and tenant
 
     def _at(self, pool: str, backend: str) -> _Replica:
         replicas = self._pools.setdefault(pool, {})
@@ -47,9 +72,11 @@ class AttemptCounts:
             replica = replicas[backend] = _Replica()
         return replica
 
-    def succeeded(self, pool: str, backend: str) -> None:
+    def succeeded(self, pool: str, backend: str, tenant: str) -> None:
         """A stream began, or a whole answer came."""
         at = self._at(pool, backend)
+        if self._failing and (failing := self._failing.get((pool, tenant))) is not None:
+            failing.at.setdefault(backend, _Tried(time.monotonic())).succeeded += 1
         at.succeeded += 1
         at.moved += 1
         at.row = 0
@@ -59,9 +86,16 @@ class AttemptCounts:
         """Pieces of a stream arrived."""
         self._at(pool, backend).moved += pieces
 
-    def failed(self, pool: str, backend: str, why: str, *, misconfigured: bool) -> float:
+    def failed(self, pool: str, backend: str, tenant: str, why: str, *, misconfigured: bool) -> float:
         """For how long to pause it [s]; 0: not. ``misconfigured``: no request can be the cause."""
         at = self._at(pool, backend)
+        if not misconfigured:
+            now_s = time.monotonic()
+            failing = self._failing.setdefault((pool, tenant), _Failing())
+            failing.failed_s = now_s
+            failing.at.setdefault(backend, _Tried(now_s)).failed += 1
+            if self.is_own_fault(pool, tenant):
+                return 0.0
         at.failed += 1
         at.row += 1
         at.why = why[:MAX_WHY_CHARS]
@@ -85,14 +119,29 @@ class AttemptCounts:
         at.paused_s = now_s
         return pause_s
 
-    def contradicted(self, pool: str, backend: str) -> bool:
+    def is_own_fault(self, pool: str, tenant: str) -> bool:
+        """Whether a tenant's requests fail on all replicas that it tried, each of which served somebody since."""
+        failing = self._failing.get((pool, tenant))
+        if failing is None or len(failing.at) < OWN_REPLICAS:
+            return False
+        return all(
+            tried.failed >= OWN_SHARE * (tried.failed + tried.succeeded)
+            and self._at(pool, backend).succeeded_s > tried.since_s
+            for backend, tried in failing.at.items()
+        )
+
+    def contradicted(self, pool: str, backend: str, tenant: str) -> bool:
         """Whether another replica of the pool has lately done what this one does not."""
+        if self.is_own_fault(pool, tenant):
+            return False
         since_s = time.monotonic() - CONTRADICTED_S
         replicas = self._pools.get(pool, {})
         return any(name != backend and at.succeeded_s >= since_s for name, at in replicas.items())
 
     def take(self) -> dict[str, dict[str, Attempts]]:
         """What is new since the last call, by pool and replica."""
+        since_s = time.monotonic() - OWN_S
+        self._failing = {who: failing for who, failing in self._failing.items() if failing.failed_s >= since_s}
         fresh: dict[str, dict[str, Attempts]] = {}
         for pool, replicas in self._pools.items():
             new = {

@@ -138,7 +138,7 @@ class Relay:
             self._metrics.answer_rejected(pool, spec.id, BROKEN)
             raise EngineTrouble(Reason.BACKEND_ERROR, exc.why, suspect=True) from None
         self._check_own(submitted, connection, answer_id)
-        self._attempts.succeeded(pool, spec.id)
+        self._attempts.succeeded(pool, spec.id, submitted.access.entitlement.tenant)
         connection.release()
         submitted.connection = None
         submitted.ran = False  # what the client sees of it has not begun
@@ -232,7 +232,7 @@ class Relay:
         except Broken as exc:
             raise self._broken(submitted, exc.why) from None
         self._check_own(submitted, connection, answer.id)
-        self._attempts.succeeded(access.pool.id, submitted.backend)
+        self._attempts.succeeded(access.pool.id, submitted.backend, access.entitlement.tenant)
         connection.release()
         submitted.connection = None
         self._count(submitted, answer.usage, answer.believed)
@@ -265,7 +265,7 @@ class Relay:
             if frames.failed:
                 raise self._broken(submitted, frames.failed, suspect=frames.suspect)
         self._check_own(submitted, connection, frames.id)
-        self._attempts.succeeded(access.pool.id, submitted.backend)
+        self._attempts.succeeded(access.pool.id, submitted.backend, access.entitlement.tenant)
         if submitted.prefill:
             submitted.prefill = 0
             self._first_tokens.came(access.pool.id, call.id, submitted.attempt)
