@@ -102,7 +102,7 @@ MUTATIONS = (
         "no-headroom",
         "new pools lend all that is idle",
         "scheduling/core/capacity.py",
-        "    return min(baselines, (slots + AUTOMATIC_SHARE // 2) // AUTOMATIC_SHARE)",
+        "    return min(baselines, automatic_share(slots))",
         "    return 0",
         ("tests/unit/core/test_noisy_neighbour.py",),
     ),
