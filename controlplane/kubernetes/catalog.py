@@ -88,6 +88,9 @@ def reconcile(objects: Iterable[CustomResource]) -> dict[str, str]:
     else:
         return faults | {resource.uid: "" for resource in free}
     for resource in free:
+        faults |= _name_conflicts([resource])  # with those before it, too
+        if resource.uid in faults:
+            continue
         try:
             _apply([resource], actor_of(resource))
             faults[resource.uid] = ""
@@ -109,14 +112,33 @@ def _said(error: Exception, resource: CustomResource) -> str:
 
 
 def _name_conflicts(objects: list[CustomResource]) -> dict[str, str]:
-    """Resources whose name another one, elsewhere in the cluster, has in the catalog."""
+    """Resources whose name another one, elsewhere in the cluster, has in the catalog, and pools that list a backend of
+    another pool: its replica would go with it."""
     owners = {(owner.kind, owner.name): owner for owner in Owner.objects.all()}
+    pool_of = dict(Backend.objects.values_list("slug", "pool__slug")) if any(map(_listed, objects)) else {}
     faults = {}
     for resource in objects:
         owner = owners.get((resource.kind, resource.name))
         if owner is not None and owner.uid != resource.uid and owner.namespace != resource.namespace:
             faults[resource.uid] = f"the name {resource.name} belongs to {owner}: names are unique over all namespaces"
+            continue
+        foreign = [name for name in _listed(resource) if pool_of.get(name, resource.name) != resource.name]
+        if foreign:
+            of = ", ".join(f"{name} belongs to {_keeper(pool_of[name], owners)}" for name in foreign[:5])
+            faults[resource.uid] = f"spec.backends: {of}: names of backends are unique over all pools"
     return faults
+
+
+def _listed(resource: CustomResource) -> list[str]:
+    """Names of a pool's backends, as far as its spec can be read."""
+    backends = resource.spec.get("backends") if resource.kind == "TokenPool" else None
+    names = [one.get("name") for one in backends if isinstance(one, Mapping)] if isinstance(backends, list) else []
+    return [name for name in names if isinstance(name, str)]
+
+
+def _keeper(pool: str, owners: Mapping[tuple[str, str], Owner]) -> str:
+    owner = owners.get(("TokenPool", pool))
+    return f"pool {pool}" if owner is None else str(owner)
 
 
 def _apply(objects: list[CustomResource], actor: Actor) -> None:
