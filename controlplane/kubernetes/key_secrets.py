@@ -18,6 +18,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.kubernetes.catalog import CustomResource, actor_of, error_text
+from controlplane.kubernetes.replicas import is_name
 from controlplane.kubernetes.resources import API_VERSION, DEFAULT_KEY, GROUP, SECRET
 from tenants import keys, services
 from tenants.connections import own_connection
@@ -46,7 +47,12 @@ class SecretReference:
 
     @classmethod
     def of(cls, resource: CustomResource) -> SecretReference:
+        """Raises:
+        KeyFault: no Secret can have this name.
+        """
         spec = resource.spec[SECRET]
+        if not is_name(spec["name"]):
+            raise KeyFault(f"spec.secret.name: a Secret cannot be called {spec['name']!r}"[:1000])
         return cls(
             spec["name"], spec.get("key") or DEFAULT_KEY, spec.get("rotate") or "",
             spec.get("rotateEverySeconds") or 0, spec.get("overlapSeconds") or 0,
@@ -93,13 +99,19 @@ class SecretReference:
 
 @own_connection
 def is_due(resource: CustomResource, place: SecretReference, value: str, annotations: Mapping[str, str]) -> bool:
-    """Whether another value has to be made."""
+    """Whether another value has to be made.
+
+    Raises:
+        KeyFault: the value that is there is another's, and stays.
+    """
     if not value:
-        return True
-    if place.rotate and annotations.get(ROTATED, "") != place.rotate:
         return True
     credential = keys.parse(value)
     row = ApiKey.objects.filter(public_id=credential.public_id).first() if credential else None
+    if credential is not None and row is not None:
+        _check_owner(resource, credential, row)
+    if place.rotate and annotations.get(ROTATED, "") != place.rotate:
+        return True
     return bool(row and place.every_s and timezone.now() - row.created_at > timedelta(seconds=place.every_s))
 
 
@@ -171,13 +183,17 @@ def _end(resource: CustomResource, key: ApiKey, overlap_s: int) -> None:
 
 
 def _check(resource: CustomResource, credential: keys.Credential, row: ApiKey) -> None:
+    _check_owner(resource, credential, row)
+    if row.revoked_at is not None:
+        raise KeyFault(f"{row} was revoked; remove its value from the Secret to have another one made")
+
+
+def _check_owner(resource: CustomResource, credential: keys.Credential, row: ApiKey) -> None:
     if (
         not keys.matches(credential, row.digest)
         or not Owner.objects.filter(kind=KIND, name=row.public_id, uid=resource.uid).exists()
     ):
         raise KeyFault(f"the key in the Secret, {row}, was not made for this resource; remove it to have one made")
-    if row.revoked_at is not None:
-        raise KeyFault(f"{row} was revoked; remove its value from the Secret to have another one made")
 
 
 @own_connection

@@ -220,9 +220,9 @@ class Operator:
 
     async def _reconcile_key(self, api: Api, one: CustomResource) -> str:
         """Empty, or why the key cannot be as its resource says."""
-        place = key_secrets.SecretReference.of(one)
         base = f"/api/v1/namespaces/{one.namespace}/secrets"
         try:
+            place = key_secrets.SecretReference.of(one)
             there = await api.get(f"{base}/{place.name}")
             value = place.value(there)
             annotations = ((there or {}).get("metadata") or {}).get("annotations") or {}

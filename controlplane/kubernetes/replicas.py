@@ -19,6 +19,8 @@ SLICES = ("discovery.k8s.io/v1", "discovery.k8s.io/v1beta1")  # the newest first
 DEFAULT_PORT = 8000  # vLLM's
 KSERVE_PORT = 8080
 SPEC = "replicas"  # the field of a TokenPool's spec
+# What the API server takes for a name, so that one never leads out of its place in a path.
+OBJECT_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 # By kind: versions under which the object is asked for, and its plural. Others are known by a label of their pods.
 OBJECTS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -56,11 +58,22 @@ class ClusterReplica:
     slots: int | None = None  # as its command says, where a pod's is known: vLLM reports it in a development mode only
 
 
+def is_name(text: str) -> bool:
+    """Whether an object may be called so. Definitions say it as well; those in the cluster may be older."""
+    return len(text) <= 253 and re.fullmatch(OBJECT_NAME[1:-1], text) is not None
+
+
 def source_object(spec: Mapping[str, Any]) -> tuple[tuple[str, ...], str, str] | None:
-    """Versions, plural and name of the object that has to be read before :func:`source`; None where none has."""
+    """Versions, plural and name of the object that has to be read before :func:`source`; None where none has.
+
+    Raises:
+        SourceError: no object can have this name.
+    """
     named = spec.get("from")
     if named is None:
         return None
+    if not is_name(named["name"]):
+        raise SourceError(f"spec.replicas.from.name: an object cannot be called {named['name']!r}")
     resource = OBJECTS.get(named["kind"])
     return None if resource is None else (*resource, named["name"])
 
@@ -200,7 +213,7 @@ SCHEMA: dict[str, Any] = {
             "required": ["kind", "name"],
             "properties": {
                 "kind": {"type": "string", "enum": list(KINDS)},
-                "name": {"type": "string", "minLength": 1, "maxLength": 253},
+                "name": {"type": "string", "minLength": 1, "maxLength": 253, "pattern": OBJECT_NAME},
             },
         },
         "selector": {

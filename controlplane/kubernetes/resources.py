@@ -88,7 +88,7 @@ _SECRET: dict[str, Any] = {
     "required": ["name"],
     "properties": {
         "name": {
-            "type": "string", "minLength": 1, "maxLength": 253,
+            "type": "string", "minLength": 1, "maxLength": 253, "pattern": replicas.OBJECT_NAME,
             "description": "Made with a fresh value where there is none; a value that is there is taken.",
         },
         "key": {"type": "string", "pattern": "^[-._a-zA-Z0-9]{1,253}$", "description": f"Empty: {DEFAULT_KEY}."},

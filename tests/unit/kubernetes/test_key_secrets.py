@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from jsonschema import Draft202012Validator
 
 from controlplane.kubernetes import key_secrets
 from controlplane.kubernetes.catalog import CustomResource
 from controlplane.kubernetes.key_secrets import KeyFault, SecretReference
+from controlplane.kubernetes.resources import BY_KIND, definition
 from tenants import keys, services
 from tenants.audit import Actor
 from tenants.models import ApiKey, Owner
@@ -113,6 +115,26 @@ def test_a_key_of_somebody_else_is_not_taken_over() -> None:
     mine = made(resource())
     with pytest.raises(KeyFault, match="was not made for this resource"):
         settle(other, SecretReference.of(other), mine.text)
+
+
+def test_a_key_of_somebody_else_is_not_replaced_either() -> None:
+    """Two resources name one Secret: asking for another value gives the second one no right to the first one's."""
+    mine = made(resource())
+    second = {"name": "app", "rotate": "now", "rotateEverySeconds": 3600}
+    other = CustomResource("ApiKey", "research", "second", "uid-2", resource(secret=second).spec)
+    with pytest.raises(KeyFault, match="was not made for this resource"):
+        is_due(other, SecretReference.of(other), mine.text, {})
+    assert ApiKey.objects.get(public_id=mine.public_id).revoked_at is None
+
+
+@pytest.mark.parametrize("name", ["../../search/secrets/app", "..", ".", "a/b", "a?b=c", "a#b", "a%2f..%2fb", "A", ""])
+def test_a_name_that_leads_out_of_its_namespace_is_no_secrets_name(name: str) -> None:
+    with pytest.raises(KeyFault, match=r"spec\.secret\.name: a Secret cannot be called"):
+        SecretReference.of(resource(secret={"name": name}))
+    schema = definition(BY_KIND["ApiKey"])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    named = schema["properties"]["spec"]["properties"]["secret"]["properties"]["name"]
+    assert not Draft202012Validator(named).is_valid(name)
+    assert Draft202012Validator(named).is_valid("search-app.key-1")
 
 
 def test_a_revoked_key_stays_revoked_and_says_what_to_do() -> None:

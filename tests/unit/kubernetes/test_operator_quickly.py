@@ -175,6 +175,27 @@ async def test_a_secret_that_another_made_at_the_same_moment_is_taken_as_it_is(
         assert made == [credential.public_id]
 
 
+async def test_a_key_reaches_no_secret_of_another_namespace(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Definitions in the cluster may be those of an older version, which took any name."""
+    theirs = {"metadata": {"name": "app"}, "data": {"other": "eA=="}}
+    await api._call("POST", "/api/v1/namespaces/search/secrets", theirs)
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        secret = {"name": "../../search/secrets/app"}
+        await api.make("ApiKey", "app", {"entitlementRef": {"name": "search"}, "secret": secret}, "research")
+        await until(lambda: api.condition("ApiKey", "app", namespace="research"))
+        said = api.condition("ApiKey", "app", namespace="research")
+        assert said["status"] == "False"
+        assert said["message"] == "spec.secret.name: a Secret cannot be called '../../search/secrets/app'"
+    there = api.get("v1/secrets", "app", "search")
+    assert there is not None
+    assert there["data"] == {"other": "eA=="}
+    assert await to_thread(ApiKey.objects.count) == 0
+
+
 async def test_a_lease_that_was_bound_while_it_was_to_be_made_anew_stays(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

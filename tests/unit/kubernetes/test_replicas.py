@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.kubernetes.replicas import (
+    KINDS,
     ClusterReplica,
     SourceError,
     backend_name,
@@ -200,3 +201,10 @@ def test_a_backend_is_named_after_its_pod_as_far_as_a_name_goes() -> None:
 def test_slots_are_read_from_the_command_of_a_pod(args: list[str], slots: int | None) -> None:
     there = pod("vllm") | {"spec": {"containers": [{"name": "proxy"}, {"name": "vllm", "args": args}]}}
     assert [one.slots for one in of_pods([there], 8000)] == [slots]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["../../other/deployments/vllm", "..", "vllm?x=1", "vllm,app=other", "a b", "Vllm"])
+def test_a_name_that_leads_elsewhere_is_not_followed(kind: str, name: str) -> None:
+    with pytest.raises(SourceError, match=r"spec\.replicas\.from\.name: an object cannot be called"):
+        source_object({"from": {"kind": kind, "name": name}})
