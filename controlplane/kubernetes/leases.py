@@ -7,6 +7,7 @@ should be there follows from what the catalog says.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ PAUSE = "registry.k8s.io/pause:3.10"  # never started: no kubelet serves such a 
 RESOURCES = {"slots": "slots", "kv_tokens": "kv-cache-tokens", "tokens_per_s": "tokens-per-second"}
 PODS = 10_000  # of one node: leases cost nothing
 CONTAINER = "lease"
+LABEL = 63  # characters of a label's value
 # As the strictest Pod Security level wants it, and said to need nothing: a namespace's LimitRange would else give it a
 # default that no virtual node offers, and its ResourceQuota would refuse it.
 RESTRICTED = {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -59,6 +61,11 @@ def node_name(namespace: str, pool: str) -> str:
     return f"quartermaster.{namespace}.{pool}"
 
 
+def _label(name: str) -> str:
+    """A name as a label may have it: a node's may be longer."""
+    return name if len(name) <= LABEL else f"{name[: LABEL - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
 def node(namespace: str, pool: str, uid: str) -> dict[str, Any]:
     """The node of a pool, without its status. Its taint keeps all pods away but leases."""
     name = node_name(namespace, pool)
@@ -71,7 +78,7 @@ def node(namespace: str, pool: str, uid: str) -> dict[str, Any]:
                 NODE_LABEL: pool,
                 NAMESPACE_LABEL: namespace,
                 "type": "virtual",
-                "kubernetes.io/hostname": name,
+                "kubernetes.io/hostname": _label(name),
                 "node.kubernetes.io/exclude-from-external-load-balancers": "true",
             },
             "annotations": {f"{GROUP}/uid": uid},

@@ -90,6 +90,29 @@ def test_a_node_offers_what_answers_and_keeps_other_pods_away(
     there.wait(lambda: there.client.get(path).status_code == 404)
 
 
+def test_long_names_of_a_namespace_and_its_pool_make_a_node_all_the_same(
+    there: Cluster, operator: subprocess.Popen[bytes], names: Names
+) -> None:
+    """Together they are longer than the value of a label may be, of which a node has one with its own name."""
+    long = "search-production-inference-europe-west-" + "n" * 23
+    there.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": long}})
+    llama = "meta-llama-3-1-70b-instruct-" + "p" * 35
+    backend = {"name": names("TokenPool", "long"), "url": f"http://127.0.0.1:{free_port()}", "slots": 8, "kvTokens": 9}
+    there.make("TokenPool", llama, {"model": llama, "backends": [backend]}, long)
+    try:
+        there.wait(lambda: condition(there, "TokenPool", llama, "Offered", long).get("status") == "True")
+        node = there.call("GET", f"/api/v1/nodes/{leases.node_name(long, llama)}")
+        assert node["status"]["allocatable"][f"{GROUP}/slots"] == "8"
+        tier, tenant, mine = contract(there, names), names("Tenant", "long"), names("TokenEntitlement", "long")
+        there.make("Tenant", tenant, {})
+        there.make("TokenEntitlement", mine, share(tenant, llama, tier, 4))
+        there.wait(lambda: state_of(there, mine) == "bound")
+        there.client.delete(there.path("TokenEntitlement", mine))
+        there.wait(lambda: there.client.get(there.path("TokenEntitlement", mine)).status_code == 404)
+    finally:
+        there.client.delete(there.path("TokenPool", llama, long))
+
+
 def test_a_guaranteed_share_takes_the_room_of_a_spot_lease(
     there: Cluster, operator: subprocess.Popen[bytes], names: Names
 ) -> None:

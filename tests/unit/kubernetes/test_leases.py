@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -35,6 +36,20 @@ def lease(name: str, slots: int, state: str, *, at: int = 0, service_class: str 
 
 def names(*pods: dict[str, Any]) -> list[str]:
     return [pod["metadata"]["uid"] for pod in fitting_now(OFFERED, pods)]
+
+
+def test_labels_of_a_node_fit_whatever_its_pool_and_namespace_are_called() -> None:
+    made = [leases.node("n" * 63, "p" * length, "uid") for length in (1, 62, 63)]
+    for one in made:
+        assert all(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", v) for v in _labels(one).values())
+    assert len({_labels(one)["kubernetes.io/hostname"] for one in made}) == 3
+    short = leases.node("default", "llama", "uid")
+    assert _labels(short)["kubernetes.io/hostname"] == short["metadata"]["name"] == "quartermaster.default.llama"
+
+
+def _labels(node: dict[str, Any]) -> dict[str, str]:
+    labels: dict[str, str] = node["metadata"]["labels"]
+    return labels
 
 
 def test_one_that_was_refused_fits_once_the_room_is_free() -> None:
