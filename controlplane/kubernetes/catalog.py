@@ -13,14 +13,14 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DataError, transaction
-from django.db.models import Model, ProtectedError
+from django.db.models import Model, ProtectedError, QuerySet
 
 from controlplane.kubernetes import replicas
 from controlplane.kubernetes.leases import Reservation
 from controlplane.kubernetes.resources import AMOUNTS, RESOURCES, SECRET
 from scheduling.core import capacity
 from tenants import ownership, promises, services
-from tenants.audit import Actor
+from tenants.audit import Actor, record
 from tenants.connections import own_connection
 from tenants.manifest.document import Desired, parse
 from tenants.manifest.kinds import BY_NAME
@@ -356,3 +356,33 @@ def _as_json(amounts: capacity.Amounts) -> dict[str, float]:
 def set_leases(verdicts: Mapping[str, tuple[str, str]]) -> None:
     """What the scheduler says of leases: ``services.set_leases``."""
     services.set_leases(verdicts)
+
+
+@own_connection
+def forget_leases() -> None:
+    """Where no leases are kept, the catalog alone judges capacity: what a scheduler said before counts no more."""
+    _forget_leases(Entitlement.objects.exclude(lease=""))
+
+
+def _forget_leases(rows: QuerySet[Entitlement]) -> None:
+    if names := list(rows.exclude(lease="").values_list("slug", flat=True)):
+        services.set_leases(dict.fromkeys(names, ("", "")))
+
+
+@own_connection
+def release(namespaces: Iterable[str], actor: Actor) -> list[str]:
+    """Lets rows go that resources of these namespaces keep, or of all where none is named: they stay as they are, and
+    people may change them. What was let go."""
+    owners = Owner.objects.filter(namespace__in=list(namespaces)) if namespaces else Owner.objects.all()
+    with transaction.atomic():
+        let_go = list(owners)
+        for owner in let_go:
+            kind = BY_NAME[owner.kind]
+            row = kind.model._default_manager.filter(**{kind.key: owner.name}).first()
+            if row is not None:
+                before, after = {"kept_by": str(owner)}, {"kept_by": ""}
+                record(actor=actor, action="release", instance=row, before=before, after=after)
+            owner.delete()
+        shares = [owner.name for owner in let_go if owner.kind == "TokenEntitlement"]
+        _forget_leases(Entitlement.objects.filter(slug__in=shares))
+    return [str(owner) for owner in let_go]

@@ -67,6 +67,7 @@ class Operator:
         self._writing = asyncio.Lock()  # the catalog, by resources that were read before: one at a time
         self._wake = asyncio.Event()
         self._with_leases = with_leases
+        self._forgets = not with_leases  # what was said of leases while there were some
         self._key_ids: dict[str, str] = {}  # by uid
         self._info: kopf.ConnectionInfo | None = None
         self._discoveries: dict[Key, tuple[ReplicaDiscovery, asyncio.Task[None], kopf.ConnectionInfo]] = {}
@@ -172,6 +173,9 @@ class Operator:
     async def _reconcile(self, api: Api) -> None:
         await self._apply(api)
         self._reconcile_discovery()
+        if self._forgets:
+            await asyncio.to_thread(catalog.forget_leases)
+            self._forgets = False
         snapshot = await asyncio.to_thread(catalog.snapshot)
         fault: httpx.HTTPError | None = None
         if self._with_leases:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import yaml
 
+from controlplane.kubernetes import leases
+from controlplane.kubernetes.leases import Reservation
+from scheduling.core.capacity import Amounts
 from tests.support.instance import ROOT
 from tests.support.kubernetes_cluster import Cluster
 
@@ -62,6 +65,9 @@ def test_the_commands_that_the_page_has_are_known_to_this_test() -> None:
         "kubectl apply -f ",
         "kubectl get ",
         "kubectl describe",
+        "kubectl delete nodes ",
+        "kubectl delete pods ",
+        "kubectl patch tokenpool ",
     )
     assert [c for c in commands() if not c.startswith((*known, NO_KUBELET))] == []
     assert len(commands()) >= 6
@@ -102,5 +108,19 @@ def test_each_command_does_what_the_page_says(
     )  # fmt: skip
     described = kubectl(describe.replace("kubectl", "kubectl -n docs").replace("NAME", "search")).stdout
     assert re.search(r"^Name:\s+lease-search$", described, re.M)
+    node = leases.node("docs", str(pool["metadata"]["name"]), "uid")  # type: ignore[index]
+    kept = leases.pod("docs", Reservation("kept", "p", "spot", Amounts(1, 0, 0), ""), "uid", "docs", Amounts(1, 0, 0))
+    del kept["spec"]["priorityClassName"]
+    for made_by_the_operator in (node, kept):
+        there.create(made_by_the_operator, "docs")
+    for what, name in (("nodes", node["metadata"]["name"]), ("pods", "lease-kept")):
+        command = next(c for c in commands() if c.startswith(f"kubectl delete {what} "))
+        assert f'"{name}" ' in kubectl(f"{command} --dry-run=server").stdout
+    finalizers = {"metadata": {"finalizers": ["quartermaster.dev/kept"]}}
+    path = there.path("TokenPool", pool["metadata"]["name"], "docs")  # type: ignore[index]
+    there.call("PATCH", path, finalizers, kind="application/merge-patch+json")
+    [patch] = [c for c in commands() if c.startswith("kubectl patch tokenpool ")]
+    kubectl(patch.replace("kubectl", "kubectl -n docs").replace("NAME", pool["metadata"]["name"]))  # type: ignore[index]
+    assert "finalizers" not in there.call("GET", path)["metadata"]
     deleted = kubectl(f"kubectl delete -n docs tokenentitlement {share['metadata']['name']} --wait=false").stdout  # type: ignore[index]
     assert "deleted" in deleted

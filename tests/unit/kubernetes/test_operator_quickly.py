@@ -151,6 +151,21 @@ async def test_a_lease_is_bound_when_the_scheduler_binds_its_pod(
         await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "True")
 
 
+async def test_without_leases_what_the_scheduler_said_before_counts_no_more(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``operator.leases: false`` on an installation that had them: the catalog judges capacity alone."""
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "False")
+        assert (await row(Entitlement, "search")).lease == "pending"
+    async with operating(api, tmp_path, monkeypatch, with_leases=False):
+        await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "True")
+    assert (await row(Entitlement, "search")).lease == ""
+    assert (await row(Entitlement, "search")).state == "bound"
+
+
 # --- conflicts
 
 
