@@ -157,7 +157,7 @@ class AdmissionView:
     lightest: float | None = None  # weight of the lightest entitlement in flight; None: nobody is
     heaviest: float | None = None
     prey: Sequence[Prey] = ()  # preemptible requests that run, newest first
-    kept: int = 0  # free slots that the leader keeps for baselines now, where that is more than the pool's headroom
+    kept: int | None = None  # free slots that the leader keeps for baselines now; None: the pool's headroom
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
     over: Over | None = None  # the limit of its key or user that it would exceed
@@ -342,7 +342,7 @@ def decide_admission(
     # one that would have room once it has loaded the adapter: it waits for that
     roomy = roomy or (view.loads and is_roomy_cold(its, ask.kv, ask.exclude_backend, ask.adapter))
     based = rights.baseline and within
-    headroom = max(pool.headroom_slots, view.kept)
+    headroom = pool.headroom_slots if view.kept is None else view.kept
     # who waits for what headroom denies it takes nothing from those it is kept for
     first = view.due if protected or (based and headroom > 0) else max(0, view.able - view.stuck)
     contended = not roomy or free - (0 if based else headroom) <= first

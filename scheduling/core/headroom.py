@@ -40,9 +40,9 @@ class Headroom:
     _used: deque[tuple[float, int]] = field(default_factory=deque)
     _grown: deque[tuple[float, int]] = field(default_factory=deque)  # decreasing: what counts is the most
 
-    def resume(self, at_s: float, kept: int) -> None:
+    def resume(self, at_s: float, kept: int | None) -> None:
         """Goes on from what another one kept."""
-        if kept > 0:
+        if kept:
             self._grown.append((at_s, kept))
 
     def seen(self, at_s: float, used: int, request_s: float) -> None:

@@ -63,7 +63,7 @@ class Decider:
         self._steps = 0
         self._evict_from = 0.0
         # who is stuck, and what is kept, as it was announced; what the former leader announced is not known
-        self.announced = (-1, 0)
+        self.announced: tuple[int, int | None] = (-1, None)
 
     async def grant(self) -> None:
         """Decides until nothing more can be granted now."""
@@ -96,7 +96,7 @@ class Decider:
             if len(grants) < BATCH and not look.preemptible:
                 return  # else the next look tells whether others must make room
 
-    async def announce(self, kept: int) -> None:
+    async def announce(self, kept: int | None) -> None:
         """Arrivals may take free slots that those who wait cannot use, and leave those that are ``kept`` for
         baselines."""
         current = (stuck(self._scheduler, self._left), kept)

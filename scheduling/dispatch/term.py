@@ -338,10 +338,10 @@ class Term:
             self.scheduler.headroom = self._headroom.slots(pool.headroom_slots, pool.headroom_most, self._offered)
 
     @property
-    def _kept(self) -> int:
-        """Free slots that are kept for baselines, where that is more than is configured."""
+    def _kept(self) -> int | None:
+        """Free slots that are kept for baselines, where that is not what is configured."""
         kept = self.scheduler.headroom
-        return kept if kept > self._pool.headroom_slots else 0
+        return kept if kept != self._pool.headroom_slots else None
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -200,7 +200,7 @@ class Admission:
             lightest=min(weights, default=None),
             heaviest=max(weights, default=None),
             prey=self._newest_prey(),
-            kept=self._kept if self._kept > self.pool.headroom_slots else 0,
+            kept=self._kept,
             told_ms=max(0, share.told_ms - now_ms),
             warmth=self._places.warmth(request.prefixes),
         )

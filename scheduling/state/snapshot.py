@@ -65,7 +65,7 @@ def make_snapshot(
         rebuilt_ms=int(meta.get("rebuilt_at", 0)),
         born_ms=int(meta.get("born", 0)),
         lost_ms=int(meta.get("lost", 0)),
-        kept=int(meta.get("kept", 0)),
+        kept=int(meta["kept"]) if "kept" in meta else None,
         waking_ms=int(meta.get("waking", 0)),
     )
 

@@ -292,10 +292,10 @@ class PoolStore(PoolKeys):
         for batch in batches(rows):
             _unfenced(await self._eval("set_standing", epoch, *(word for row in batch for word in row)))
 
-    async def set_stuck(self, epoch: int, count: int, kept: int = 0) -> None:
+    async def set_stuck(self, epoch: int, count: int, kept: int | None = None) -> None:
         """How many requests that could run, were it for slots alone, hold up no arrival now; and how many free slots
-        are kept for baselines (0: as many as are configured)."""
-        _unfenced(await self._eval("set_stuck", epoch, count, kept))
+        are kept for baselines (None: as many as are configured)."""
+        _unfenced(await self._eval("set_stuck", epoch, count, -1 if kept is None else kept))
 
     async def set_waking(self, epoch: int, ms: int) -> None:
         """In how long a pool without a ready replica is expected to serve, as one is woken for who waits; 0: none is,

@@ -13,6 +13,7 @@ import pytest_asyncio
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog, EntitlementSpec, OverLimit, ServiceClass
 from scheduling.state.resp import RespConnection
+from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     AdmissionStatus,
     Fenced,
@@ -89,6 +90,11 @@ async def test_an_entitlement_over_its_concurrency_waits_and_others_pass(gateway
         await until(lambda: gateway.granted() == ["f2"])
 
 
+async def keeps(store: PoolStore, slots: int) -> bool:
+    """The leader has said that so many are kept."""
+    return (await store.view()).kept == slots
+
+
 async def test_automatic_headroom_is_a_share_of_the_slots_in_force(gateway: Gateway):
     """256 slots are configured, of which 43 are kept, and the engine runs 8: idle, it serves who has no baseline."""
     spec = tiered("acme", gateway.pool.id, 2)
@@ -96,13 +102,13 @@ async def test_automatic_headroom_is_a_share_of_the_slots_in_force(gateway: Gate
     gateway.pool = replace(gateway.pool, backends=offers, headroom_slots=43, headroom_most=128)
     async with dispatching(gateway.url, catalog_of(gateway.pool, spec)) as dispatcher:
         await ready(dispatcher, gateway.store)
-        for n in range(8):
-            assert (await gateway.admit(f"r{n}", spec)).status is AdmissionStatus.QUEUED
-        await until(lambda: len(gateway.granted()) == 7)
+        await until_await(lambda: keeps(gateway.store, 1))
+        said = [(await gateway.admit(f"r{n}", spec)).status for n in range(8)]
+        assert said == [AdmissionStatus.GRANTED] * 7 + [AdmissionStatus.QUEUED], "an idle engine serves them at once"
         await asyncio.sleep(1.2)
-        assert len(gateway.granted()) == 7, "a sixth of 8 is 1"
-        await gateway.finish(gateway.granted()[0])
-        await until(lambda: len(gateway.granted()) == 8)
+        assert not gateway.granted(), "a sixth of 8 is 1"
+        await gateway.finish("r0")
+        await until(lambda: gateway.granted() == ["r7"])
 
 
 async def test_a_raised_concurrency_frees_what_waits(gateway: Gateway):

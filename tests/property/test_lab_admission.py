@@ -68,7 +68,7 @@ class Shadowed(Admission):
 
     def decide(self, request: QueuedRequest, now_ms: int) -> AdmissionDecision:
         self._at(now_ms)
-        self.reference.set_stuck(self.epoch, self.stuck, self._kept if self._kept > self.pool.headroom_slots else 0)
+        self.reference.set_stuck(self.epoch, self.stuck, self._kept)
         mine = super().decide(request, now_ms)
         spec = self.specs[request.entitlement]
         cost = request.input_tokens + request.output_bound

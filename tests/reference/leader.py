@@ -261,11 +261,13 @@ class ReferenceLeader(PoolMemory):
             for what in ("served", "refused", "refusals"):
                 self.meter.pop(f"{name}:{what}", None)
 
-    def set_stuck(self, epoch: int, count: int, kept: int = 0) -> None:
+    def set_stuck(self, epoch: int, count: int, kept: int | None = None) -> None:
         self._fence(epoch)
         self.meta["decides"] = epoch
         self._keep_meta("stuck", count)
-        self._keep_meta("kept", kept)
+        self.meta.pop("kept", None)
+        if kept is not None:
+            self.meta["kept"] = kept
 
     def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
         self._fence(epoch)

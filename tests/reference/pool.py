@@ -62,6 +62,11 @@ class ReferencePool(ReferenceLeader):
     """One pool. ``clock_ms`` plays Redis ``TIME``, ``publish`` its ``PUBLISH`` (channel, payload; whether anybody
     listens), ``listens`` asks after a channel. Without them everybody listens."""
 
+    @property
+    def _kept_slots(self) -> int | None:
+        """What the leader keeps for baselines; None: as many as the pool is configured to."""
+        return int(self.meta["kept"]) if "kept" in self.meta else None
+
     def admit(
         self,
         spec: EntitlementSpec,
@@ -117,7 +122,7 @@ class ReferencePool(ReferenceLeader):
             able=self._total("able"),
             due=self._total("due"),
             stuck=int(self.meta.get("stuck", 0)),
-            kept=int(self.meta.get("kept", 0)),
+            kept=self._kept_slots,
             waking_ms=int(self.meta.get("waking", 0)),
             waiting_bytes=self._total("bytes"),
             ent_running=self._total(f"e:{spec.id}:run"),
@@ -174,7 +179,7 @@ class ReferencePool(ReferenceLeader):
             held = entry.prefill
             return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend, prefill=held)
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
-        self.meta["headroom"] = max(pool.headroom_slots, view.kept)
+        self.meta["headroom"] = pool.headroom_slots if view.kept is None else view.kept
         wakes_s = view.waking_ms / 1000 if view.waking_ms and not self.ready else None
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"), wakes_s=wakes_s)
 
@@ -220,7 +225,7 @@ class ReferencePool(ReferenceLeader):
         backend = choose_backend(
             backends, held.kv, exclude_backend, entry.prefill, self._warmth(record), owner, request.adapter
         )
-        kept = 0 if within else max(headroom, int(self.meta.get("kept", 0)))
+        kept = 0 if within else headroom if self._kept_slots is None else self._kept_slots
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")
         cap = cap_of(request.service_class, request.concurrency)
         may_run = cap is None or running < cap

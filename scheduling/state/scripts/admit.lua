@@ -50,7 +50,7 @@ if waiting > 0 and hand_out(now) then  -- nobody leads: who waits goes first
   inflight = ent_run + ent_wait
 end
 local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept', 'waking')
-local headroom = math.max(tonumber(ARGV[27]), tonumber(m[4]) or 0)
+local headroom = tonumber(m[4]) or tonumber(ARGV[27])
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
 

@@ -36,7 +36,7 @@ local base = tonumber(ARGV[7])
 local owner = owns(held, v[5], base)
 local backend, at, _, free, _, credit = choose(ready, v, held.kv, exclude, held.pre, held.record, owner,
   homes_of(held.record))
-local kept = v[5] < base and 0 or math.max(tonumber(ARGV[8]), tonumber(call('HGET', META, 'kept')) or 0)
+local kept = v[5] < base and 0 or tonumber(call('HGET', META, 'kept')) or tonumber(ARGV[8])
 if backend and free - kept > v[4] and v[5] < cap and (credit == 0 or v[4] == 0) then
   held.backend, held.granted, held.note = backend, now, 'direct'
   charge_prefill(id, held, credit, v[at + 3], now)

@@ -1,8 +1,8 @@
 -- How many of those that are able to run wait beside free slots all the same, as the leader found: it has decided. And
--- how many free slots it keeps for baselines (scheduling/core/headroom.py; 0: as many as the pool is configured to).
+-- how many free slots it keeps for baselines (scheduling/core/headroom.py; -1: as many as the pool is configured to).
 -- epoch n kept -> ok | fenced
 if fenced(ARGV[1]) then return 'fenced' end
 call('HSET', META, 'decides', ARGV[1])
 if ARGV[2] == '0' then call('HDEL', META, 'stuck') else call('HSET', META, 'stuck', ARGV[2]) end
-if ARGV[3] == '0' then call('HDEL', META, 'kept') else call('HSET', META, 'kept', ARGV[3]) end
+if ARGV[3] == '-1' then call('HDEL', META, 'kept') else call('HSET', META, 'kept', ARGV[3]) end
 return 'ok'

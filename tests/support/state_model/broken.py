@@ -50,7 +50,17 @@ BROKEN = {
     "owners who wait behind those after them": ("admit", "(protected or based and headroom > 0) and v[9]", "false"),
     "free slots withheld for those who lack KV": ("admit", "able - (tonumber(m[3]) or 0)", "able"),
     "stuck requests told without a fence": ("set_stuck", FENCE, ""),
-    "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or 0", "0"),
+    "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or tonumber", "tonumber"),
+    "headroom that the leader lowers and arrivals ignore": (
+        "admit",
+        "tonumber(m[4]) or tonumber(ARGV[27])",
+        "math.max(tonumber(m[4]) or 0, tonumber(ARGV[27]))",
+    ),
+    "headroom that the leader lowers and retries ignore": (
+        "requeue",
+        "tonumber(call('HGET', META, 'kept')) or tonumber(ARGV[8])",
+        "math.max(tonumber(call('HGET', META, 'kept')) or 0, tonumber(ARGV[8]))",
+    ),
     "headroom that the leader lets go and arrivals go on to keep": (
         "set_stuck",
         "call('HDEL', META, 'kept')",

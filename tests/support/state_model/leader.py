@@ -69,7 +69,7 @@ class LeaderMoves(Sides):
         found = {name: Standing(w, round(w / 1000 - 0.2, 3), 0.125) for name, w in weights.items()}
         self._both("set_standing", again, self.epochs[holder], found, gone)
 
-    def set_stuck(self, holder: str, count: int, again: bool, kept: int = 0) -> None:
+    def set_stuck(self, holder: str, count: int, again: bool, kept: int | None = None) -> None:
         self._both("set_stuck", again, self.epochs[holder], count, kept)
 
     def set_waking(self, holder: str, ms: int, again: bool) -> None:

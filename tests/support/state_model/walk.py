@@ -94,7 +94,7 @@ def step(world: World, rng: random.Random) -> None:
         found = {name: rng.choice(WEIGHTS) for name in rng.sample(names, rng.randint(1, len(names)))}
         world.set_standing(holder, found, rng.sample(names, rng.choice((0, 0, 1))), again)
     elif move == "stuck":
-        world.set_stuck(holder, rng.choice((0, 0, 0, 1, 3)), again, rng.choice((0, 0, 1, 3)))
+        world.set_stuck(holder, rng.choice((0, 0, 0, 1, 3)), again, rng.choice((None, 0, 1, 3)))
     elif move == "corrupt":
         world.corrupt(holder, rng)
     elif move == "look":
