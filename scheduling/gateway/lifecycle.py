@@ -214,9 +214,10 @@ class Lifecycle:
         """What the request is believed to need. Refuses what can fit nowhere."""
         call, access = identified.call, identified.access
         pool, outlook = access.pool, None
+        cuts = identified.instead_of is not None or access.instead(Reason.TOO_LONG) is None
         forecasts = self._forecasts.of(pool)
         if forecasts is None:
-            estimate = make_estimate(prepared, pool, calibration)
+            estimate = make_estimate(prepared, pool, calibration, cuts=cuts)
         else:
 
             def look(input_tokens: int, bound: int) -> Outlook:
@@ -224,7 +225,7 @@ class Lifecycle:
                 outlook = forecasts.look(access, prepared, input_tokens, bound)
                 return outlook
 
-            estimate = make_estimate(prepared, pool, calibration, look)
+            estimate = make_estimate(prepared, pool, calibration, look, cuts)
         request = make_queued(call.id, call.received_s, access, prepared, estimate, hints, self._config.gateway_id)
         facts = RequestFacts(
             pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace, identified.user,

@@ -340,10 +340,12 @@ async def test_what_does_not_fit_the_model_is_refused(world: World) -> None:
     await world.configure(pool={"max_model_len": 1000, "max_output_tokens": 4096})
     async with world.sdk() as client:
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.completions.create(model="demo", prompt=[1] * 900, max_tokens=200)
-        assert refused.value.code == "too_long"
+            await client.completions.create(model="demo", prompt=[1] * 1000, max_tokens=200)
+        assert (refused.value.code, refused.value.param) == ("too_long", "prompt")
         await client.completions.create(model="demo", prompt=[1] * 900)
-    assert world.engines[0].bodies[0]["max_tokens"] == 100, "a default bound gives way to the prompt"
+        await client.completions.create(model="demo", prompt=[1] * 900, max_tokens=200)
+    sent = [body["max_tokens"] for body in world.engines[0].bodies]
+    assert sent == [100, 200], "a default bound gives way to the prompt; what the client asks for, the engine cuts"
 
 
 async def test_requests_wait_in_turn_where_the_tier_lets_them(world: World) -> None:

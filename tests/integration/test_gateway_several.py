@@ -145,7 +145,7 @@ async def test_each_prompt_has_the_whole_context(both: Both) -> None:
         answer = await client.completions.create(model="demo", prompt=[[1] * 60, [2] * 70], max_tokens=5)
         assert len(answer.choices) == 2
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.completions.create(model="demo", prompt=[[1] * 60, [2] * 99], max_tokens=5)
+            await client.completions.create(model="demo", prompt=[[1] * 60, [2] * 100], max_tokens=5)
         assert refused.value.code == "too_long"
 
 

@@ -174,6 +174,8 @@ async def test_what_is_too_long_for_one_model_falls_back_to_a_longer_one(redis_u
         taken = await made.ask("small", messages=long)
         assert (taken.status_code, taken.json()["model"]) == (200, "big")
         assert (await made.ask("small")).json()["model"] == "small"
+        fits = [{"role": "user", "content": "some words " * 30}]
+        assert (await made.ask("small", messages=fits, max_tokens=120)).json()["model"] == "big", "not cut short"
 
 
 async def test_where_the_fallback_refuses_too_the_first_refusal_counts(redis_url: str) -> None:

@@ -51,6 +51,7 @@ MAX_VALUES = 524_288  # with commas between them; more than any context has toke
 
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+_PROMPTS = ("messages", "input", "prompt", "documents", "text_2", "items", "data_2")  # none of them: a file was sent
 _USAGE = StreamOptions(include_usage=True)
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -83,6 +84,11 @@ class Prepared:
     def choices(self) -> int:
         """Answers in all."""
         return self.prompts * self.copies
+
+    @property
+    def prompt_field(self) -> str:
+        """What of the request is too long where its prompt is."""
+        return next((name for name in _PROMPTS if getattr(self.body, name, None) is not None), "file")
 
     def set_bound(self, bound: int) -> None:
         self.output_bound = bound

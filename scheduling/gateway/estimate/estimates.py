@@ -20,13 +20,15 @@ Look = Callable[[int, int], Outlook]  # input tokens and output bound: what to e
 
 
 def make_estimate(
-    prepared: Prepared, pool: PoolSpec, calibration: TokenCalibration, look: Look | None = None
+    prepared: Prepared, pool: PoolSpec, calibration: TokenCalibration, look: Look | None = None, cuts: bool = True
 ) -> Estimate:
     """Input from a tokenizer, or words and bytes (exact for token ids); output by ``look``, or by its bound where the
     pool predicts nothing. What is reserved and charged is the bound either way: a prediction orders, it does not limit.
 
     A request for several answers needs the sum of theirs: its prompts are charged once, and are in the cache of each.
     Refuses what can fit nowhere (400); where only our estimate says so, the engine, which counts, has the last word.
+    ``cuts``: a bound beyond what the prompt leaves of the context counts as what it leaves, as vLLM takes it (the body
+    is sent as it came); without, it is refused, as where another model may have room for it.
     """
     if prepared.exact_input:
         tokens = least = int(prepared.raw_input)
@@ -42,16 +44,19 @@ def make_estimate(
     if not prepared.bound_given:
         bound = max(1, min(bound, limit - prompt))
         prepared.set_bound(bound)
+    elif cuts and shortest < limit and bound <= limit:
+        bound = min(bound, limit - shortest)
     largest = max((b.kv_tokens for b in pool.backends), default=limit)
     choices = prepared.choices
     output = bound * choices
     kv = min(tokens * prepared.copies + output, limit * choices)  # each answer has its prompt in the cache
     if shortest + bound > limit:
-        raise Refusal(Reason.TOO_LONG, param="messages", input=prompt, output=bound, limit=limit)
+        param = prepared.bound_field if bound > limit else prepared.prompt_field
+        raise Refusal(Reason.TOO_LONG, param=param, input=prompt, output=bound, limit=limit)
     if not output:
         kv = min(kv, largest)  # prompts that are only read leave the cache one after the other
     if kv > largest:
-        raise Refusal(Reason.TOO_LONG, param="max_tokens", input=tokens, output=output, limit=largest)
+        raise Refusal(Reason.TOO_LONG, param=prepared.bound_field, input=tokens, output=output, limit=largest)
     if look is None or not output:
         return Estimate(tokens, output, float(output), kv, tokens + output)
     outlook = look(tokens, bound)

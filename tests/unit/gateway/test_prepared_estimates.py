@@ -57,9 +57,17 @@ def test_what_fits_nowhere_is_refused_and_doubt_is_left_to_the_engine() -> None:
         body = {"model": "demo", "prompt": [1] * tokens} | fields
         return prepare(json.dumps(body).encode(), False, POOL)
 
-    with pytest.raises(Refusal, match="too_long"):
-        make_estimate(completion(1500, max_tokens=600), POOL, TokenCalibration())
+    for tokens, bound, field in ((2000, 1, "prompt"), (2500, 600, "prompt"), (10, 2001, "max_tokens")):
+        with pytest.raises(Refusal, match="too_long") as refused:
+            make_estimate(completion(tokens, max_tokens=bound), POOL, TokenCalibration())
+        assert refused.value.param == field, (tokens, bound)
     assert make_estimate(completion(1500, max_tokens=500), POOL, TokenCalibration()).kv_tokens == 2000
+    beyond = completion(1500, max_tokens=600)
+    estimate = make_estimate(beyond, POOL, TokenCalibration())
+    assert (estimate.output_bound, estimate.cost_tokens, estimate.kv_tokens) == (500, 2000, 2000), "what is left of it"
+    assert sent(beyond)["max_tokens"] == 600, "the engine says what it makes of that"
+    with pytest.raises(Refusal, match="too_long"):
+        make_estimate(beyond, POOL, TokenCalibration(), cuts=False)
     shrunk = completion(1900)
     assert make_estimate(shrunk, POOL, TokenCalibration()).output_bound == 100
     assert sent(shrunk)["max_tokens"] == 100
