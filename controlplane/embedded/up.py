@@ -171,7 +171,7 @@ class Instance:
                 process.wait()
         if process.returncode:
             lines = log.read_text(errors="replace").splitlines()
-            raise CannotStart("\n  ".join(["The database could not be prepared:", *lines[-12:], f"(all of it: {log})"]))
+            raise CannotStart("\n  ".join(["The instance could not be prepared:", *lines[-12:], f"(all of it: {log})"]))
         self._prepared.touch()
         return dict(json.loads((self.home.path / "demo.json").read_text()))
 
