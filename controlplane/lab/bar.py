@@ -20,7 +20,7 @@ from pathlib import Path
 from controlplane.lab.front import machine
 from controlplane.lab.tables import Figures, figure
 from scheduling.core.registry import orderings
-from scheduling.simulator.compare import Case, CompareError, bare, prepare
+from scheduling.simulator.compare import Case, CompareError, bare, parse_policy, prepare
 from scheduling.simulator.duel import paired
 from scheduling.simulator.servegen import is_servegen
 
@@ -102,9 +102,8 @@ def with_silent_draws(asked: BarPlan) -> BarPlan:
 
 
 def with_policy(case: Case, policy: str) -> Case:
-    name, _, rest = policy.partition(":")
-    params = dict(pair.split("=") for pair in rest.split(",") if pair)
-    return replace(case, policy=name, params=tuple((key, int(value)) for key, value in params.items()))
+    name, params = parse_policy(policy)
+    return replace(case, policy=name, params=params)
 
 
 def first_cases(asked: BarPlan, policies: Sequence[str]) -> list[Case]:

@@ -160,3 +160,8 @@ def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_wa
 def test_the_default_is_not_compared_with_itself(asked: bar.BarPlan):
     with pytest.raises(CommandError, match="unified is what others are compared with"):
         call_command("lab", "bar", "--trace", asked.traces[0], "--policies", "unified", stdout=StringIO())
+
+
+def test_a_policy_has_parameters_of_every_kind(asked: bar.BarPlan):
+    case = bar.with_policy(asked.draws(asked.traces[0], 1.0)[0], "unified:alpha_ms=0.5,relegate=0")
+    assert (case.policy, case.params) == ("unified", (("alpha_ms", 0.5), ("relegate", 0)))
