@@ -46,6 +46,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+ONE_PROCESS = b"of=process"  # the question of /readyz that leaves out what no process could help
 NOT_STARTED = (
     503,
     {"error": {"message": "Starting.", "type": "service_unavailable_error", "param": None, "code": None}},
@@ -134,7 +135,11 @@ class Application:
             await self._drained
 
     async def _readyz(self, scope: Scope, send: Send) -> None:
-        if self._readiness is None:
+        report: dict[str, Any]
+        if scope.get("query_string", b"") == ONE_PROCESS:
+            ready = self._readiness is not None and await self._readiness.takes_requests()
+            report = {"ready": ready}
+        elif self._readiness is None:
             ready, report = False, {"ready": False, "waiting_for": ["this process: it is starting"]}
         else:
             ready, report = await self._readiness.look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +27,7 @@ class Readiness:
 
     def __init__(self, catalog: CatalogCache, redis_url: str) -> None:
         self.draining = False
+        self._reached = False  # Redis, at any time
         self._catalog = catalog
         self._resp = RespConnection(redis_url, name="readyz", silence=SILENCE_S)
         self._skew = ClockSkew(self._resp.time_s)
@@ -38,6 +40,16 @@ class Readiness:
 
     async def stop(self) -> None:
         await self._resp.close()
+
+    async def takes_requests(self) -> bool:
+        """Whether this process may be asked at all, whatever it would answer: what every process lacks at once (Redis,
+        a pool, engines) is said by those that are there, and no reason to have none. One that never reached Redis may
+        have a wrong address, and must not take the place of one that has the right one."""
+        if not self._reached:
+            with suppress(StateUnavailable, StateError):
+                await self._resp.call("PING")
+                self._reached = True
+        return self._reached and self._catalog.loaded and not self.draining
 
     async def look(self) -> tuple[bool, dict[str, Any]]:
         """(ready, report); the report's ``waiting_for`` names what is missing, in words for people."""

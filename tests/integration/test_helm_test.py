@@ -113,7 +113,7 @@ def answering(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
         server.server_close()
 
 
-READY = {"/readyz": (200, "{}")}
+READY = {"/readyz": (200, "{}"), "/readyz?of=process": (200, "{}")}
 ONE_MODEL = {"/v1/models": (200, json.dumps({"data": [{"id": "llama"}]}))}
 NO_BACKEND = (503, json.dumps({"error": {"message": "No replica of this pool is ready.", "code": "no_backend"}}))
 

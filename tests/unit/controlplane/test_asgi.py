@@ -14,7 +14,9 @@ TOKEN = "a-token-of-enough-length"
 HERE = ("127.0.0.1", 40000)
 
 
-async def get(path: str, *headers: tuple[bytes, bytes], client: tuple[str, int] = HERE) -> tuple[int, bytes]:
+async def get(
+    path: str, *headers: tuple[bytes, bytes], client: tuple[str, int] = HERE, query: bytes = b""
+) -> tuple[int, bytes]:
     sent = []
 
     async def receive() -> dict:
@@ -25,7 +27,14 @@ async def get(path: str, *headers: tuple[bytes, bytes], client: tuple[str, int] 
 
     application = Application()
     try:
-        scope = {"type": "http", "method": "GET", "path": path, "headers": list(headers), "client": client}
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "headers": list(headers),
+            "client": client,
+            "query_string": query,
+        }
         await application(scope | {"server": ("10.0.0.1", 8000)}, receive, send)
     finally:
         application._metrics.close()
@@ -57,6 +66,10 @@ async def test_readiness_is_told_to_everybody_and_what_is_missing_to_whoever_has
     assert await get("/readyz") == (503, b'{"ready": false}')
     _, page = await get("/readyz", (b"authorization", b"Bearer " + TOKEN.encode()))
     assert b"waiting_for" in page
+
+
+async def test_a_process_that_has_not_started_is_not_ready_by_itself_either():
+    assert await get("/readyz", query=b"of=process") == (503, b'{"ready": false}')
 
 
 @pytest.mark.parametrize("header", [b"", b"Bearer ", b"Bearer wrong", TOKEN.encode(), b"Bearer \xff"])

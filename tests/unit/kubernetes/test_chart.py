@@ -121,7 +121,7 @@ def test_a_web_pod_that_stops_is_out_of_the_service_before_it_ends() -> None:
     assert env_of(pod["containers"][0])["QUARTERMASTER_DRAIN_S"] == "300"
     assert pod["terminationGracePeriodSeconds"] == 310
     probe = pod["containers"][0]["readinessProbe"]
-    assert probe["httpGet"]["path"] == "/readyz"
+    assert probe["httpGet"]["path"] == "/readyz?of=process"
     assert probe["periodSeconds"] * probe["failureThreshold"] < 5  # LEAVE_S: so long it serves, and says that it goes
     assert web["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
 

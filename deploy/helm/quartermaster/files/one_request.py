@@ -37,9 +37,10 @@ def said(text):
         return text[:500]
 
 
-status, text = ask("/readyz")
+page = "/readyz" if key else "/readyz?of=process"  # without a key there may be no pool yet
+status, text = ask(page)
 if status != 200:
-    sys.exit(f"/readyz answered {status}: {text[:500]}. {PAGE}")
+    sys.exit(f"{page} answered {status}: {text[:500]}. {PAGE}")
 status, text = ask("/v1/models")
 if status != 401:
     sys.exit(f"/v1/models without a key answered {status} instead of 401: is {url} Quartermaster's Service?")
