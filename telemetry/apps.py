@@ -10,3 +10,8 @@ class TelemetryConfig(AppConfig):
     label = "telemetry"
     verbose_name = "Telemetry"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from telemetry.feed import rights
+
+        rights.watch()

@@ -27,7 +27,7 @@ from tenants import second_factors
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
-RECHECK_S = 30.0  # login and tenant scope; a revoked socket is closed within twice that
+RECHECK_S = 30.0  # login and tenant scope, beside what is told of; a revoked socket is closed within twice that
 SEND_TIMEOUT_S = 10.0  # a client that takes nothing for so long is not looking
 RESYNC_S = 1.0  # a pool's snapshot is sent again at most once in this time
 NOT_LOGGED_IN, NOT_A_MEMBER, TOO_SLOW, TOO_MANY, FAULT, TRY_LATER = 4401, 4403, 4408, 4429, 1011, 1013
@@ -96,7 +96,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         self.viewer = viewer
         self.hub = running_hub()
         await self.accept()
-        self.subscriber = await self.hub.subscribe(viewer.tenants)
+        self.subscriber = await self.hub.subscribe(viewer.tenants, str(user))
         for work in (self._pump(self.subscriber), self._guard(self.subscriber)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
@@ -163,10 +163,16 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 await self._push({"type": "heartbeat", "at": round(time.time(), 3)})
 
     async def _guard(self, subscriber: Subscriber) -> None:
-        """Looks again who this is: a logout, a lost membership or a disabled account ends or narrows the view."""
+        """Looks again who this is: a logout, a lost membership or a disabled account ends or narrows the view.
+
+        At once where that is told (``telemetry.feed.rights``), and now and then, for what is told may be lost.
+        """
         while True:
             # Spread, so that sockets opened together after a restart do not ask together for ever.
-            await asyncio.sleep(RECHECK_S * random.uniform(0.8, 1.0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_S * random.uniform(0.8, 1.0)):
+                    await subscriber.doubted.wait()
+            subscriber.doubted.clear()
             try:
                 viewer = await self._look_again()
             except DatabaseTrouble as error:

@@ -21,7 +21,7 @@ import msgspec
 from channels.layers import get_channel_layer
 from django.conf import settings
 
-from telemetry.feed import history, snapshots
+from telemetry.feed import history, rights, snapshots
 from telemetry.feed.publisher import GROUP
 from telemetry.feed.sources import Sources, is_visible, sources
 from telemetry.feed.store import LiveStore, LiveUnavailable, Stored
@@ -76,8 +76,10 @@ class _Pool:
 class Subscriber:
     """One socket's place in the feed: what it was sent, and the bell that wakes it."""
 
-    def __init__(self, sight: Sight) -> None:
+    def __init__(self, sight: Sight, user: str = "") -> None:
         self.sight = sight
+        self.user = user  # its primary key
+        self.doubted = asyncio.Event()  # whether it may still look is to be asked at once
         self.sent: dict[str, int] = {}  # pool on its screen -> revision; 0 asks for the whole snapshot
         self.histories = True  # sent with each pool, without being asked for
         self.history_due: list[str] = []
@@ -123,11 +125,11 @@ class LiveHub:
         self._fresh_s = float("-inf")  # when a change came in or the store was read
         self.available = True  # whether the store answered last time
 
-    async def subscribe(self, sight: Sight) -> Subscriber:
+    async def subscribe(self, sight: Sight, user: str = "") -> Subscriber:
         """A new socket. The latest snapshots are known when this returns, unless Redis is away."""
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._compare())]
-        subscriber = Subscriber(sight)
+        subscriber = Subscriber(sight, user)
         self._subscribers.add(subscriber)
         if time.monotonic() - self._fresh_s > QUIET_S:
             await self.reload()
@@ -238,7 +240,12 @@ class LiveHub:
         self._notify()
 
     async def _frame(self, message: dict[str, Any]) -> None:
-        """One change from the group."""
+        """One change from the group, or that what a user may see has changed."""
+        if message["type"] == rights.CHANGED:
+            for subscriber in self._subscribers:
+                if subscriber.user == message["user"]:
+                    subscriber.doubted.set()
+            return
         self._fresh_s = time.monotonic()
         pool = self._pools.get(message["pool"])
         if pool is not None:

@@ -35,10 +35,11 @@ class GroupSender:
     """Sends to the Channels group from any thread, through an event loop of its own.
 
     At most one message is on its way: when the layer hangs, changes are dropped, and readers heal from the stored
-    snapshot.
+    snapshot. ``each``: no message stands for the next one, so each is sent, and may be lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, each: bool = False) -> None:
+        self._each = each
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._sending: concurrent.futures.Future[None] | None = None
@@ -48,7 +49,7 @@ class GroupSender:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=_run, args=(self._loop,), name="live-feed", daemon=True)
             self._thread.start()
-        if self._sending is not None and not self._sending.done():
+        if not self._each and self._sending is not None and not self._sending.done():
             return
         self._sending = asyncio.run_coroutine_threadsafe(_group_send(message), self._loop)
 

@@ -12,15 +12,17 @@ import pytest
 import pytest_asyncio
 from asgiref.sync import sync_to_async
 from channels.auth import AuthMiddlewareStack
-from channels.layers import channel_layers
+from channels.layers import channel_layers, get_channel_layer
 from channels.routing import URLRouter
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.models import Session
 from django.db import OperationalError
 from django.test import Client
 
 from scheduling.core.types import PoolSpec
-from telemetry.feed import consumers, hub, snapshots
+from telemetry.feed import consumers, hub, rights, snapshots
 from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.feed.sources import Sources
 from tenants import services
@@ -394,6 +396,67 @@ async def close_code(screen: Screen) -> int:
             event = await screen.socket.receive_output(timeout=20)
             if event["type"] == "websocket.close":
                 return int(event["code"])
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whose rights the group was told of. As from another process, and screens ask by themselves only after an hour."""
+    users: list[str] = []
+    loop = asyncio.get_event_loop()
+
+    def send(message: dict[str, Any]) -> None:
+        users.append(message["user"])
+        asyncio.run_coroutine_threadsafe(get_channel_layer().group_send(hub.GROUP, message), loop)
+
+    monkeypatch.setattr(rights, "send", send)
+    monkeypatch.setattr(consumers, "RECHECK_S", 3600.0)
+    return users
+
+
+@pytest.mark.parametrize("how", ["logout", "disabled", "role"])
+async def test_a_screen_is_closed_as_soon_as_its_rights_are_gone(
+    how: str, connect: Any, world: worlds.World, leader: Feed, told: list[str]
+) -> None:
+    await leader.second()
+    screen, other = await connect("bob"), await connect("alice")
+    for one in (screen, other):
+        await one.until(lambda one=one: "llama" in one.history)
+    bob = world.users["bob"]
+
+    def revoke() -> None:
+        if how == "logout":
+            for session in Session.objects.all():
+                if session.get_decoded()[SESSION_KEY] == str(bob.pk):
+                    session.delete()
+        elif how == "disabled":
+            bob.is_active = False
+            bob.save(update_fields=["is_active"])
+        else:
+            for membership in bob.memberships.all():
+                services.delete(actor=SYSTEM, instance=membership)
+
+    await sync_to_async(revoke)()
+    assert await close_code(screen) == (consumers.NOT_A_MEMBER if how == "role" else consumers.NOT_LOGGED_IN)
+    assert set(told) == {str(bob.pk)}
+    await leader.second()
+    await other.until(lambda: other.pools["llama"]["seq"] == 2)
+
+
+async def test_a_screen_shows_another_tenant_as_soon_as_its_user_is_moved_there(
+    connect: Any, world: worlds.World, leader: Feed, told: list[str]
+) -> None:
+    await leader.second()
+    screen = await connect("bob")
+    await screen.until(lambda: "llama" in screen.history)
+
+    def move() -> None:
+        bob = world.users["bob"]
+        for membership in bob.memberships.all():
+            services.delete(actor=SYSTEM, instance=membership)
+        services.save(actor=SYSTEM, instance=worlds.Membership(user=bob, role="member", tenant=world.tenants["globex"]))
+
+    await sync_to_async(_within_change)(move)
+    await screen.until(lambda: set(screen.pools["llama"]["tenants"]) == {"globex"})
 
 
 @pytest.mark.parametrize("how", ["logout", "disabled", "password"])
