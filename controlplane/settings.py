@@ -70,6 +70,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "controlplane.web.security.ContentSecurityPolicy",
+    "controlplane.web.security.NotKept",
     "controlplane.web.plain_text.PlainText",
     "controlplane.web.error_pages.DatabaseUnavailable",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -1,4 +1,5 @@
-"""What stands before every page: a content security policy, a brake on guessed passwords, and a closed default."""
+"""What stands before every page: a content security policy, no caches, a brake on guessed passwords, and a closed
+default."""
 
 from __future__ import annotations
 
@@ -51,6 +52,20 @@ class ContentSecurityPolicy(Middleware):
     def _mark(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         relaxed = request.path.startswith(RELAXED_PATHS)
         response.headers.setdefault("Content-Security-Policy", RELAXED if relaxed else STRICT)
+        return response
+
+
+class NotKept(Middleware):
+    """No cache keeps an answer unless its view allows that: who asks decides what is in it."""
+
+    def now(self, request: HttpRequest) -> HttpResponse:
+        return self._mark(self.passed(request))
+
+    async def later(self, request: HttpRequest) -> HttpResponse:
+        return self._mark(await self.passed_later(request))
+
+    def _mark(self, response: HttpResponse) -> HttpResponse:
+        response.headers.setdefault("Cache-Control", "private, no-store")
         return response
 
 

@@ -71,6 +71,20 @@ def test_built_files_are_cached_for_good_and_others_are_not(settings):
     assert not other
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/login", "/nothing/here", "/admin/", "/api/v1/me", "/api/v1/tenants", "/api/v1/requests"),
+        *(f"/api/v1/{name}?format=csv" for name in ("requests/export", "usage", "audit")),
+        "/api/v1/schema",
+    ],
+)
+def test_no_cache_keeps_what_was_made_for_one_user(path, client, user):
+    assert "no-store" in client.get(path)["Cache-Control"]
+    client.force_login(user)
+    assert "no-store" in client.get(path)["Cache-Control"]
+
+
 def test_a_console_that_was_not_built_says_so(client, user, settings, tmp_path):
     settings.FRONTEND_DIST = tmp_path
     client.force_login(user)
