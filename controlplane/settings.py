@@ -257,11 +257,13 @@ QUARTERMASTER_SAML_NAME = ENV.saml_name
 QUARTERMASTER_SAML_GROUPS_ATTRIBUTE = ENV.saml_groups_attribute
 QUARTERMASTER_SAML_HOURS = ENV.saml_hours
 
-# Cookies know no ports: without the port in the name, two instances on one machine would end each other's sessions.
+# Cookies know no ports: without the port in the name, two instances on one machine would end each other's sessions,
+# and a login at one would refuse every form that is open at the other.
 SESSION_COOKIE_NAME = f"qm_session_{ENV.port}"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_AGE = 12 * 3600
+CSRF_COOKIE_NAME = f"qm_csrf_{ENV.port}"
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = ENV.origins
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV.https

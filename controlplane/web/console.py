@@ -60,4 +60,13 @@ def console(request: HttpRequest, path: str = "") -> HttpResponse:
     if built is None:
         return render(request, "console_missing.html", status=503)
     role = scope_for(request.user).role or ""
-    return render(request, "console.html", {"scripts": built.scripts, "preloads": built.preloads, "role": role})
+    return render(
+        request,
+        "console.html",
+        {
+            "scripts": built.scripts,
+            "preloads": built.preloads,
+            "role": role,
+            "csrf_cookie": settings.CSRF_COOKIE_NAME,
+        },
+    )

@@ -1,6 +1,7 @@
 /** The management API: answers and errors as typed values. */
 
-import { toLogin } from "../lib/page";
+import { user } from "../lib/page";
+import { session, writeToken } from "../lib/session";
 
 /** What the server says of each field, by its path: {"tenant.slug": ["..."]}. */
 export type FieldErrors = Record<string, string[]>;
@@ -31,17 +32,40 @@ export function fieldErrors(body: unknown, path = ""): FieldErrors {
 async function failure(response: Response): Promise<ApiError> {
   const body: unknown = await response.json().catch(() => null);
   const detail = body !== null && typeof body === "object" && "detail" in body && typeof body.detail === "string" ? body.detail : "";
-  if (response.status === 401 || (response.status === 403 && /credentials/i.test(detail))) toLogin();
+  if (response.status === 401 || (response.status === 403 && /credentials/i.test(detail))) {
+    session.end();
+    return new ApiError(response.status, "Your session has ended, and this was not saved. Log in again, then try again.");
+  }
   const fields = detail ? {} : fieldErrors(body);
   const general = fields.non_field_errors?.join(" ");
   return new ApiError(response.status, detail || general || Object.values(fields).flat().join(" ") || `The server answered ${response.status}.`, fields);
+}
+
+/** Nothing where nobody is, or where the server cannot be asked. */
+export async function whoIsLoggedIn(): Promise<string> {
+  const response = await fetch("/api/v1/me", { headers: { accept: "application/json" } }).catch(() => null);
+  const found: unknown = response?.ok ? await response.json().catch(() => null) : null;
+  return found !== null && typeof found === "object" && "username" in found ? String(found.username) : "";
+}
+
+let token = writeToken();
+
+/** The token for a write. A new one means that somebody has logged in since: in the name of another, nothing is written here. */
+async function checkedToken(): Promise<string> {
+  const now = writeToken();
+  if (now !== token) {
+    const name = await whoIsLoggedIn();
+    if (name && name !== user.name) throw new ApiError(403, `${name} is logged in now, and this page was opened by ${user.name}. Nothing was saved. Log in as ${user.name}, or load the page again.`);
+    token = now;
+  }
+  return now;
 }
 
 async function call(method: string, path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = { accept: "application/json" };
   const whole = body instanceof FormData; // a file; the browser writes its type and border
   if (body !== undefined && !whole) headers["content-type"] = "application/json";
-  if (method !== "GET") headers["x-csrftoken"] = document.querySelector<HTMLMetaElement>("meta[name=csrf-token]")?.content ?? "";
+  if (method !== "GET") headers["x-csrftoken"] = await checkedToken();
   let response: Response;
   try {
     response = await fetch(`/api/v1/${path}`, { method, headers, signal: signal ?? null, body: body === undefined ? null : whole ? body : JSON.stringify(body) });

@@ -1,7 +1,7 @@
 import { useFeed, useNow, usePaused } from "../feed/live";
 import { ageOf, freshness, type Freshness, type PoolState } from "../feed/reducer";
 import { age } from "../lib/format";
-import { toLogin } from "../lib/page";
+import { session } from "../lib/session";
 
 interface Look {
   tone: "good" | "warn" | "bad" | "plain";
@@ -81,7 +81,7 @@ export function ConnectionNotice({ pool }: { pool: PoolState | undefined }) {
     <div data-testid="notice" className="fixed inset-x-3 bottom-3 z-30 mx-auto flex max-w-xl items-center gap-3 rounded-lg border border-edge bg-panel px-4 py-2.5 text-sm text-ink shadow-lg">
       <p className="flex-1">{message.text}</p>
       {message.action === "login" && (
-        <button type="button" className="button-primary" onClick={toLogin}>
+        <button type="button" className="button-primary" onClick={session.end}>
           Log in
         </button>
       )}

@@ -6,12 +6,14 @@ import { setTheme, useTheme, type Theme } from "../lib/theme";
 import { carried, spanOf, withoutSpan } from "../lib/carried";
 import { day, minute, moment, zone } from "../lib/format";
 import { user } from "../lib/page";
+import { session } from "../lib/session";
 import { setZone, zoneChoice } from "../lib/zone";
 import { useCurrentInView } from "../lib/useCurrentInView";
 import { AlertBadge } from "./AlertBadge";
 import { Icon, Mark } from "./icons";
 import { Outages } from "./Outages";
 import { Keyboard } from "./Keyboard";
+import { SignedOut } from "./SignedOut";
 import { GROUPS, isCurrent, offered } from "./navigation";
 import { StandingsNow } from "../pages/tenants/StandingsNow";
 import { VerdictStrip } from "./VerdictStrip";
@@ -113,6 +115,8 @@ export function Shell() {
   const main = useRef<HTMLElement>(null);
   const first = useRef(true);
   // biome-ignore lint/correctness/useExhaustiveDependencies: it is done for each page
+  useEffect(() => session.turned, [pathname]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it is done for each page
   useEffect(() => {
     // A new page is announced from its beginning, unless it has put the focus where one begins to type.
     if (!first.current && !main.current?.contains(document.activeElement)) main.current?.focus({ preventScroll: true });
@@ -151,6 +155,7 @@ export function Shell() {
           <Outlet />
         </Suspense>
       </main>
+      <SignedOut />
     </StandingsNow>
   );
 }

@@ -1,6 +1,6 @@
 /** The one feed of the page, for React: shared socket, pause, and nothing drawn while the tab is hidden. */
 
-import { createContext, use, useEffect, useMemo, useState, useSyncExternalStore, type ReactNode } from "react";
+import { createContext, use, useCallback, useEffect, useMemo, useState, useSyncExternalStore, type ReactNode } from "react";
 import type { FeedState } from "./reducer";
 import { outagesOf, type Outage } from "./outages";
 import type { Away } from "./types";
@@ -130,6 +130,12 @@ export const useRetry = (): (() => void) => {
   const view = useView();
   return () => view.client.retryNow();
 };
+
+/** Opens the feed again after somebody has logged in again. */
+export function useReopen(): () => void {
+  const { client } = useView();
+  return useCallback(() => client.start(), [client]);
+}
 
 /** The whole history of the pool that is looked at, also where the server sends it only to who asks. */
 export function useHistory(pool: string | undefined): void {

@@ -1,0 +1,89 @@
+"""What was typed outlives an ended session and a login in another tab."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import PATIENCE_MS, Running
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def api(running: Running) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {running.demo['admin']['token']}"}
+    with httpx.Client(base_url=running.at("/api/v1"), headers=headers, timeout=PATIENCE_MS / 1000) as client:
+        yield client
+
+
+@pytest.fixture
+def tier(api: httpx.Client) -> Iterator[str]:
+    body = {"slug": "shared-form", "service_class": "elastic", "rank": 7, "weight": 10, "slo": "relaxed"}
+    api.post("/tiers", json=body).raise_for_status()
+    yield "shared-form"
+    api.delete("/tiers/shared-form")
+
+
+def end_session(page: Page, running: Running) -> Page:
+    """Logs out in another tab, which is returned."""
+    other = page.context.new_page()
+    other.set_default_timeout(PATIENCE_MS)
+    other.goto(running.at("/me"))
+    other.get_by_role("button", name="Log out").click()
+    expect(other).to_have_url(re.compile("/login"))
+    return other
+
+
+def log_in(page: Page, running: Running, who: str) -> None:
+    page.get_by_label("User name").fill(who)
+    page.get_by_label("Password").fill(running.demo["passwords"][who])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def test_a_form_outlives_its_session_and_is_saved_after_the_next_login(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    running.log_in(page)
+    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
+    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form.get_by_label("Description").fill("typed before the session ended")
+    other = end_session(page, running)
+    # Or the page has found out before, by what it asks by itself.
+    form.get_by_role("button", name="Save").dispatch_event("click")
+    notice = page.get_by_role("dialog", name="Your session has ended")
+    expect(notice).to_contain_text("What you typed on this page is still here")
+    with page.expect_popup() as opened:
+        notice.get_by_role("link", name="Log in in a new tab").click()
+    opened.value.set_default_timeout(PATIENCE_MS)
+    log_in(opened.value, running, "admin")
+    other.close()
+    expect(notice).to_be_hidden()
+    expect(form.get_by_label("Description")).to_have_value("typed before the session ended")
+    form.get_by_role("button", name="Save").click()
+    expect(form).to_be_hidden()
+    assert api.get(f"/tiers/{tier}").json()["description"] == "typed before the session ended"
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")
+
+
+def test_nothing_is_saved_in_the_name_of_who_logged_in_meanwhile(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    running.log_in(page)
+    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
+    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form.get_by_label("Description").fill("of the first one")
+    log_in(end_session(page, running), running, "operator")
+    # Whether the page has found out between the two, or finds out now.
+    form.get_by_role("button", name="Save").dispatch_event("click")
+    expect(
+        page.get_by_text(re.compile("operator is logged in now, and this page was opened by admin")).first
+    ).to_be_visible()
+    expect(form.get_by_label("Description")).to_have_value("of the first one")
+    assert api.get(f"/tiers/{tier}").json()["description"] == ""
