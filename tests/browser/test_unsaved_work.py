@@ -1,4 +1,4 @@
-"""What was typed outlives an ended session and a login in another tab."""
+"""What was typed outlives an ended session, a login in another tab, and what somebody else did meanwhile."""
 
 from __future__ import annotations
 
@@ -87,3 +87,38 @@ def test_nothing_is_saved_in_the_name_of_who_logged_in_meanwhile(
     ).to_be_visible()
     expect(form.get_by_label("Description")).to_have_value("of the first one")
     assert api.get(f"/tiers/{tier}").json()["description"] == ""
+
+
+def test_what_somebody_else_saved_meanwhile_is_named_before_it_is_replaced(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    running.log_in(page)
+    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
+    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form.get_by_label("Weight").fill("20")
+    form.get_by_label("Description").fill("mine")
+    api.patch(f"/tiers/{tier}", json={"weight": 90, "queue_limit": 77}).raise_for_status()
+    form.get_by_role("button", name="Save").click()
+    expect(form).to_contain_text("Another user changed this from “10” to “90” meanwhile. Save again to replace that.")
+    expect(form.get_by_label("Weight")).to_have_value("20")
+    assert api.get(f"/tiers/{tier}").json()["weight"] == 90
+    form.get_by_role("button", name="Save").click()
+    expect(form).to_be_hidden()
+    saved = api.get(f"/tiers/{tier}").json()
+    assert (saved["weight"], saved["description"], saved["queue_limit"]) == (20, "mine", 77)
+
+
+def test_a_form_stays_when_its_row_was_deleted_meanwhile(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    running.log_in(page)
+    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
+    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form.get_by_label("Description").fill("a long text")
+    api.delete(f"/tiers/{tier}").raise_for_status()
+    with page.expect_response(lambda answer: "/api/v1/tiers" in answer.url and answer.request.method == "GET"):
+        # Who comes back to a tab has its lists read again, unless that was done just now.
+        page.evaluate("setInterval(() => dispatchEvent(new Event('visibilitychange')), 500)")
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("alert")).to_contain_text("This was deleted meanwhile")
+    expect(form.get_by_label("Description")).to_have_value("a long text")

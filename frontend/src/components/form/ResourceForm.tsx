@@ -1,15 +1,15 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { useBlocker } from "react-router";
 import { attempt, type Effects } from "../../api/catalog";
-import { ApiError, send, type Method } from "../../api/client";
+import { ApiError, get, send, type Method } from "../../api/client";
 import { useDebounced } from "../../lib/useDebounced";
 import { Icon } from "../icons";
 import { Modal } from "../Sheet";
 import { Field } from "./Field";
 import { Owned } from "./Owned";
 import { useOwner } from "./owners";
-import { applies, body, check, isDirty, noted, place, start, type Errors, type FieldSpec, type Values } from "./form";
+import { applies, body, changedByOthers, changedMeanwhile, check, isDirty, noted, place, start, type Errors, type FieldSpec, type Values } from "./form";
 
 const SETTLED_MS = 350;
 
@@ -34,10 +34,20 @@ interface Props<T> {
   footer?: ReactNode;
 }
 
+/** The row as it is now; nothing where it cannot be read, which the write will say better. */
+const current = async (path: string): Promise<unknown> => {
+  try {
+    return await get<unknown>(path);
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 404) throw error;
+    return undefined;
+  }
+};
+
 /** A form over fields: checked while it is typed, tried before it is saved, and never lost. */
 export function ResourceForm<T>({ specs, row, method, path, submit, follow, effects, meaning, onSaved, onCancel, extra, children, footer }: Props<T>) {
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a row that changes meanwhile does not change what was typed over
-  const before = useMemo(() => start(specs, row), []); // what was there when the form was opened
+  // What was there when the form was opened: a row that changes meanwhile does not change what was typed over.
+  const [before, setBefore] = useState<Values>(() => start(specs, row));
   const [values, setValues] = useState<Values>(before);
   const [touched, setTouched] = useState<ReadonlySet<string>>(new Set()); // whose faults are shown; a refused form's all
   const [written, setWritten] = useState<ReadonlySet<string>>(new Set()); // by hand: what `follow` leaves alone
@@ -63,15 +73,31 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
   });
   const tried = complete && trial.error instanceof ApiError && trial.error.status === 400 ? place(specs, trial.error.fields) : undefined;
 
+  /** What somebody else saved since the form was opened is replaced by whoever has seen it only. */
+  const compare = async () => {
+    const held = await current(path);
+    if (held === undefined) return;
+    const now = start(specs, held);
+    const others = changedByOthers(specs, values, before, now);
+    if (others.length === 0) return;
+    const was = before;
+    setBefore({ ...before, ...Object.fromEntries(others.map((spec) => [spec.name, now[spec.name] ?? ""])) });
+    throw new ApiError(409, "", Object.fromEntries(others.map((spec) => [spec.name, [changedMeanwhile(spec, was, now)]])));
+  };
   const save = useMutation({
-    mutationFn: () => send<T>(method, path, sent),
+    mutationFn: async () => {
+      if (method === "PATCH" && !isNew) await compare();
+      return send<T>(method, path, sent);
+    },
     onSuccess: (saved) => {
       saving.current = true;
       onSaved(saved);
     },
     onError: (error) => {
       const placed = error instanceof ApiError ? place(specs, error.fields) : { fields: {}, general: "" };
-      setServer({ fields: placed.fields, general: placed.general || (Object.keys(placed.fields).length ? "" : error.message) });
+      const gone = !isNew && error instanceof ApiError && error.status === 404;
+      const told = gone ? "This was deleted meanwhile, so it cannot be changed. Copy what you need, then cancel." : error.message;
+      setServer({ fields: placed.fields, general: placed.general || (Object.keys(placed.fields).length ? "" : told) });
       setTouched(new Set(specs.map((spec) => spec.name)));
       setFailures((n) => n + 1);
     },

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { fieldErrors } from "../../api/client";
 import { firstFollow } from "../../pages/tenants/specs";
-import { body, check, isDirty, noted, parse, place, show, slugOf, start, type FieldSpec, type Values } from "./form";
+import { body, changedByOthers, changedMeanwhile, check, isDirty, noted, parse, place, show, slugOf, start, type FieldSpec, type Values } from "./form";
 
 const slug: FieldSpec = { name: "slug", label: "Name", kind: "slug", required: true, fixed: true };
 const concurrency: FieldSpec = { name: "concurrency", label: "Concurrency", kind: "integer", min: 1, required: true, initial: "8" };
@@ -74,4 +74,13 @@ it("a name that was proposed goes on following after the form was refused, and o
   type("entitlement.slug", "");
   type("tenant.slug", "hooli");
   expect(values["entitlement.slug"]).toBe("hooli-llama");
+});
+
+it("names what somebody else has changed of what is about to be saved, and nothing besides", () => {
+  const before = { slug: "acme", concurrency: "8", tokens_per_s: "5", valid_until: "", api_key: "" };
+  const typed = { ...before, concurrency: "16", tokens_per_s: "7", api_key: "secret" };
+  const now = { ...before, concurrency: "4", tokens_per_s: "7", valid_until: "2026-12-01T00:00" };
+  expect(changedByOthers(specs, typed, before, now)).toEqual([concurrency]); // both wrote the same rate
+  expect(changedMeanwhile(concurrency, before, now)).toBe("Another user changed this from “8” to “4” meanwhile. Save again to replace that.");
+  expect(changedMeanwhile(until, now, before)).toContain("to empty");
 });

@@ -168,6 +168,18 @@ export function place(specs: readonly FieldSpec[], found: FieldErrors): { fields
 
 export const isDirty = (values: Values, before: Values): boolean => Object.keys(values).some((name) => values[name] !== (before[name] ?? ""));
 
+/** The fields about to be saved that somebody else has changed since, to something else. */
+export const changedByOthers = (specs: readonly FieldSpec[], values: Values, before: Values, now: Values): FieldSpec[] =>
+  specs.filter((spec) => !spec.fixed && spec.kind !== "secret" && values[spec.name] !== before[spec.name] && now[spec.name] !== before[spec.name] && now[spec.name] !== values[spec.name]);
+
+const SHOWN = 60;
+const quoted = (text: string | undefined): string => (!text ? "empty" : `“${text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text}”`);
+
+export const changedMeanwhile = (spec: FieldSpec, before: Values, now: Values): string =>
+  spec.kind === "flag"
+    ? `Another user turned this ${now[spec.name] ? "on" : "off"} meanwhile. Save again to replace that.`
+    : `Another user changed this from ${quoted(before[spec.name])} to ${quoted(now[spec.name])} meanwhile. Save again to replace that.`;
+
 /** A name out of a sentence: "Acme Corp." -> "acme-corp". */
 export const slugOf = (text: string): string =>
   text

@@ -1,4 +1,4 @@
-import { useState, type ReactNode } from "react";
+import { useRef, useState, type ReactNode } from "react";
 import type { FieldSpec, Values } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
@@ -73,7 +73,10 @@ export function Resource<T>(props: Props<T>) {
   const refresh = useRefresh();
   const sheet = useSheet(what);
   const [leaving, setLeaving] = useState<T | null>(null);
-  const row = sheet.edited === null ? undefined : data?.find((one) => id(one) === sheet.edited);
+  // A row that is deleted meanwhile stays until its form is closed: what was typed over it is somebody's work.
+  const held = useRef<T | undefined>(undefined);
+  const row = sheet.edited === null ? undefined : (data?.find((one) => id(one) === sheet.edited) ?? (held.current !== undefined && id(held.current) === sheet.edited ? held.current : undefined));
+  held.current = row;
   const done = async (text: string) => {
     notify(text);
     sheet.close();
