@@ -140,7 +140,7 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "snapshot_age_seconds", "gauge", "seconds", ("pool",),
-        "Age of the pool's figures; it grows while the pool has no leader.",
+        "Age of the pool's figures; it grows while the pool has no leader. Beyond 15 s it is the pool's only gauge.",
     ),
     Metric("leader_epoch", "gauge", "", ("pool",), "Epoch of the pool's leader; it rises with each takeover."),
     Metric(

@@ -12,6 +12,7 @@ from telemetry.feed.store import LiveStore, LiveUnavailable
 
 REFRESH_S = 1.0
 FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
+TOLD_S = 15.0  # older figures are left out: a monitor would draw them as the present. The alert for it is as late
 RESTS_AFTER_S = 120.0  # without a scrape for so long: stop reading snapshots
 SKEW = "clock_skew_seconds"
 
@@ -48,7 +49,7 @@ class PoolGauges:
         self._tried.wait(FIRST_S)
 
     def refresh(self) -> None:
-        """Reads the snapshots once. What cannot be read keeps its old figures, and its age tells."""
+        """Reads the snapshots once. What cannot be read keeps its old figures for a while, and its age tells."""
         try:
             versions = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
             newer = self._store.load_all(versions)
@@ -71,8 +72,11 @@ class PoolGauges:
             out["redis_max_memory_bytes"] = [((), most)] if most else []
         now_s = self._clock()
         for pool, snapshot in self._snapshots.items():
+            age_s = max(0.0, now_s - snapshot["at"])
+            out["snapshot_age_seconds"].append(((pool,), age_s))
+            if age_s > TOLD_S:
+                continue
             for name, value in (
-                ("snapshot_age_seconds", max(0.0, now_s - snapshot["at"])),
                 ("leader_epoch", snapshot["epoch"]),
                 ("queue_depth", snapshot["queue"]["depth"]),
                 ("queue_oldest_seconds", snapshot["queue"]["oldest_s"]),
