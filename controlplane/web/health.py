@@ -80,8 +80,11 @@ class Readiness:
                 led = {name for name in pools if self._led_s.get(name, float("-inf")) >= since_s}
                 serving = {n: p for n, p in pools.items() if n in led and (p["ready_backends"] or p["wakes_in_s"])}
                 if not serving:
+                    able = [n for n, p in pools.items() if n not in led and (p["ready_backends"] or p["wakes_in_s"])]
                     if not led:
                         missing.append("a worker: no pool has a leader")
+                    elif able:
+                        missing += [f"a worker: pool {name} has no leader" for name in able]
                     else:
                         missing.append("an engine: no replica has generated a token yet")
                 elif all(p["totals_differ"] for p in serving.values()):

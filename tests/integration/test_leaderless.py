@@ -288,6 +288,21 @@ async def test_a_process_stays_ready_while_its_pool_changes_hands_and_not_for_lo
     await readiness.stop()
 
 
+async def test_a_pool_that_lost_its_leader_is_named_beside_one_without_replicas(pool: Pool, redis_url: str):
+    await pool.led()
+    await pool.left()
+    name = pool.store.pool_id
+    empty = PoolStore(pool.resp, f"{name}-empty")
+    await empty.elect("leader-a", 0, first_start=True)
+    await leads_on(empty)
+    catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={name: None, empty.pool_id: None}))
+    readiness = health.Readiness(cast(Any, catalog), redis_url)
+    await readiness.start()
+    ready, report = await readiness.look()
+    assert (ready, report["waiting_for"]) == (False, [f"a worker: pool {name} has no leader"])
+    await readiness.stop()
+
+
 async def test_what_an_older_version_left_waiting_gets_its_place_when_a_leader_compares(pool: Pool):
     epoch = await pool.led()
     await pool.admit("r0", SPOT)
