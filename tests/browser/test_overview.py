@@ -131,6 +131,17 @@ def test_an_outage_of_the_shared_state_is_named(page: Page, stage: Stage) -> Non
     expect(page.get_by_test_id("outages")).to_contain_text("Redis has not answered since")
 
 
+def test_a_proxy_that_passes_no_websockets_on_is_named_as_the_cause(page: Page, stage: Stage) -> None:
+    stage.refuse_sockets = True
+    stage.open()
+    notice = page.get_by_test_id("outages")
+    expect(notice).to_contain_text("The server answers, but its live feed (/ws/live) does not open")
+    expect(notice).to_contain_text("a proxy that does not pass WebSockets on")
+    expect(notice).not_to_contain_text("older figures")
+    expect(page.get_by_text("unknown since at least").first).to_be_visible()
+    expect(page.get_by_text("the live feed does not open").first).to_be_visible()
+
+
 def test_an_ended_session_leads_to_the_login(page: Page, stage: Stage) -> None:
     stage.open("/?pool=llama")
     connection(page, "live")

@@ -24,6 +24,12 @@ export function sentence(outage: Outage): { what: string; means: string } {
   const when = since(outage);
   switch (outage.source) {
     case "server":
+      if (outage.blocked)
+        return {
+          what: `The server answers, but its live feed (/ws/live) does not open; no live data has arrived ${when}.`,
+          means: "The current state is unknown. Usual causes: a proxy that does not pass WebSockets on, or too many open pages of this user. What was stored can be read, and settings can be changed. It reconnects automatically.",
+        };
+      if (outage.atLeast) return { what: `There is no connection to the server; no data has arrived ${when}.`, means: "The current state is unknown. It reconnects automatically." };
       return { what: `The connection to the server was lost; no data has arrived ${when}.`, means: "The current state is unknown, and this page shows older figures. It reconnects automatically." };
     case "redis":
       return { what: `Redis has not answered ${when}.`, means: "Queue, slots and all live figures are unknown, and alert rules are not evaluated. Running streams continue; new requests of all tenants are refused with 503. Requests that ended since are not in the ledger yet." };

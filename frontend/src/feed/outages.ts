@@ -11,6 +11,8 @@ export interface Outage {
   atLeast?: boolean;
   pool?: string;
   backend?: string;
+  /** The server answers, and its live feed does not open. */
+  blocked?: boolean;
   /** A replica that was seen, and fails what it is asked for. */
   ejected?: boolean;
 }
@@ -49,7 +51,7 @@ export function outagesOf(state: FeedState, now: number): Outage[] {
     const lostAt = state.heardAt || state.openedAt;
     if (!lostAt || now - lostAt < PATIENCE_S) return told;
     // A server that refuses the socket and says why is there; without a word from it nothing else is known either.
-    return state.refusal ? [asOutage(state.refusal)] : [{ source: "server", since: lostAt + state.clockOffset, ...(state.heardAt ? {} : { atLeast: true }) }];
+    return state.refusal ? [asOutage(state.refusal)] : [{ source: "server", since: lostAt + state.clockOffset, ...(state.heardAt ? {} : { atLeast: true }), ...(state.blocked ? { blocked: true } : {}) }];
   }
   if (!state.stateAvailable && !told.some((one) => one.source === "redis")) told.push({ source: "redis", since: state.unavailableAt + state.clockOffset });
   if (told.some((one) => one.source === "redis")) return told.filter((one) => one.source !== "leader" && one.source !== "rules");

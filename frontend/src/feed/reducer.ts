@@ -37,6 +37,8 @@ export interface FeedState {
   histories: boolean;
   /** What is away, where the server refuses the socket for it. */
   refusal?: Away;
+  /** The server answers plain requests, and its socket does not open. */
+  blocked?: boolean;
   /** This browser's clock when the page first tried [s]. */
   openedAt: number;
   /** True once the server has said which pools there are. */
@@ -49,6 +51,7 @@ export interface FeedState {
 export type FeedEvent =
   | { type: "connecting"; now: number }
   | { type: "refused"; away: Away }
+  | { type: "blocked"; blocked: boolean }
   | { type: "message"; message: ServerMessage; now: number }
   | { type: "closed"; code: number; retryAt: number };
 
@@ -87,12 +90,14 @@ export function reduce(state: FeedState, event: FeedEvent): Step {
       return { state: { ...state, connection: state.welcomed ? "reconnecting" : "connecting", retryAt: 0, openedAt: state.openedAt || event.now } };
     case "refused":
       return { state: { ...state, refusal: event.away } };
+    case "blocked":
+      return { state: { ...state, blocked: event.blocked } };
     case "closed":
       if (event.code === SIGNED_OUT) return { state: { ...state, connection: "signed_out", retryAt: 0 } };
       if (event.code === FORBIDDEN) return { state: { ...state, connection: "forbidden", retryAt: 0, pools: {} } };
       return { state: { ...state, connection: "reconnecting", retryAt: event.retryAt } };
     case "message":
-      return receive({ ...state, heardAt: event.now, connection: "open", retryAt: 0, refusal: undefined }, event.message, event.now);
+      return receive({ ...state, heardAt: event.now, connection: "open", retryAt: 0, refusal: undefined, blocked: false }, event.message, event.now);
   }
 }
 

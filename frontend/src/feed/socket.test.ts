@@ -120,6 +120,25 @@ describe("the feed's socket", () => {
     expect(sockets).toHaveLength(1);
   });
 
+  it("tells a socket that does not open from a server that does not answer", async () => {
+    sockets[0]!.onopen?.(); // a proxy takes it, and drops it before a word was passed on
+    sockets[0]!.onclose?.({ code: 1006 });
+    await vi.waitFor(() => expect(client.state.blocked).toBe(true));
+    status = 0;
+    pass(client.state.retryAt - now + 0.01);
+    pass(10.1); // the next one hangs
+    await vi.waitFor(() => expect(client.state.blocked).toBe(false));
+    status = 200;
+    pass(client.state.retryAt - now + 0.01);
+    sockets.at(-1)!.onclose?.({ code: 1006 });
+    await vi.waitFor(() => expect(client.state.blocked).toBe(true));
+    pass(client.state.retryAt - now + 0.01);
+    sockets.at(-1)!.says(hello());
+    expect(client.state).toMatchObject({ connection: "open", blocked: false });
+    sockets.at(-1)!.onclose?.({ code: 1006 });
+    expect(client.state.blocked, "one that was greeted is lost, not blocked").toBe(false);
+  });
+
   it("asks for a pool's history only where the server does not send it by itself, and until it has it", () => {
     const frames = [{ at: now - 1, depth: 3 }];
     const asked = () => sockets[0]!.sent.filter((message) => (message as { history?: boolean }).history);

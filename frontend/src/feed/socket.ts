@@ -77,34 +77,36 @@ export class FeedClient {
     this.apply({ type: "connecting", now: this.ports.now() });
     const socket = this.ports.open();
     this.socket = socket;
-    let opened = false;
-    this.watch(OPENING_S);
+    let greeted = false; // a proxy may open it, and pass nothing on
+    this.watch(OPENING_S, () => greeted);
     socket.onopen = () => {
-      opened = true;
-      this.watch(OPENING_S);
+      this.watch(OPENING_S, () => greeted);
     };
     socket.onmessage = ({ data }) => {
       const message = parse(data);
       if (!message) return;
       if (message.type === "hello") this.attempt = 0;
+      greeted = true;
       this.apply({ type: "message", message, now: this.ports.now() });
-      this.watch(this.state.heartbeatS * SILENT_HEARTBEATS);
+      this.watch(this.state.heartbeatS * SILENT_HEARTBEATS, () => greeted);
     };
     socket.onclose = ({ code }) => {
       this.socket = null;
-      this.lost(code, opened);
+      this.lost(code, greeted);
     };
   }
 
-  private lost(code: number, opened: boolean): void {
+  private lost(code: number, greeted: boolean): void {
     this.cancelWatch();
     const wait = backoff(this.attempt++, this.ports.random());
     this.apply({ type: "closed", code, retryAt: this.ports.now() + wait });
     if (code === SIGNED_OUT || code === FORBIDDEN) return;
     this.cancelRetry = this.ports.after(wait, () => this.connect());
-    if (!opened)
+    if (!greeted)
       void this.ports.probe().then(({ status, away }) => {
         if (away && this.state.connection !== "open") this.apply({ type: "refused", away });
+        const blocked = status === 200;
+        if (this.state.connection !== "open" && blocked !== (this.state.blocked ?? false)) this.apply({ type: "blocked", blocked });
         if (this.socket || (status !== 401 && status !== 403)) return;
         this.cancelRetry();
         this.apply({ type: "closed", code: SIGNED_OUT, retryAt: 0 });
@@ -112,11 +114,11 @@ export class FeedClient {
   }
 
   /** A connection can die without a word; silence is a close of our own. */
-  private watch(seconds: number): void {
+  private watch(seconds: number, greeted: () => boolean): void {
     this.cancelWatch();
     this.cancelWatch = this.ports.after(seconds, () => {
       this.drop();
-      this.lost(1006, true);
+      this.lost(1006, greeted());
     });
   }
 

@@ -52,6 +52,7 @@ export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[
   const of = (level: Level, pool: string, why: string): Verdict => ({ level, text: `${pool}: ${why}${rest}`, pool, to: `/pools/${encodeURIComponent(pool)}`, label: "This pool" });
   if (worst?.level === "failing" && !worst.was) return of("failing", worst.pool, worst.why);
   if (worst?.level === "unknown" && blind?.source === "leader") return of("unknown", worst.pool, worst.why);
+  if (blind?.blocked) return { level: "unknown", text: "the live feed does not open", to: "/pools", label: "Pools" };
   if (blind) return { level: "unknown", text: BLIND[blind.source] ?? "not all can be seen", to: "/pools", label: "Pools" };
   if (worst === undefined) return undefined;
   if (worst.level === "failing" || worst.level === "unknown" || worst.level === "at risk") return of(worst.level, worst.pool, reasonOf(worst));
