@@ -122,3 +122,34 @@ def test_a_form_stays_when_its_row_was_deleted_meanwhile(
     form.get_by_role("button", name="Save").click()
     expect(form.get_by_role("alert")).to_contain_text("This was deleted meanwhile")
     expect(form.get_by_label("Description")).to_have_value("a long text")
+
+
+@pytest.mark.parametrize(
+    ("link", "button", "field", "text"),
+    [
+        ("Policies", "Change…", "Reason", "a long reason"),
+        ("Policies", "New trial…", "Reason", "a long reason"),
+        ("Lab", "What if…", "Name", "a long name"),
+    ],
+)
+def test_a_draft_is_not_lost_by_escape_a_click_beside_it_or_back(
+    link: str, button: str, field: str, text: str, page: Page, running: Running
+) -> None:
+    running.log_in(page)
+    page.goto(running.at("/tiers"))
+    page.get_by_role("link", name=link, exact=True).click()
+    page.get_by_role("button", name=button).click()
+    form = page.get_by_role("dialog").first
+    page.keyboard.press("Escape")
+    expect(form).to_be_hidden()  # nothing was typed
+    page.get_by_role("button", name=button).click()
+    form.get_by_label(field, exact=True).fill(text)
+    question = page.get_by_role("dialog", name="Discard your changes?")
+    for leave in (lambda: page.keyboard.press("Escape"), lambda: page.mouse.click(20, 500), lambda: page.go_back()):
+        leave()
+        expect(question).to_be_visible()
+        question.get_by_role("button", name="Keep editing").click()
+        expect(form.get_by_label(field, exact=True)).to_have_value(text)
+    form.get_by_role("button", name="Cancel").click()
+    question.get_by_role("button", name="Discard").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)

@@ -7,11 +7,13 @@ interface Props {
   /** Asked for by Escape, the cross and a click beside it; the owner decides. */
   onClose: () => void;
   wide?: boolean;
+  /** A field in it was changed. */
+  onTyped?: () => void;
   children: ReactNode;
 }
 
 /** A dialog along the right edge; the whole screen on a phone. */
-export function Sheet({ title, subtitle, onClose, wide, children }: Props) {
+export function Sheet({ title, subtitle, onClose, wide, onTyped, children }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();
   useLayoutEffect(() => {
@@ -23,6 +25,7 @@ export function Sheet({ title, subtitle, onClose, wide, children }: Props) {
     <dialog
       ref={dialog}
       aria-labelledby={id}
+      onInput={onTyped}
       onKeyDown={(event) => {
         if (event.key !== "Escape" || event.defaultPrevented) return;
         event.preventDefault(); // the browser would close it whatever the owner says

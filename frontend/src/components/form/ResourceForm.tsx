@@ -5,7 +5,7 @@ import { attempt, type Effects } from "../../api/catalog";
 import { ApiError, get, send, type Method } from "../../api/client";
 import { useDebounced } from "../../lib/useDebounced";
 import { Icon } from "../icons";
-import { Modal } from "../Sheet";
+import { Discard } from "./Discard";
 import { Field } from "./Field";
 import { Owned } from "./Owned";
 import { useOwner } from "./owners";
@@ -214,17 +214,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
         </div>
       </div>
       {blocker.state === "blocked" && (
-        <Modal title="Discard your changes?" onClose={() => blocker.reset()}>
-          <p className="mt-2 text-sm text-soft">The changes in this form are not saved.</p>
-          <div className="mt-4 flex justify-end gap-2">
-            <button type="button" className="button h-9" data-autofocus onClick={() => blocker.reset()}>
-              Keep editing
-            </button>
-            <button type="button" className="button-danger" onClick={() => blocker.proceed()}>
-              Discard
-            </button>
-          </div>
-        </Modal>
+        <Discard onKeep={() => blocker.reset()} onDrop={() => blocker.proceed()} />
       )}
     </form>
   );

@@ -6,6 +6,7 @@ import type { LabRun, Listed, PolicyInfo, Recording, Tried } from "../../api/ope
 import { instant } from "../../components/form/form";
 import { Icon } from "../../components/icons";
 import { Segmented } from "../../components/Segmented";
+import { useDraft } from "../../components/form/Discard";
 import { Sheet } from "../../components/Sheet";
 import { age, compact } from "../../lib/format";
 import { zoneChoice } from "../../lib/zone";
@@ -152,6 +153,7 @@ function Newcomers({ known, newcomers, onChange }: { known: readonly Entitlement
 
 /** What if: a recording, some policies, and engines to replay them on. */
 export function NewRun({ pools, onMade, onClose }: Props) {
+  const guard = useDraft(onClose);
   const client = useQueryClient();
   const known = useQuery({ queryKey: ["policies"], queryFn: ({ signal }) => get<PolicyInfo[]>("policies", {}, signal), staleTime: Infinity });
   const recordings = useRecordings();
@@ -215,7 +217,10 @@ export function NewRun({ pools, onMade, onClose }: Props) {
         newcomers,
       });
     },
-    onSuccess: onMade,
+    onSuccess: (made) => {
+      guard.saved();
+      onMade(made);
+    },
   });
   const badSlos = (() => {
     try {
@@ -230,7 +235,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
   const ready = policies.length > 0 && pool !== "" && !wrong && (source === "window" ? typeof between(minutes, 0.1, 44_640) === "number" : source === "between" ? noWindow === "" : source === "kept" ? chosen !== "" : file !== null);
 
   return (
-    <Sheet title="What if?" subtitle="Runs policies on the same recorded traffic, on simulated engines as fast as yours. Live traffic is not affected." onClose={onClose} wide>
+    <Sheet title="What if?" subtitle="Runs policies on the same recorded traffic, on simulated engines as fast as yours. Live traffic is not affected." onClose={guard.close} onTyped={guard.touch} wide>
       <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
         <fieldset className="space-y-3">
           <legend className="mb-1 text-sm font-semibold">Traffic</legend>
@@ -371,7 +376,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           </p>
         )}
         <div className="flex justify-end gap-2">
-          <button type="button" className="button h-9" onClick={onClose}>
+          <button type="button" className="button h-9" onClick={guard.close}>
             Cancel
           </button>
           <button type="button" className="button-primary" disabled={!ready || run.isPending} onClick={() => run.mutate()}>
@@ -379,6 +384,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           </button>
         </div>
       </div>
+      {guard.question}
     </Sheet>
   );
 }

@@ -4,6 +4,7 @@ import type { Pool } from "../../api/catalog";
 import { send } from "../../api/client";
 import type { PolicyInfo, Trial, Tried, Version } from "../../api/operate";
 import { Icon } from "../../components/icons";
+import { useDraft } from "../../components/form/Discard";
 import { Sheet } from "../../components/Sheet";
 import { zone } from "../../lib/format";
 import { roomTyped, startOf, windowOf, type Draft } from "./drafts";
@@ -56,6 +57,7 @@ const WINDOWS = [
 
 /** A draft of any change: replayed first and tried for a while, or in force at once. */
 export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, onClose }: Props & { draft?: Draft; onTrial: (trial: Trial) => void }) {
+  const guard = useDraft(onClose);
   const [policy, setPolicy] = useState(draft?.policy ?? serving.policy);
   const [params, setParams] = useState<Texts>(draft?.params ?? textsOf(serving.policy_params));
   const [modifiers, setModifiers] = useState<Record<string, Texts>>(Object.fromEntries(draft ? draft.modifiers.map((name) => [name, {}]) : Object.entries(serving.modifiers).map(([name, held]) => [name, textsOf(held)])));
@@ -89,16 +91,22 @@ export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, 
   const wrong = room.prefill_credit === undefined || room.headroom_slots === undefined || [ordering, route, ...around.map(([, found]) => found)].some(({ errors }) => Object.keys(errors).length > 0);
   const save = useMutation({
     mutationFn: () => send<Pool>("POST", `pools/${pool}/policy`, { policy, params: next.policy_params, modifiers: next.modifiers, routing, routing_params: next.routing_params }),
-    onSuccess: (saved) => onDone(`${saved.policy}@${saved.policy_version} serves pool ${pool}.`),
+    onSuccess: (saved) => {
+      guard.saved();
+      onDone(`${saved.policy}@${saved.policy_version} serves pool ${pool}.`);
+    },
   });
   const propose = useMutation({
     mutationFn: () => send<Trial>("POST", `pools/${pool}/trials`, { setting: { ...next, ...(roomChanges.length ? { room } : {}), ...(objects.length ? { objects: objects.map(({ kind, name, values }) => ({ kind, name, values })) } : {}) }, ...(over ? { window: over } : {}), reason }),
-    onSuccess: onTrial,
+    onSuccess: (trial) => {
+      guard.saved();
+      onTrial(trial);
+    },
   });
   const question = (kind: PolicyInfo["kind"], name: string) => policies.find((info) => info.kind === kind && info.name === name)?.question;
 
   return (
-    <Sheet title={`Policy of pool ${pool}`} subtitle="Replay a draft on recorded traffic and try it for a while, or apply it at once; waiting requests are reordered." onClose={onClose} wide>
+    <Sheet title={`Policy of pool ${pool}`} subtitle="Replay a draft on recorded traffic and try it for a while, or apply it at once; waiting requests are reordered." onClose={guard.close} onTyped={guard.touch} wide>
       <div className="min-h-0 flex-1 space-y-6 overflow-y-auto px-5 py-4">
         <fieldset className="space-y-3">
           <legend className="text-sm font-semibold">Order: which request runs next</legend>
@@ -213,7 +221,7 @@ export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, 
           </label>
         </fieldset>
       </div>
-      <Foot error={propose.error ?? save.error} pending={propose.isPending || save.isPending} blocked={wrong || noWindow || changes.length === 0} action="Replay the draft" note={`Version ${serving.number} can be restored with one click.`} onClose={onClose} onRun={() => propose.mutate()}>
+      <Foot error={propose.error ?? save.error} pending={propose.isPending || save.isPending} blocked={wrong || noWindow || changes.length === 0} action="Replay the draft" note={`Version ${serving.number} can be restored with one click.`} onClose={guard.close} onRun={() => propose.mutate()}>
         <button
           type="button"
           className="button h-9"
@@ -224,12 +232,14 @@ export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, 
           Apply policy
         </button>
       </Foot>
+      {guard.question}
     </Sheet>
   );
 }
 
 /** Other parameters of the serving policy, watched for an interval and taken back where they hurt. */
 export function NewTrial({ pool, serving, policies, onDone, onClose, interval, settings }: Props & { interval: number; settings: Record<string, number> | undefined }) {
+  const guard = useDraft(onClose);
   const [minutes, setMinutes] = useState("");
   const [params, setParams] = useState<Texts>(textsOf(serving.policy_params));
   const [reason, setReason] = useState("");
@@ -241,10 +251,13 @@ export function NewTrial({ pool, serving, policies, onDone, onClose, interval, s
       const trial = await send<Trial>("POST", `pools/${pool}/trials`, { params: values, reason });
       return send<Trial>("POST", `pools/${pool}/trials/${trial.id}/start`, startOf(minutes));
     },
-    onSuccess: (started) => onDone(`Trial ${started.id} serves pool ${pool} as version ${started.version} for ${startOf(minutes)?.minutes ?? interval} min.`),
+    onSuccess: (started) => {
+      guard.saved();
+      onDone(`Trial ${started.id} serves pool ${pool} as version ${started.version} for ${startOf(minutes)?.minutes ?? interval} min.`);
+    },
   });
   return (
-    <Sheet title={`Trial of ${serving.policy} in pool ${pool}`} subtitle="Other parameters are active for a while under guard rails. A breach rolls them back; otherwise they are kept." onClose={onClose} wide>
+    <Sheet title={`Trial of ${serving.policy} in pool ${pool}`} subtitle="Other parameters are active for a while under guard rails. A breach rolls them back; otherwise they are kept." onClose={guard.close} onTyped={guard.touch} wide>
       <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
         <ParameterFields prefix="" known={known} texts={params} errors={errors} onChange={setParams} />
         <label className="block text-sm">
@@ -257,7 +270,8 @@ export function NewTrial({ pool, serving, policies, onDone, onClose, interval, s
         </div>
         <Plan minutes={minutes} interval={interval} settings={settings} onMinutes={setMinutes} />
       </div>
-      <Foot error={run.error} pending={run.isPending} blocked={changes.length === 0 || Object.keys(errors).length > 0} action="Start the trial" note="You can try it on a recording in the lab first." onClose={onClose} onRun={() => run.mutate()} />
+      <Foot error={run.error} pending={run.isPending} blocked={changes.length === 0 || Object.keys(errors).length > 0} action="Start the trial" note="You can try it on a recording in the lab first." onClose={guard.close} onRun={() => run.mutate()} />
+      {guard.question}
     </Sheet>
   );
 }
