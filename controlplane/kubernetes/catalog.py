@@ -7,7 +7,8 @@ Nothing is ever deleted because it is not there; only a resource that is being d
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 ONLY_HERE = {"TokenPool": (replicas.SPEC,), "ApiKey": (SECRET,)}  # fields of a spec that no file has
 REPLICA_FIELDS = ("pool", "url", "slots", "kv_tokens")  # what the cluster says of a replica that was found
+TRIES = 40  # transactions of one look, some tens of milliseconds each: nodes have their heartbeat between two looks
 ORDER = {resource.kind: at for at, resource in enumerate(RESOURCES)}
 
 
@@ -69,34 +71,48 @@ def actor_of(wanted: CustomResource) -> Actor:
 
 
 @own_connection
-def reconcile(objects: Iterable[CustomResource]) -> dict[str, str]:
+def reconcile(objects: Iterable[CustomResource], suspects: Collection[str] = ()) -> dict[str, str]:
     """Makes the catalog say what these resources say. By uid: empty, or why it cannot be.
 
-    All at once if all fit, which is quick for many; else one after the other, so that one fault holds up nobody else.
+    All at once if all fit, which is quick for many; else in parts, so that one fault holds up nobody else. ``suspects``
+    (uids) were at fault before: each is tried alone, after all others. After :data:`TRIES` it ends: what it did not
+    come to is not in the answer, and has to be asked again.
     """
     objects = sorted(objects, key=lambda resource: (ORDER[resource.kind], resource.namespace, resource.name))
-    faults = _name_conflicts(objects)
-    free = [resource for resource in objects if resource.uid not in faults]
-    if not free:
-        return faults
-    together = Actor("operator", ownership.KUBERNETES)
-    try:
-        _apply(free, together if len(free) > 1 else actor_of(free[0]))
-    except _RESOURCE_FAULTS as error:
-        if len(free) == 1:
-            return faults | {free[0].uid: _said(error, free[0])}
-    else:
-        return faults | {resource.uid: "" for resource in free}
-    for resource in free:
-        faults |= _name_conflicts([resource])  # with those before it, too
-        if resource.uid in faults:
+    faults: dict[str, str] = {}
+    again = [[resource] for resource in objects if resource.uid in suspects]
+    if len(again) > TRIES // 2:
+        random.shuffle(again)  # another time others come first
+    batches = [[resource for resource in objects if resource.uid not in suspects], *again]
+    for tried in range(TRIES):
+        if not batches:
+            break
+        batch = batches.pop(0)
+        faults |= _name_conflicts(batch)
+        free = [resource for resource in batch if resource.uid not in faults]
+        if not free:
             continue
+        together = Actor("operator", ownership.KUBERNETES)
         try:
-            _apply([resource], actor_of(resource))
-            faults[resource.uid] = ""
+            _apply(free, together if len(free) > 1 else actor_of(free[0]))
         except _RESOURCE_FAULTS as error:
-            faults[resource.uid] = _said(error, resource)
+            if len(free) > 1:
+                batches = [*_parts(free, error, halve=tried > 0), *batches]
+            else:
+                faults[free[0].uid] = _said(error, free[0])
+        else:
+            faults |= {resource.uid: "" for resource in free}
     return faults
+
+
+def _parts(resources: list[CustomResource], error: Exception, *, halve: bool) -> list[list[CustomResource]]:
+    """Those that cannot be applied together, in parts: whom the fault names, mostly one, is tried alone after them."""
+    said = error.faults if isinstance(error, ManifestError) else []
+    named = {resource.uid for resource in resources if any(fault.startswith(f"{resource.where}:") for fault in said)}
+    alone = [[resource] for resource in resources if resource.uid in named]
+    others = [resource for resource in resources if resource.uid not in named]
+    middle = len(others) // 2 if halve or not alone else 0
+    return [part for part in (others[:middle], others[middle:], *alone) if part]
 
 
 # What a resource can be at fault for: beside what the rules refuse, a value that they did not think of. A database that

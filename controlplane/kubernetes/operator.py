@@ -207,7 +207,9 @@ class Operator:
         self._dirty = set()
         wanted = [_custom_resource(key[0], body) for key, body in keys.items()]
         try:
-            faults = await asyncio.to_thread(catalog.reconcile, [w for w in wanted if w.kind != key_secrets.KIND])
+            suspects = {body["metadata"]["uid"] for key, body in keys.items() if key in self._faults}
+            rows = [one for one in wanted if one.kind != key_secrets.KIND]
+            faults = await asyncio.to_thread(catalog.reconcile, rows, suspects)
             for one in wanted:  # after what they open
                 if one.kind == key_secrets.KIND:
                     faults[one.uid] = await self._reconcile_key(api, one)
@@ -215,7 +217,11 @@ class Operator:
             self._dirty |= set(keys)
             raise
         for key, body in keys.items():
-            fault = faults[body["metadata"]["uid"]]
+            fault = faults.get(body["metadata"]["uid"])
+            if fault is None:  # not come to yet
+                self._dirty.add(key)
+                self._wake.set()
+                continue
             self._applied[key] = body["metadata"]["generation"]
             if fault:
                 self._faults[key] = fault

@@ -95,10 +95,10 @@ async def test_what_is_deleted_while_it_is_being_applied_is_not_made_again(
     begun, go_on = threading.Event(), threading.Event()
     apply = catalog.reconcile
 
-    def slowly(resources: list[Any]) -> dict[str, str]:
+    def slowly(resources: list[Any], suspects: Any) -> dict[str, str]:
         begun.set()
         go_on.wait(60)
-        return apply(resources)
+        return apply(resources, suspects)
 
     monkeypatch.setattr(catalog, "reconcile", slowly)
     made.on_resource("Tenant", "ADDED", tenant_body())
@@ -164,6 +164,20 @@ async def test_without_leases_what_the_scheduler_said_before_counts_no_more(
         await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "True")
     assert (await row(Entitlement, "search")).lease == ""
     assert (await row(Entitlement, "search")).state == "bound"
+
+
+async def test_what_one_look_did_not_come_to_is_looked_at_by_the_next_ones(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "TRIES", 10)
+    names = [f"lost-{number}" for number in range(12)]
+    async with operating(api, tmp_path, monkeypatch):
+        for name in names:
+            await api.make("TokenEntitlement", name, share("nobody"))
+        await contract(api)
+        await until(lambda: ready(api, "TokenPool", "llama"))
+        for name in names:
+            await until(lambda n=name: "there is no tenant" in api.condition("TokenEntitlement", n).get("message", ""))
 
 
 # --- conflicts
