@@ -322,3 +322,32 @@ def test_no_catalog_page_is_wider_than_its_window(page: Page, running: Running) 
             if page.evaluate("document.documentElement.scrollWidth") > width:
                 wide.append(f"{name} at {width}")
     assert wide == []
+
+
+def test_a_long_name_pushes_nothing_out_of_the_window_of_a_phone(page: Page, running: Running) -> None:
+    tenant = f"{fresh()}-{'z' * 40}"
+    headers = {"authorization": f"Bearer {running.demo['admin']['token']}"}
+    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=60) as api:
+        share = {"slug": f"{tenant}-e", "tenant": tenant, "pool": "summaries", "tier": "batch"}
+        for path, body in (
+            ("/tenants", {"slug": tenant, "description": "x" * 80}),
+            ("/entitlements", share),
+            ("/keys", {"entitlement": share["slug"], "name": "A" * 80}),
+        ):
+            api.post(path, json=body).raise_for_status()
+    running.log_in(page)
+    page.goto(running.at("/tenants"))
+    link = page.get_by_role("link", name=tenant)
+    expect(link).to_be_visible()
+    name, beside = link.bounding_box(), page.get_by_role("row", name=tenant).get_by_role("cell").first.bounding_box()
+    assert name is not None
+    assert beside is not None
+    assert name["x"] + name["width"] <= beside["x"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(running.at(f"/tenants/{tenant}/keys"))
+    state = page.get_by_role("region", name="Keys").get_by_text("active", exact=True)
+    expect(state).to_be_visible()
+    box = state.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

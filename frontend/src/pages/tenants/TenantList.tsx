@@ -35,7 +35,7 @@ const columns: Column<Row>[] = [
     className: "max-w-64",
     cell: ({ tenant, unseen: missing }) => (
       <>
-        <Link to={`/tenants/${tenant.slug}`} className="link inline-block">
+        <Link to={`/tenants/${tenant.slug}`} className="link inline-block wrap-anywhere">
           {tenant.slug}
         </Link>
         {tenant.paused_since && (
