@@ -115,6 +115,17 @@ def test_every_pod_is_closed_down_as_far_as_it_can_be() -> None:
                 assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+def test_every_container_of_ours_has_the_environment_that_is_given_to_all() -> None:
+    given = [{"configMapRef": {"name": "proxy"}}]
+    seen = set()
+    for made in render(EVERYTHING | {"extraEnvFrom": given}):
+        for container in made.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+            if container["image"].startswith("quartermaster"):
+                assert container["envFrom"] == given, container["name"]
+                seen.add(container["name"])
+    assert seen == {"web", "worker", "standby", "operator", "migrate"}
+
+
 def test_a_web_pod_that_stops_is_out_of_the_service_before_it_ends() -> None:
     web = one(render(SECRET), "Deployment", "-web")
     pod = web["spec"]["template"]["spec"]
