@@ -19,6 +19,7 @@ from django.db import models
 from controlplane.kubernetes import replicas
 from tenants import manifest
 from tenants.manifest.kinds import BACKEND, BY_NAME, Field, Kind
+from tenants.models import Owner
 from tenants.validators import SCHEMAS, json_pattern, slug_validator
 
 GROUP = "quartermaster.dev"
@@ -282,12 +283,19 @@ def documents() -> Iterator[tuple[str, str]]:
 
 def export(namespace: str) -> str:
     """The catalog as custom resources, one YAML document each. What the cluster does not serve (quotas, prices, roles)
-    is left out, and so are keys: their values are not known."""
+    is left out, and so are keys: their values are not known. So are pools whose replicas a resource finds: where, is said
+    in the cluster only, and without it their replicas would go."""
     items = yaml.safe_load(manifest.export())["items"]
+    found = [owner for owner in Owner.objects.filter(kind="TokenPool") if replicas.SPEC in owner.attributes]
+    left_out = {("TokenPool", owner.name) for owner in found}
     served = [item for item in items if item["kind"] in BY_KIND and item["kind"] != "ApiKey"]
+    served = [item for item in served if (item["kind"], item["metadata"]["name"]) not in left_out]
     documents = [
         {"apiVersion": API_VERSION, "kind": item["kind"], "metadata": item["metadata"] | {"namespace": namespace}}
         | {"spec": item["spec"]}
         for item in served
     ]
-    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120)
+    notes = [
+        f"# Left out: {owner}, whose spec.replicas only the cluster has (kubectl get -o yaml).\n" for owner in found
+    ]
+    return "".join(notes) + yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120)

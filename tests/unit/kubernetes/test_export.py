@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from controlplane.kubernetes.catalog import CustomResource, reconcile
 from controlplane.kubernetes.resources import BY_KIND, definition
 from tenants.manifest import export
+from tenants.models import Pool
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -43,3 +44,16 @@ def test_applying_what_was_exported_changes_nothing() -> None:
     applied = reconcile.__wrapped__(wanted)  # without closing the connection that holds the test's transaction
     assert set(applied.values()) == {""}
     assert export() == before
+
+
+def test_a_pool_whose_replicas_the_cluster_finds_is_left_out_and_that_is_said() -> None:
+    """Applied without them, its resource would let its replicas go."""
+    worlds.build()
+    name = Pool.objects.first().slug
+    found = {"replicas": {"from": {"kind": "Deployment", "name": "vllm"}}}
+    one = CustomResource("TokenPool", "llm", name, "uid", found)
+    assert reconcile.__wrapped__([one]) == {"uid": ""}
+    out = StringIO()
+    call_command("export", "--kubernetes", "llm", stdout=out)
+    assert out.getvalue().startswith(f"# Left out: TokenPool llm/{name}, whose spec.replicas only the cluster has")
+    assert ("TokenPool", name) not in {(made["kind"], made["metadata"]["name"]) for made in exported()}
