@@ -283,8 +283,8 @@ def documents() -> Iterator[tuple[str, str]]:
 
 def export(namespace: str) -> str:
     """The catalog as custom resources, one YAML document each. What the cluster does not serve (quotas, prices, roles)
-    is left out, and so are keys: their values are not known. So are pools whose replicas a resource finds: where, is said
-    in the cluster only, and without it their replicas would go."""
+    is left out, and so are keys: their values are not known. So are pools whose replicas a resource finds: it is said
+    where in the cluster only, and without it their replicas would go."""
     items = yaml.safe_load(manifest.export())["items"]
     found = [owner for owner in Owner.objects.filter(kind="TokenPool") if replicas.SPEC in owner.attributes]
     left_out = {("TokenPool", owner.name) for owner in found}
