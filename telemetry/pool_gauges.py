@@ -29,6 +29,7 @@ class PoolGauges:
         self._of_backend = of_backend
         self._clock = clock
         self._snapshots: dict[str, dict[str, Any]] = {}
+        self._heard_s: dict[str, float] = {}  # when the last one was new here, monotonic
         self._wanted_s = 0.0
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -58,6 +59,10 @@ class PoolGauges:
             self._available = False
             return
         self._available = True
+        heard_s = time.monotonic()
+        self._heard_s = {
+            name: heard_s if stored is not None else self._heard_s.get(name, heard_s) for name, stored in newer.items()
+        }
         self._snapshots = {
             name: stored.snapshot if stored is not None else self._snapshots[name] for name, stored in newer.items()
         }
@@ -72,9 +77,9 @@ class PoolGauges:
             out["redis_max_memory_bytes"] = [((), most)] if most else []
         now_s = self._clock()
         for pool, snapshot in self._snapshots.items():
-            age_s = max(0.0, now_s - snapshot["at"])
-            out["snapshot_age_seconds"].append(((pool,), age_s))
-            if age_s > TOLD_S:
+            out["snapshot_age_seconds"].append(((pool,), max(0.0, now_s - snapshot["at"])))
+            # By this process's own clock: the leader's may be a minute behind it, and the skew is one of the figures.
+            if time.monotonic() - self._heard_s.get(pool, float("inf")) > TOLD_S:
                 continue
             for name, value in (
                 ("leader_epoch", snapshot["epoch"]),

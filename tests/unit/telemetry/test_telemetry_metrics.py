@@ -145,29 +145,33 @@ def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> N
 
 
 @pytest.mark.parametrize("redis", [True, False])
-def test_figures_that_nobody_renews_are_left_out_and_their_age_stays(redis: bool) -> None:
+def test_figures_that_nobody_renews_are_left_out_and_their_age_stays(
+    redis: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = MemoryStore()
     shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
-    store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
-    now_s = NOW
-    gauges = PoolGauges(store, {}, clock=lambda: now_s)
+    store.load_all = lambda known=None: {"llama": None if known else Stored(1, 1, shot)}  # type: ignore[method-assign]
+    real, passed_s = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: real() + passed_s)
+    # The leader's clock is an hour behind: its figures are new all the same.
+    gauges = PoolGauges(store, {}, clock=lambda: NOW + 3600 + passed_s)
     gauges.refresh()
     assert gauges.samples()["running"] == [(("llama",), shot["running"])]
     if not redis:
         gauges._store = MemoryStore()
         gauges._store.available = False
-    now_s += 60
+    passed_s = 60.0
     gauges.refresh()
     found = {name: rows for name, rows in gauges.samples().items() if rows and not name.startswith("redis_")}
     assert found == {
         "snapshots_available": [((), float(redis))],
-        "snapshot_age_seconds": [(("llama",), 60.0)],
+        "snapshot_age_seconds": [(("llama",), 3660.0)],
     }
 
 
 def test_the_first_scrape_after_a_start_has_the_pools(redis_server: RedisServer, pool_id: str) -> None:
     store = LiveStore(redis_server.url)
-    shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1) | {"pool": pool_id, "at": time.time()}
+    shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1) | {"pool": pool_id}
     store.store(pool_id, 1, 1, msgspec.json.encode(shot), b"{}")
     metrics = Metrics(LiveStore(redis_server.url))
     try:
