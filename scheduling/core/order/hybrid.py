@@ -13,7 +13,6 @@ Source: QoServe 3.4; alpha 8 ms/token, 1 ms/token at low load (3.6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -22,6 +21,7 @@ from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
 from scheduling.core.parameters import at_least, parameter
 from scheduling.core.queues.keyed import KeyedQueue
+from scheduling.core.queues.paired import PairedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.rounds import Round
 from scheduling.core.types import QueuedRequest
@@ -104,70 +104,34 @@ class Hybrid:
         return f"deadline {slack:.2f} s after arrival + {self.alpha_low_ms:g} ms x {work_left(request):.0f} tokens left"
 
 
-class _AdaptiveQueue:
-    """Both orders; the load says which one is asked.
-
-    The other one is brought up to date when its turn comes. That is where the work that waits crosses ``busy_tokens``,
-    so there is little to order then, however much waits at other times.
-    """
+class _AdaptiveQueue(PairedQueue[KeyedQueue]):
+    """Both orders; the work that waits says which one is asked."""
 
     def __init__(self, policy: Hybrid) -> None:
+        super().__init__(
+            KeyedQueue(policy.low_key, policy.describe_low),
+            KeyedQueue(policy.key, policy.describe),
+        )
         self._limit = policy.busy_tokens
-        self._asked = KeyedQueue(policy.low_key, policy.describe_low)
-        self._other = KeyedQueue(policy.key, policy.describe)
-        self._behind: dict[str, QueuedRequest] = {}  # what the other one does not hold yet
-        self._busy = False
         self._work = 0.0
         self._work_of: dict[str, float] = {}
 
-    def __len__(self) -> int:
-        return len(self._work_of)
-
-    def __iter__(self) -> Iterator[QueuedRequest]:
-        return iter(self._asked)
-
-    def explain(self, request: QueuedRequest) -> str:
-        return self._asked.explain(request)
-
     def push(self, request: QueuedRequest, now_s: float) -> None:
-        if request.id in self._work_of:
-            self.discard(request.id)
-        self._asked.push(request, now_s)
-        self._behind[request.id] = request
+        super().push(request, now_s)
         work = work_left(request)
         self._work_of[request.id] = work
         self._work += work
-        if (self._work >= self._limit) is not self._busy:
-            self._turn()
-
-    def discard(self, request_id: str) -> bool:
-        if not self._asked.discard(request_id):
-            return False
-        self._gone(request_id)
-        return True
+        self.turn(self._work >= self._limit)
 
     def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
-        if (self._work >= self._limit) is not self._busy:
-            self._turn()
-        request = self._asked.select(round_, now_s)
-        if request is not None:
-            self._gone(request.id)
-        return request
+        self.turn(self._work >= self._limit)
+        return super().select(round_, now_s)
 
     def goes_before(self, request: QueuedRequest, round_: Round) -> bool:
         """A :class:`scheduling.core.contracts.Contest`."""
-        if (self._work + work_left(request) >= self._limit) is not self._busy:
-            self._turn()
-        return self._asked.goes_before(request, round_)
+        self.turn(self._work + work_left(request) >= self._limit)
+        return super().goes_before(request, round_)
 
-    def _gone(self, request_id: str) -> None:
+    def _forget(self, request_id: str) -> None:
         self._work -= self._work_of.pop(request_id)
-        if self._behind.pop(request_id, None) is None:
-            self._other.discard(request_id)
-
-    def _turn(self) -> None:
-        for request in self._behind.values():
-            self._other.push(request, request.arrival_s)
-        self._behind.clear()
-        self._busy = not self._busy
-        self._asked, self._other = self._other, self._asked
+        super()._forget(request_id)

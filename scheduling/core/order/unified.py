@@ -3,8 +3,9 @@
 Question: which waiting request goes next, in a pool that nobody has tuned?
 Formula: reserved classes before elastic before spot before preemptible (``queues/bands.py``). Within a band
 ``P = deadline + alpha * work left`` [s] of requests with an SLO (QoServe eq. 4 and 5), smallest first, ``alpha`` in
-proportion to what a prompt token takes (``alpha_ms`` where a replica prefills 8,500 a second); one without is
-treated as if it had to end ``patience_s`` after its arrival, and among these the cheapest goes:
+proportion to what a prompt token takes (``alpha_ms`` where a replica prefills 8,500 a second; ``alpha_low_ms`` until
+the waiting prompts of classes with a baseline would take the pool ``busy_s``, at the rate at which they leave); one
+without is treated as if it had to end ``patience_s`` after its arrival, and among these the cheapest goes:
 ``floor(ln G + rank * ln tier_ratio)``, then ``G``, the mean cost that is left, ``E[X - age | X > age]`` of
 ``X = O^2/2 + I*O`` [token steps of KV]: what runs here runs to its end, and of such the least mean goes first. With
 ``preempts`` = 1, inside an engine that takes running requests out for better ones, ``G`` is the Gittins index of what
@@ -19,12 +20,13 @@ turn goes to who has waited longest, once that is more than ``patience_s`` past 
 Inputs: service class, deadlines, prompt tokens, output-length distribution or expected output, tokens generated, tier
 rank, standings. Each may be missing: without SLOs this is mean cost (with ``preempts`` SageSched with a cost for
 prefill), without standings nobody is owed anything, with nothing at all it is fifo.
-Cost: O(log n) per decision and O(m) for a distribution of m values when pushed; O(entitlements) when standings change.
+Cost: O(log n) per decision and O(m) for a distribution of m values when pushed; O(entitlements) when standings change;
+O(n log n) when alpha does.
 Who starves: nobody: a request that is overdue waits for at most 2 * ``every`` turns for each one that was asked for
 earlier.
-Source: QoServe 3.4; SageSched 3.2-3.3; EWSJF 4.1 (alike lengths together, nobody starves); DriftSched (tiers); token
-pools eq. 1-3. Ours: the cost of prefill. A prompt token keeps the whole engine busy for ``a`` seconds, in which a full
-cache of K tokens could have made ``a/step * K`` token steps; that is 100 to 600 for the presets.
+Source: QoServe 3.4 and 3.6; SageSched 3.2-3.3; EWSJF 4.1 (alike lengths together, nobody starves); DriftSched
+(tiers); token pools eq. 1-3. Ours: the cost of prefill. A prompt token keeps the whole engine busy for ``a`` seconds,
+in which a full cache of K tokens could have made ``a/step * K`` token steps; that is 100 to 600 for the presets.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ from scheduling.core.order.hybrid import Hybrid, work_left
 from scheduling.core.parameters import NO_UNIT, above, at_least, one_of, parameter
 from scheduling.core.queues.bands import BAND_OF, BANDS, BandQueue, Bands
 from scheduling.core.queues.keyed import LOOK_PAST
+from scheduling.core.queues.leaving import LeavingRate
 from scheduling.core.queues.overdue import OverdueTurns
+from scheduling.core.queues.paired import PairedQueue
 from scheduling.core.queues.relegated import PREFILL_PER_S, Relegate
 from scheduling.core.queues.standing import StandingQueue
 from scheduling.core.registry import ordering
@@ -62,10 +66,23 @@ class Unified:
 
     alpha_ms: float = parameter(
         2.0,
-        "How much later a request with an SLO is put for each token of work left, at 8,500 prompt tokens/s of a"
-        " replica; less where it is faster.",
+        "How much later a request with an SLO is put for each token of work left under load, at 8,500 prompt tokens/s"
+        " of a replica; less where it is faster.",
         "ms/token",
         at_least(0),
+    )
+    alpha_low_ms: float = parameter(
+        0.25,
+        "The same while little waits; where it is more than alpha_ms, load has no effect.",
+        "ms/token",
+        at_least(0),
+    )
+    busy_s: float = parameter(
+        8.0,
+        "How long the waiting prompts of classes with a baseline would take the pool from which on it counts as loaded,"
+        " until they would take half of that.",
+        "s",
+        above(0),
     )
     tier_ratio: float = parameter(
         3.0, "How many times the cost a better tier's request may have and still go first.", NO_UNIT, at_least(1)
@@ -110,7 +127,7 @@ class Unified:
         return OverdueTurns(make(""), self.patience_s, self.every)
 
     def urgency(self, request: QueuedRequest) -> Key:
-        """When a request with an SLO should have been served [s], before anything is measured."""
+        """When a request with an SLO should have been served [s] under load, before anything is measured."""
         return (Hybrid.priority(request, self.alpha_ms, self.pace_s),)
 
     def due_s(self, request: QueuedRequest) -> float:
@@ -175,36 +192,80 @@ def _across(late: Relegate, make: Maker, due_s: Callable[[QueuedRequest], float]
 
 class _Look:
     """What all bands share: how much a round has looked past, which bounds it when many large requests wait for KV
-    cache, and how fast the pool is."""
+    cache, how fast the pool is, and how much waits in it."""
 
     def __init__(self, policy: Unified) -> None:
         self._policy = policy
         self._round: Round | None = None
         self._counting: CountingRound | None = None
-        self._alpha_ms, self._pace_s = policy.alpha_ms, policy.pace_s
+        self._slower, self._pace_s = 1.0, policy.pace_s
+        self._rate = LeavingRate()
+        self._waiting: dict[str, int] = {}  # prompt tokens by request, of classes with a baseline
+        self._backlog = 0  # their sum
+        self._last = ""  # the one that was taken last
+        self.busy = False
 
-    def counting(self, round_: Round) -> CountingRound:
+    def counting(self, round_: Round, now_s: float) -> CountingRound:
         """What all bands are asked in for this round."""
         counting = self._counting
         if counting is None or round_ is not self._round:
             self._round = round_
             counting = self._counting = round_.counting_misses()
-            self._alpha_ms = self._policy.alpha_ms * PREFILL_PER_S / round_.view.prefill_per_s(PREFILL_PER_S)
+            speed = round_.view.prefill_per_s(PREFILL_PER_S)
+            self._slower = PREFILL_PER_S / speed
             self._pace_s = round_.view.token_s or self._policy.pace_s
+            self._rate.look(round_.view, now_s, speed)
+            limit_s = self._policy.busy_s * (0.5 if self.busy else 1.0)
+            self.busy = self._backlog > limit_s * max(1.0, self._rate.per_s)
         return counting
+
+    def came(self, request: QueuedRequest) -> None:
+        if BAND_OF[request.service_class] >= SURPLUS:
+            return
+        tokens = request.input_tokens - request.prefilled
+        if request.prefilled or request.id == self._last:
+            self._rate.selected(-tokens, pending=True)  # what of it was not served has not left
+            self._last = ""
+        self._waiting[request.id] = tokens
+        self._backlog += tokens
+
+    def left(self, request_id: str) -> None:
+        self._backlog -= self._waiting.pop(request_id, 0)
+
+    def taken(self, request: QueuedRequest | None) -> None:
+        """By a round; None: it took nothing."""
+        tokens = 0
+        if request is not None and request.id in self._waiting:
+            tokens, self._last = self._waiting[request.id], request.id
+            self.left(request.id)
+        self._rate.selected(tokens, pending=bool(self._waiting))
 
     def urgency(self, request: QueuedRequest) -> Key:
         """:meth:`Unified.urgency` by what is measured."""
-        return (Hybrid.priority(request, self._alpha_ms, self._pace_s),)
+        return (Hybrid.priority(request, self._alpha_ms(busy=True), self._pace_s),)
+
+    def low_urgency(self, request: QueuedRequest) -> Key:
+        """The same while little waits."""
+        return (Hybrid.priority(request, self._alpha_ms(busy=False), self._pace_s),)
 
     def due_s(self, request: QueuedRequest) -> float:
         """When its prefill has to be done [s]: order and relegation go by this one time."""
         return prefill_due_s(request, self._pace_s)
 
     def describe_urgency(self, request: QueuedRequest) -> str:
-        due = self.urgency(request)[0] - request.arrival_s
-        work = self._alpha_ms / 1e3 * work_left(request)
-        return f"due {due:.2f} s after arrival: deadline {due - work:.2f} + work {work:.2f}"
+        return self._describe(request, busy=True)
+
+    def describe_low_urgency(self, request: QueuedRequest) -> str:
+        return self._describe(request, busy=False)
+
+    def _describe(self, request: QueuedRequest, busy: bool) -> str:
+        deadline = prefill_due_s(request, self._pace_s) - request.arrival_s
+        work = self._alpha_ms(busy) / 1e3 * work_left(request)
+        return f"due {deadline + work:.2f} s after arrival: deadline {deadline:.2f} + work {work:.2f}"
+
+    def _alpha_ms(self, busy: bool) -> float:
+        most = self._policy.alpha_ms
+        return self._slower * (most if busy else min(most, self._policy.alpha_low_ms))
 
 
 class _Promises:
@@ -213,7 +274,10 @@ class _Promises:
     def __init__(self, policy: Unified, look: _Look) -> None:
         self._look = look
         self._patience_s = policy.patience_s
-        self._timed = StandingQueue(look.urgency, look.describe_urgency, unit=policy.debt_s)
+        self._timed = PairedQueue(
+            StandingQueue(look.low_urgency, look.describe_low_urgency, unit=policy.debt_s),
+            StandingQueue(look.urgency, look.describe_urgency, unit=policy.debt_s),
+        )
         self._free = StandingQueue(policy.price, policy.describe_price, unit=1.0)
 
     def __len__(self) -> int:
@@ -229,12 +293,21 @@ class _Promises:
     def push(self, request: QueuedRequest, now_s: float) -> None:
         self.discard(request.id)
         self._place(request).push(request, now_s)
+        self._look.came(request)
 
     def discard(self, request_id: str) -> bool:
-        return self._timed.discard(request_id) or self._free.discard(request_id)
+        if not (self._timed.discard(request_id) or self._free.discard(request_id)):
+            return False
+        self._look.left(request_id)
+        return True
 
     def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
-        counting = self._look.counting(round_)
+        chosen = self._select(self._look.counting(round_, now_s), now_s)
+        self._look.taken(chosen)
+        return chosen
+
+    def _select(self, counting: CountingRound, now_s: float) -> QueuedRequest | None:
+        self._timed.turn(self._look.busy)
         while counting.misses < MAX_MISSES:
             place = self._next(counting)
             if place is None:
@@ -244,14 +317,15 @@ class _Promises:
                 return request
         return None
 
-    def _next(self, round_: Round) -> StandingQueue | None:
+    def _next(self, round_: Round) -> PairedQueue[StandingQueue] | StandingQueue | None:
         """The queue whose first request goes: the one that is due earlier."""
         timed = self._timed.peek(round_) if len(self._timed) else None
         free = self._free.peek(round_) if len(self._free) else None
         if timed is None or free is None:
             return self._free if timed is None and free is not None else self._timed if timed is not None else None
-        return self._timed if self._look.urgency(timed)[0] <= free.arrival_s + self._patience_s else self._free
+        due_s = (self._look.urgency if self._look.busy else self._look.low_urgency)(timed)[0]
+        return self._timed if due_s <= free.arrival_s + self._patience_s else self._free
 
-    def _place(self, request: QueuedRequest) -> StandingQueue:
+    def _place(self, request: QueuedRequest) -> PairedQueue[StandingQueue] | StandingQueue:
         promised = request.ttft_deadline_s is not None or request.ttlt_deadline_s is not None
         return self._timed if promised else self._free

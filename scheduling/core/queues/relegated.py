@@ -21,21 +21,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from math import exp
 from typing import ClassVar
 
 from scheduling.core.contracts import Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.deadline import PACE_S, prefill_due_s
 from scheduling.core.parameters import NO_UNIT, above, at_least, one_of, parameter
 from scheduling.core.queues.bands import BAND_OF
+from scheduling.core.queues.leaving import LeavingRate
 from scheduling.core.registry import modifier
 from scheduling.core.relegation import Relegation, judge
 from scheduling.core.rounds import Round
-from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+from scheduling.core.types import QueuedRequest, ServiceClass
 
 PREFILL_PER_S = 8500.0  # prompt tokens, of a replica, until its speed is measured
 MAX_PER_STEP = 4
-MEMORY_S = 10.0  # time constant of the measured rate
 PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
 
 
@@ -101,10 +100,7 @@ class RelegatingQueue:
         self._round: Round | None = None  # it was asked in last
         self._moved = 0  # relegated in it
         self._speed = policy.prefill_rate  # of one replica [prompt tokens/s]
-        self._rate = 0.0  # prompt tokens/s that leave; 0: not known yet
-        self._since_s = 0.0
-        self._left = 0  # prompt tokens selected since then
-        self._pending = False  # something waited all the time since then
+        self._rate = LeavingRate()
 
     def __len__(self) -> int:
         return len(self._timely) + len(self._relegated)
@@ -151,7 +147,8 @@ class RelegatingQueue:
     def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
         if round_ is not self._round:
             self._round, self._moved = round_, 0
-            self._measure(round_.view, now_s)
+            self._speed = round_.view.prefill_per_s(self._policy.prefill_rate)
+            self._rate.look(round_.view, now_s, self._speed)
         chosen = self._in_time(round_, now_s)
         if chosen is None and self._late:
             chosen = self._relegated.select(round_, now_s)
@@ -162,8 +159,7 @@ class RelegatingQueue:
                     self._ran.popitem(last=False)
         if chosen is not None:
             self._last = chosen.id
-            self._left += chosen.input_tokens
-        self._pending = len(self) > 0
+        self._rate.selected(0 if chosen is None else chosen.input_tokens, pending=len(self) > 0)
         return chosen
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
@@ -199,7 +195,7 @@ class RelegatingQueue:
             low=low,
             low_waiting=self._low_waiting > 0,
             # the pool's backlog as so much work of one replica
-            backlog_tokens=self._backlog * self._speed / max(self._rate, 1.0),
+            backlog_tokens=self._backlog * self._speed / max(self._rate.per_s, 1.0),
         )
         if verdict is Relegation.RELEGATE_LOW_FIRST:
             self._wave += 1
@@ -214,17 +210,3 @@ class RelegatingQueue:
         elif came == self._wave and not (request.prefilled or request.generated):
             self._low_waiting -= 1
         return came
-
-    def _measure(self, view: PoolView, now_s: float) -> None:
-        """The rate at which prompts leave, over times in which something waited."""
-        self._speed = view.prefill_per_s(self._policy.prefill_rate)
-        if not self._rate:
-            self._rate = self._speed * max(1, sum(b.ready for b in view.backends.values()))
-            self._since_s = now_s
-        passed = now_s - self._since_s
-        if passed <= 0:
-            return
-        if self._pending:
-            kept = exp(-passed / MEMORY_S)
-            self._rate = kept * self._rate + (1 - kept) * self._left / passed
-        self._since_s, self._left = now_s, 0

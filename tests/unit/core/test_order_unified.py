@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ BASE = QueuedRequest(
     service_class=ServiceClass.ELASTIC, input_tokens=100, output_bound=400, output_tokens=100.0, kv_tokens=500,
 )  # fmt: skip
 FREE = PoolView({})
+LOADED: dict[str, float] = {"alpha_low_ms": 2.0}  # always as under load
 
 
 def request(name: str, **changes: object) -> QueuedRequest:
@@ -53,8 +55,58 @@ def test_a_reserved_class_goes_before_an_urgent_lower_one() -> None:
 def test_promises_are_ordered_by_deadline_and_work_left() -> None:
     near_but_long = request("near", ttft_deadline_s=5.0, input_tokens=1000)
     later_but_short = request("later", ttft_deadline_s=6.0, input_tokens=10)
-    assert order(filled(near_but_long, later_but_short)) == ["later", "near"]
+    assert order(filled(near_but_long, later_but_short, **LOADED)) == ["later", "near"]
     assert order(filled(near_but_long, later_but_short, alpha_ms=0.0)) == ["near", "later"]
+
+
+def flood(queue: RequestQueue, tokens: int, name: str = "flood", **fields: Any) -> None:
+    queue.push(request(name, ttft_deadline_s=500.0, input_tokens=tokens, **fields), 0.0)
+
+
+def test_work_left_counts_for_more_as_soon_as_what_waits_takes_longer_than_busy_s() -> None:
+    """One replica prefills 8,500 tokens/s, so 8 s are 68,000 tokens; under half of that it is calm again."""
+    queue, nothing = filled(), Round(pool(), lambda r: False)
+    near, later = request("near", ttft_deadline_s=5.0, input_tokens=1000), request("later", ttft_deadline_s=6.0)
+
+    def first() -> str:
+        for each in (near, later):
+            queue.push(each, 0.0)
+        chosen = queue.select(Round(pool(), lambda r: r.id in ("near", "later")), 0.0)
+        assert chosen is not None
+        for each in (near, later):
+            queue.discard(each.id)
+        return chosen.id
+
+    assert first() == "near"
+    flood(queue, 60_000)
+    assert first() == "near"
+    flood(queue, 10_000, "more")
+    assert first() == "later"
+    flood(queue, 40_000)
+    assert first() == "later", "50,000 is more than half"
+    flood(queue, 20_000)
+    assert first() == "near"
+    assert queue.select(nothing, 0.0) is None
+
+
+def test_only_what_has_a_baseline_makes_a_pool_busy() -> None:
+    queue = filled()
+    flood(queue, 10**6, service_class=ServiceClass.SPOT)
+    queue.push(request("near", ttft_deadline_s=5.0, input_tokens=1000), 0.0)
+    queue.push(request("later", ttft_deadline_s=6.0), 0.0)
+    assert order(queue)[0] == "near"
+
+
+def test_a_pool_is_busy_by_the_rate_at_which_prompts_leave_and_relegated_ones_have_not_left() -> None:
+    queue = filled()
+    for n in range(40):  # of 500 tokens each, half of them hopeless; one leaves a second
+        queue.push(request(f"r{n}", ttft_deadline_s=0.01 if n % 2 else 900.0, input_tokens=500), 0.0)
+    for second in range(20):
+        queue.select(Round(pool(), lambda r: True), float(second))
+    queue.push(request("near", ttft_deadline_s=905.0, input_tokens=4000), 20.0)
+    queue.push(request("later", ttft_deadline_s=906.0), 20.0)
+    left = order(queue, now_s=20.0)
+    assert left.index("later") < left.index("near"), "20 prompts that leave at one a second take longer than 8 s"
 
 
 def pool(prefill_per_s: float = 0.0, token_s: float = 0.0) -> PoolView:
@@ -65,7 +117,7 @@ def test_work_left_counts_by_what_it_takes_the_engines() -> None:
     """2,000 tokens put a request 4 s back at 8,500 tokens/s, less than a second at 40,000."""
     long, short = request("long", ttft_deadline_s=5.0, input_tokens=2000), request("short", ttft_deadline_s=6.5)
     for speed, first in ((0.0, "short"), (8_500.0, "short"), (40_000.0, "long")):
-        queue = filled()
+        queue = filled(**LOADED)
         queue.select(Round(pool(speed), lambda r: True), 0.0)  # looks at the pool
         queue.push(request("other"), 0.0)
         queue.select(Round(pool(speed), lambda r: True), 0.0)
@@ -100,7 +152,7 @@ def test_a_total_deadline_weighs_what_an_answer_may_take_not_what_is_expected(po
     gamble = replace(
         sure, id="gamble", ttlt_deadline_s=29.5, output_lengths=(50.0, 150.0), output_probabilities=(0.5, 0.5)
     )
-    queue = make_ordering(policy, {"alpha_ms": 8.0} | ({"alpha_low_ms": 8.0} if policy == "hybrid" else {})).queue()
+    queue = make_ordering(policy, {"alpha_ms": 8.0, "alpha_low_ms": 8.0}).queue()
     for one in (sure, gamble):
         queue.push(one, 0.0)
     assert order(queue) == ["sure", "gamble"]  # 30 + 8 ms x 200 tokens, 29.5 + 8 ms x (100 + 200) tokens
@@ -322,7 +374,7 @@ def test_a_clients_priority_orders_its_own_requests_only() -> None:
 
 
 def test_explanations_give_the_terms() -> None:
-    queue = filled(request("x", ttft_deadline_s=5.0), request("y"))
+    queue = filled(request("x", ttft_deadline_s=5.0), request("y"), **LOADED)
     for _ in range(2):
         request_, text = (r := queue.select(Round(FREE, lambda r: True), 0.0)), queue.explain(r)  # type: ignore[arg-type]
         assert request_ is not None
@@ -340,4 +392,4 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_defaults_are_what_the_page_says() -> None:
-    assert Unified() == Unified(2.0, 3.0, 5.0, 600.0, 32, 1)
+    assert Unified() == Unified(2.0, 0.25, 8.0, 3.0, 5.0, 600.0, 32, 1)

@@ -80,7 +80,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(killed_after: in
 
 
 def test_a_pool_that_is_served_badly_gets_a_better_setting_that_won_where_it_was_not_chosen():
-    found = Search(traffic(60.0, "same"), SHARED, FEW, 1)
+    found = Search(traffic(60.0, "same"), Serving("ewsjf"), FEW, 1)
     ran(found)
     serving, why = found.verdict()
     assert serving is not None, why
