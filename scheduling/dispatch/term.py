@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from itertools import chain
 
+from scheduling.core.contracts import QueuePart
 from scheduling.core.engine_lag import EngineLag
 from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.headroom import Headroom, used_of_baselines
@@ -21,7 +21,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
 from scheduling.core.token_pace import TokenPace
-from scheduling.core.types import Catalog, PoolSpec, PoolView, Standing
+from scheduling.core.types import Catalog, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.bucket_audit import BucketAudit
 from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
 from scheduling.dispatch.deciding import Decider
@@ -222,6 +222,7 @@ class Term:
                 if await self._totals.compare(snapshot):
                     self._notify()
                     snapshot = await self._store.view()
+                queued = self._queued(snapshot)  # now: what it tells beside the snapshot is to be of the same moment
                 await self.monitor.reconcile(snapshot)
                 self._wake_or_rest(snapshot)
                 await self._sweep()
@@ -236,7 +237,7 @@ class Term:
                 self.waiting.note_entitlements()
                 await self._weigh(snapshot)
                 await self._skew.measure()
-                self._sample(snapshot)
+                self._sample(snapshot, *queued)
                 await self._show(snapshot)
             except StateUnavailable:
                 pass
@@ -375,13 +376,16 @@ class Term:
             self.scheduler, view, now_s, snapshot.service_ms, self.policy, parked=len(self.waiting.parked)
         )
 
-    def _sample(self, snapshot: PoolSnapshot) -> None:
+    def _queued(self, snapshot: PoolSnapshot) -> tuple[list[QueuedRequest], list[QueuePart]]:
+        """What waits, and the parts of the policy's queue."""
+        return [*self.scheduler, *self.waiting.parked], [*parts_of(self.scheduler, snapshot.now_ms / 1000.0)]
+
+    def _sample(self, snapshot: PoolSnapshot, waiting: Sequence[QueuedRequest], parts: Sequence[QueuePart]) -> None:
         if self._sampling is not None and not self._sampling.done():
             return  # the thread is busy: a dashboard may miss a second
         sample = self._sampler.sample(
-            replace(snapshot, standings=self.standings), self._pool, self.policy,
-            chain(self.scheduler, self.waiting.parked),
-            self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
+            replace(snapshot, standings=self.standings), self._pool, self.policy, waiting,
+            self.monitor.statuses(), parts, self._skew.seconds,
             self.bucket_audit.gaps, self._ledger.behind_since_s, self._clock.measured_s,
         )  # fmt: skip
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S

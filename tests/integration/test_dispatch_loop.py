@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog, EntitlementSpec, OverLimit, ServiceClass
+from scheduling.dispatch.health import BackendMonitor
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
@@ -88,6 +89,26 @@ async def test_an_entitlement_over_its_concurrency_waits_and_others_pass(gateway
         assert (await gateway.admit("o1", other)).status is AdmissionStatus.GRANTED  # a free slot is not withheld
         await gateway.finish("f1")
         await until(lambda: gateway.granted() == ["f2"])
+
+
+async def test_a_sample_is_of_one_moment(gateway: Gateway, monkeypatch: pytest.MonkeyPatch):
+    """Between the look at Redis and the sample replicas are asked. What came meanwhile is in the next one."""
+    spec, telemetry = tiered("acme", gateway.pool.id, 2, concurrency=100), Telemetry()
+    gateway.pool = replace(gateway.pool, policy="unified")
+    reconcile, came = BackendMonitor.reconcile, iter(range(1, 20))
+
+    async def slow(monitor: BackendMonitor, snapshot: PoolSnapshot) -> None:
+        await reconcile(monitor, snapshot)
+        await gateway.admit(f"r{next(came)}", spec)
+        await asyncio.sleep(0.3)
+
+    async with dispatching(gateway.url, catalog_of(gateway.pool, spec), telemetry=telemetry) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        await gateway.admit("r0", spec)
+        monkeypatch.setattr(BackendMonitor, "reconcile", slow)
+        await until(lambda: telemetry.samples and sum(telemetry.samples[-1].waiting.values()) >= 3)
+    told = [(sum(sample.parts.values()), sum(sample.waiting.values())) for sample in telemetry.samples]
+    assert [parts for parts, _ in told] == [waiting for _, waiting in told]
 
 
 async def keeps(store: PoolStore, slots: int) -> bool:
