@@ -120,12 +120,15 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def backup(database: Database) -> Backup:
-    """A database as an installation has it, backed up once."""
+    """A database as an installation has it, backed up once, whatever other tests have left."""
+    database.empty()
+    there = {path.name for path in database.backups.iterdir()} if database.backups.exists() else set()
     database.manage("migrate", "--noinput")
     key = database.shell(FILL).splitlines()[-1]
     tables, anchor = database.shell(LOOK), database.manage("audit", "verify").stdout
     printed = database.run("backup").stdout.strip()
-    return Backup(key, tables, anchor, printed, [path.name for path in database.backups.iterdir()])
+    made = [path.name for path in database.backups.iterdir() if path.name not in there]
+    return Backup(key, tables, anchor, printed, made)
 
 
 def test_what_was_backed_up_is_there_after_a_restore_into_an_empty_database(database: Database, backup: Backup) -> None:
