@@ -108,9 +108,21 @@ class PoolDispatcher:
                 pass
 
     async def _lead(self, epoch: int) -> None:
+        """A term, in a task of its own: a group whose task failed cancels the one it runs in, and up to Python 3.11.4
+        leaves that counted. Of this task's cancellations none is the group's, so none is lost: whoever stops a
+        dispatcher resigns first, and its cancellation comes while the term ends by itself."""
         this = asyncio.current_task()
         assert this is not None
         asked_to_end = this.cancelling()
+        try:
+            await asyncio.create_task(self._serve(epoch), name=f"term-{self.pool_id}")
+        except asyncio.CancelledError:
+            if this.cancelling() > asked_to_end:
+                raise
+        if this.cancelling() > asked_to_end:
+            raise asyncio.CancelledError
+
+    async def _serve(self, epoch: int) -> None:
         http = control_http()
         await self._blocking.start()
         try:
@@ -138,10 +150,6 @@ class PoolDispatcher:
             self._leadership.lost()
             await self._blocking.close()
             await http.aclose()
-        # Up to Python 3.11.4 a group whose task failed leaves its own cancellation of this task counted, and the next
-        # time limit that runs out would end this dispatcher for good.
-        while this.cancelling() > asked_to_end:
-            this.uncancel()
 
     async def _until_lost(self) -> None:
         await self._leadership.keep()

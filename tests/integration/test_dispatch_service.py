@@ -16,9 +16,12 @@ from celery.contrib.testing.worker import start_worker
 from scheduling.core.types import Catalog
 from scheduling.dispatch import leader, runner
 from scheduling.dispatch.bootstep import host_dispatch
+from scheduling.dispatch.leader import Leadership
 from scheduling.dispatch.runner import DispatchService, DispatchSetup
+from scheduling.dispatch.term import Term
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
+from scheduling.state.types import Fenced
 from tests.support.dispatch_world import Engines, Floors, Telemetry, until, until_await
 from tests.support.redis_server import RedisServer
 from tests.support.state_world import backend, pool_spec
@@ -179,6 +182,40 @@ def test_the_service_runs_in_a_thread_and_stops(redis_server: RedisServer, pool_
         threading.Event().wait(0.01)
     assert telemetry.samples[0].pool.id == pool_id
     assert service.stop()
+    assert service.stop()
+    assert not [t for t in threading.enumerate() if t.name == "dispatch"]
+
+
+def test_a_service_stops_also_while_its_term_ends_by_itself(
+    redis_server: RedisServer, pool_id: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It resigns first, so that the next write is fenced and ends the term; only then it is cancelled."""
+    loops, resign, resigned = Term.loops, Leadership.resign, asyncio.Event()
+
+    async def give_back(leadership: Leadership) -> None:
+        await resign(leadership)
+        resigned.set()
+        await asyncio.sleep(0.1)
+
+    async def write() -> None:
+        await resigned.wait()
+        raise Fenced
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.5)
+
+    monkeypatch.setattr(Leadership, "resign", give_back)
+    monkeypatch.setattr(Term, "loops", lambda term: loops(term) | {"write": write(), "linger": linger()})
+    telemetry = Telemetry()
+    service = DispatchService(setup_of(redis_server.url, FixedPools(pool_id), telemetry))
+    service.start()
+    for _ in range(3000):
+        if telemetry.samples:
+            break
+        threading.Event().wait(0.01)
     assert service.stop()
     assert not [t for t in threading.enumerate() if t.name == "dispatch"]
 
