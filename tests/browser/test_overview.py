@@ -101,7 +101,7 @@ def test_a_cut_socket_is_said_greyed_and_healed(page: Page, stage: Stage) -> Non
     stage.cut()
     connection(page, "reconnecting")
     expect(page.get_by_test_id("figures")).to_have_attribute("data-stale", "true")
-    expect(page.get_by_test_id("outages")).to_contain_text("connection to the server was lost")
+    expect(page.get_by_test_id("outages")).to_contain_text("live feed (/ws/live) does not open")
     expect(page.get_by_test_id("connection")).to_contain_text("stale for")
     stage.refuse_sockets = False
     pool.at = time.time()
