@@ -99,14 +99,16 @@ def test_only_what_has_a_baseline_makes_a_pool_busy() -> None:
 
 def test_a_pool_is_busy_by_the_rate_at_which_prompts_leave_and_relegated_ones_have_not_left() -> None:
     queue = filled()
-    for n in range(40):  # of 500 tokens each, half of them hopeless; one leaves a second
-        queue.push(request(f"r{n}", ttft_deadline_s=0.01 if n % 2 else 900.0, input_tokens=500), 0.0)
-    for second in range(20):
+    for n in range(12):  # ten of these are relegated within three seconds
+        queue.push(request(f"hopeless {n}", ttft_deadline_s=0.01, input_tokens=4000), 0.0)
+    for n in range(30):
+        queue.push(request(f"patient {n}", ttft_deadline_s=900.0, input_tokens=500), 0.0)
+    for second in range(4):
         queue.select(Round(pool(), lambda r: True), float(second))
-    queue.push(request("near", ttft_deadline_s=905.0, input_tokens=4000), 20.0)
-    queue.push(request("later", ttft_deadline_s=906.0), 20.0)
-    left = order(queue, now_s=20.0)
-    assert left.index("later") < left.index("near"), "20 prompts that leave at one a second take longer than 8 s"
+    queue.push(request("near", ttft_deadline_s=905.0, input_tokens=4000), 4.0)
+    queue.push(request("later", ttft_deadline_s=906.0), 4.0)
+    left = order(queue, now_s=4.0)
+    assert left.index("later") < left.index("near"), "58,000 tokens at 6,400/s are 9 s; with the relegated ones, 6"
 
 
 def pool(prefill_per_s: float = 0.0, token_s: float = 0.0) -> PoolView:
