@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import PATIENCE_MS, Running
 
@@ -39,6 +39,13 @@ def end_session(page: Page, running: Running) -> Page:
     return other
 
 
+def changing(page: Page, running: Running, tier: str) -> Locator:
+    """The form of a tier, opened by the admin."""
+    running.log_in(page)
+    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
+    return page.get_by_role("dialog", name=f"Change {tier}")
+
+
 def log_in(page: Page, running: Running, who: str) -> None:
     page.get_by_label("User name").fill(who)
     page.get_by_label("Password").fill(running.demo["passwords"][who])
@@ -49,9 +56,7 @@ def log_in(page: Page, running: Running, who: str) -> None:
 def test_a_form_outlives_its_session_and_is_saved_after_the_next_login(
     page: Page, running: Running, api: httpx.Client, tier: str
 ) -> None:
-    running.log_in(page)
-    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
-    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form = changing(page, running, tier)
     form.get_by_label("Description").fill("typed before the session ended")
     other = end_session(page, running)
     # Or the page has found out before, by what it asks by itself.
@@ -75,9 +80,7 @@ def test_a_form_outlives_its_session_and_is_saved_after_the_next_login(
 def test_nothing_is_saved_in_the_name_of_who_logged_in_meanwhile(
     page: Page, running: Running, api: httpx.Client, tier: str
 ) -> None:
-    running.log_in(page)
-    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
-    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form = changing(page, running, tier)
     form.get_by_label("Description").fill("of the first one")
     log_in(end_session(page, running), running, "operator")
     # Whether the page has found out between the two, or finds out now.
@@ -92,9 +95,7 @@ def test_nothing_is_saved_in_the_name_of_who_logged_in_meanwhile(
 def test_what_somebody_else_saved_meanwhile_is_named_before_it_is_replaced(
     page: Page, running: Running, api: httpx.Client, tier: str
 ) -> None:
-    running.log_in(page)
-    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
-    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form = changing(page, running, tier)
     form.get_by_label("Weight").fill("20")
     form.get_by_label("Description").fill("mine")
     api.patch(f"/tiers/{tier}", json={"weight": 90, "queue_limit": 77}).raise_for_status()
@@ -111,9 +112,7 @@ def test_what_somebody_else_saved_meanwhile_is_named_before_it_is_replaced(
 def test_a_form_stays_when_its_row_was_deleted_meanwhile(
     page: Page, running: Running, api: httpx.Client, tier: str
 ) -> None:
-    running.log_in(page)
-    page.goto(running.at(f"/tiers?what=tier&edit={tier}"))
-    form = page.get_by_role("dialog", name=f"Change {tier}")
+    form = changing(page, running, tier)
     form.get_by_label("Description").fill("a long text")
     api.delete(f"/tiers/{tier}").raise_for_status()
     with page.expect_response(lambda answer: "/api/v1/tiers" in answer.url and answer.request.method == "GET"):
