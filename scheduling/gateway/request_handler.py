@@ -15,7 +15,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import trace_line
 from scheduling.gateway.answers.dialects import MESSAGES
 from scheduling.gateway.answers.model_list import MODELS, list_models, speaks_anthropic
-from scheduling.gateway.answers.stored import Stored
+from scheduling.gateway.answers.stored import NOTHING_STORED, Stored
 from scheduling.gateway.asgi import PEER
 from scheduling.gateway.bodies.grammar import check_grammar
 from scheduling.gateway.bodies.prepare import check_choices, parse_as
@@ -188,7 +188,8 @@ class RequestHandler:
                 await self._turn_away(identified, head, refusal)
                 return
         if identified.endpoint.keeps:
-            identified.keeping = await self._stored.begin(body, access)
+            stored = self._stored if call.hold is None else NOTHING_STORED  # who sends it has the body as it came
+            identified.keeping = await stored.begin(body, access)
         prepared = identified.endpoint.fit(body, access.pool)
         check_choices(prepared, access.entitlement.concurrency)
         identified.streamed = prepared.stream
@@ -214,6 +215,9 @@ class RequestHandler:
         access = await self._authenticator.access(head.authorization, call.received_s)
         if self.draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
+        if call.hold is not None:
+            await self._allow(call)
+            return
         call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
         data = await read_body(call.receive, config.max_body_bytes)
         call.body_read = True
@@ -234,7 +238,10 @@ class RequestHandler:
             access = await self._authenticator.access(head.authorization, call.received_s)
             if self.draining:
                 raise Refusal(Reason.SHUTTING_DOWN, close=True)
-            await routes.serve(call, access, head)
+            if call.hold is not None:
+                await self._allow(call)
+            else:
+                await routes.serve(call, access, head)
             return
         if path in QUESTIONS:
             call.dialect = QUESTIONS[path].dialect
@@ -254,6 +261,11 @@ class RequestHandler:
         headers = [JSON, (b"content-length", b"%d" % len(body)), *call.dialect.names(call.id)]
         call.closed = True
         await send_answer(call, Answer(200, headers, body))
+
+    async def _allow(self, call: Call) -> None:
+        """A check of what takes no slot: its key is good, and whoever gets the request next does what it asks."""
+        call.closed = True
+        await send_answer(call, Answer(200, [JSON, (b"content-length", b"2")], b"{}"))
 
     async def _fail(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
         if call.identified is not None:

@@ -15,8 +15,14 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Outcome
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.beside import DONE, MAX_DONE_BYTES, Beside
+from scheduling.gateway.conclusion import send_answer
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import Head
+from scheduling.gateway.errors import Answer
+from scheduling.gateway.stages import Call
 from tests.support.gateway_world import World, gateway_world, until
+from tests.support.kept_responses import Memory
 
 ASK = {"model": "demo", "prompt": "hello", "max_tokens": 50}
 CHECK = "/ext-authz/v1/completions"
@@ -187,6 +193,48 @@ async def test_paths_that_take_no_slot_are_only_checked_for_their_key(world: Wor
         stranger = await client.get("/ext-authz/v1/models", headers={"authorization": "Bearer sk-none"})
         assert stranger.status_code == 401
         assert (await client.get("/ext-authz/metrics")).status_code == 404
+
+
+class Notes:
+    """Paths without a slot, and what was done there."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def serves(self, path: str) -> bool:
+        return path.startswith("/v1/files")
+
+    async def serve(self, call: Call, access: Access, head: Head) -> None:
+        self.done.append(call.scope["method"])
+        call.closed = True
+        await send_answer(call, Answer(200, [], b""))
+
+
+async def test_a_check_does_nothing_of_what_the_request_asks(redis_url: str, pool_id: str) -> None:
+    files = Notes()
+    async with gateway_world(redis_url, pool_id, routes=[files]) as world, envoy(world) as client:
+        for method, path in (("POST", "/v1/files"), ("DELETE", "/v1/files/x"), ("POST", "/tokenize")):
+            check = await client.request(method, f"/ext-authz{path}", json={"model": "demo", "prompt": "hello"})
+            assert (check.status_code, check.content) == (200, b"{}")
+            assert "x-quartermaster-lease" not in check.headers
+        stranger = await client.post("/ext-authz/v1/files", headers={"authorization": "Bearer sk-none"})
+        assert stranger.status_code == 401
+        assert (files.done, world.engines[0].heads) == ([], [])
+        async with world.http() as direct:
+            assert (await direct.post("/v1/files")).status_code == 200
+        assert files.done == ["POST"]
+
+
+async def test_a_response_that_could_not_be_kept_or_continued_is_refused_before_it_is_sent(
+    redis_url: str, pool_id: str
+) -> None:
+    async with gateway_world(redis_url, pool_id, responses=Memory()) as world, envoy(world) as client:
+        for field, value in (("store", True), ("previous_response_id", "resp_1")):
+            body = {"model": "demo", "input": "hello", "max_output_tokens": 9, field: value}
+            check = await client.post("/ext-authz/v1/responses", json=body)
+            assert (check.status_code, check.json()["error"]["param"]) == (400, field)
+            assert "stored here" in check.json()["error"]["message"]
+        assert await world.running() == (0, 0)
 
 
 async def test_engines_are_told_whose_a_request_is_and_how_important(world: World) -> None:

@@ -9,32 +9,14 @@ from typing import Any
 import openai
 import pytest
 
-from scheduling.gateway.answers.stored import Kept, Owner, StoreAway, input_items
+from scheduling.gateway.answers.stored import Kept, Owner, input_items
 from scheduling.gateway.config import GatewayConfig
 from tests.support.fake_engine import raw_answer
 from tests.support.gateway_world import gateway_world
+from tests.support.kept_responses import Memory
 from tests.support.simulated_world import simulated_world
 
 ASK: dict[str, Any] = {"model": "demo", "max_output_tokens": 9, "input": "hello there"}
-
-
-class Memory:
-    """A store that a test looks into."""
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[Owner, str], Kept] = {}
-        self.away = False
-
-    async def load(self, owner: Owner, response_id: str) -> Kept | None:
-        if self.away:
-            raise StoreAway("test")
-        return self.kept.get((owner, response_id))
-
-    async def keep(self, owner: Owner, response_id: str, kept: Kept) -> bool:
-        if self.away:
-            return False
-        self.kept[owner, response_id] = kept
-        return True
 
 
 def texts(items: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -139,6 +139,9 @@ class Stored:
             raise invalid(f"The response {response_id[:64]!r} cannot be continued: {problem}.", PREVIOUS) from None
 
 
+NOTHING_STORED = Stored(None, 0)
+
+
 def _message(text: str) -> Item:
     return Item("message", "user", [ItemPart("input_text", text)])
 
