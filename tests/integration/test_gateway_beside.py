@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Outcome
@@ -17,11 +19,13 @@ from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.beside import DONE, MAX_DONE_BYTES, Beside
 from scheduling.gateway.conclusion import send_answer
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.endpoints import ENDPOINTS
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.guard import Head
 from scheduling.gateway.errors import Answer
 from scheduling.gateway.stages import Call
 from tests.support.gateway_world import World, gateway_world, until
+from tests.support.instance import ROOT
 from tests.support.kept_responses import Memory
 
 ASK = {"model": "demo", "prompt": "hello", "max_tokens": 50}
@@ -193,6 +197,30 @@ async def test_paths_that_take_no_slot_are_only_checked_for_their_key(world: Wor
         stranger = await client.get("/ext-authz/v1/models", headers={"authorization": "Bearer sk-none"})
         assert stranger.status_code == 401
         assert (await client.get("/ext-authz/metrics")).status_code == 404
+
+
+def test_envoy_sends_to_engines_what_takes_a_slot_and_the_rest_to_quartermaster() -> None:
+    config = yaml.safe_load((ROOT / "deploy/envoy/envoy.yaml").read_text())
+    [listener] = config["static_resources"]["listeners"]
+    [manager] = listener["filter_chains"][0]["filters"]
+    routes = manager["typed_config"]["route_config"]["virtual_hosts"][0]["routes"]
+
+    def matches(match: dict[str, Any], path: str) -> bool:
+        if "safe_regex" in match:
+            return re.fullmatch(match["safe_regex"]["regex"], path) is not None
+        return path.startswith(match["prefix"])
+
+    def goes_to(path: str) -> tuple[str, bool]:
+        """Which cluster, and whether after a check."""
+        route = next(one for one in routes if matches(one["match"], path))
+        overrides = route.get("typed_per_filter_config", {}).get("envoy.filters.http.ext_authz", {})
+        return route["route"]["cluster"], not overrides.get("disabled", False)
+
+    slots = {path for path in ENDPOINTS if path.startswith("/v1/")}
+    assert {path for path in slots if goes_to(path) != ("engines", True)} == {"/v1/classify"}  # at engines: /classify
+    for path in ("/v1/models", "/v1/models/demo", "/v1/files", "/v1/files/x/content", "/v1/batches", "/v1/batches/x",
+                 "/v1/responses/x", "/v1/messages/count_tokens", "/v1/tokenize", "/v1/classify"):  # fmt: skip
+        assert goes_to(path) == ("quartermaster", False)
 
 
 class Notes:
