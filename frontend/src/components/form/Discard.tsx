@@ -19,6 +19,21 @@ export function Discard({ onKeep, onDrop }: { onKeep: () => void; onDrop: () => 
   );
 }
 
+/** Neither a link, nor back, nor a reload loses what `unsaved` says is there without asking. Gives the question while it is asked. */
+export function useLeaveGuard(unsaved: () => boolean): ReactNode {
+  const latest = useRef(unsaved);
+  latest.current = unsaved;
+  const blocker = useBlocker(() => latest.current());
+  useEffect(() => {
+    const warn = (event: BeforeUnloadEvent) => {
+      if (latest.current()) event.preventDefault();
+    };
+    addEventListener("beforeunload", warn);
+    return () => removeEventListener("beforeunload", warn);
+  }, []);
+  return blocker.state === "blocked" ? <Discard onKeep={() => blocker.reset()} onDrop={() => blocker.proceed()} /> : null;
+}
+
 interface Draft {
   /** To be called with each change of a field. */
   touch: () => void;
@@ -29,18 +44,11 @@ interface Draft {
   question: ReactNode;
 }
 
-/** A form that is no list of fields: neither Escape, a click beside it, a link, back nor a reload loses it without asking. */
+/** A form that is no list of fields: neither Escape, a click beside it nor leaving the page loses it without asking. */
 export function useDraft(onClose: () => void): Draft {
   const touched = useRef(false);
   const [asked, setAsked] = useState(false);
-  const blocker = useBlocker(() => touched.current);
-  useEffect(() => {
-    const warn = (event: BeforeUnloadEvent) => {
-      if (touched.current) event.preventDefault();
-    };
-    addEventListener("beforeunload", warn);
-    return () => removeEventListener("beforeunload", warn);
-  }, []);
+  const leaving = useLeaveGuard(() => touched.current);
   const saved = () => {
     touched.current = false;
   };
@@ -51,9 +59,8 @@ export function useDraft(onClose: () => void): Draft {
     close: () => (touched.current ? setAsked(true) : onClose()),
     saved,
     question:
-      blocker.state === "blocked" ? (
-        <Discard onKeep={() => blocker.reset()} onDrop={() => blocker.proceed()} />
-      ) : asked ? (
+      leaving ??
+      (asked ? (
         <Discard
           onKeep={() => setAsked(false)}
           onDrop={() => {
@@ -61,6 +68,6 @@ export function useDraft(onClose: () => void): Draft {
             onClose();
           }}
         />
-      ) : null,
+      ) : null),
   };
 }

@@ -1,11 +1,10 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState, type ReactNode } from "react";
-import { useBlocker } from "react-router";
 import { attempt, type Effects } from "../../api/catalog";
 import { ApiError, get, send, type Method } from "../../api/client";
 import { useDebounced } from "../../lib/useDebounced";
 import { Icon } from "../icons";
-import { Discard } from "./Discard";
+import { useLeaveGuard } from "./Discard";
 import { Field } from "./Field";
 import { Owned } from "./Owned";
 import { useOwner } from "./owners";
@@ -113,17 +112,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
     (field ?? form.current?.querySelector<HTMLElement>("[role=alert]"))?.focus();
   }, [failures]);
 
-  // Typed and not saved: neither a link, nor back, nor a reload loses it without asking.
-  const guarded = useRef(false);
-  guarded.current = dirty && !save.isPending;
-  const blocker = useBlocker(() => guarded.current && !saving.current);
-  useEffect(() => {
-    const warn = (event: BeforeUnloadEvent) => {
-      if (guarded.current && !saving.current) event.preventDefault();
-    };
-    addEventListener("beforeunload", warn);
-    return () => removeEventListener("beforeunload", warn);
-  }, []);
+  const leaving = useLeaveGuard(() => dirty && !save.isPending && !saving.current);
 
   // Who opens a form in a dialog wants to type.
   useEffect(() => {
@@ -213,9 +202,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
           </button>
         </div>
       </div>
-      {blocker.state === "blocked" && (
-        <Discard onKeep={() => blocker.reset()} onDrop={() => blocker.proceed()} />
-      )}
+      {leaving}
     </form>
   );
 }
