@@ -11,6 +11,14 @@ from scheduling.state.usage import USAGE_KEY, PoolUsage, encode_usage, period_bo
 from tests.support.gateway_world import gateway_world
 
 
+async def _well_within_a_day() -> float:
+    """The time [epoch s], once the UTC day has a minute left: usage of a day that ends in between refuses nobody."""
+    left_s = period_bounds_s(time.time(), "day")[1] - time.time()
+    if left_s < 60:
+        await asyncio.sleep(left_s + 1)
+    return time.time()
+
+
 async def test_a_spent_quota_refuses_until_the_day_ends_and_the_soft_one_nobody(redis_url, pool_id):
     async with gateway_world(redis_url, pool_id) as world:
         tenant = f"{pool_id}-tenant"
@@ -23,7 +31,7 @@ async def test_a_spent_quota_refuses_until_the_day_ends_and_the_soft_one_nobody(
         async with world.http() as http:
             first = await http.post("/v1/chat/completions", json=body)
             assert first.status_code == 200, "the soft limit refuses nobody"
-            now_s = time.time()
+            now_s = await _well_within_a_day()
             day, month = period_names(now_s)
             told = PoolUsage(now_s - 60, day, month, {tenant: (20_000, 20_000)})
             await world.resp.call("HSET", USAGE_KEY, pool_id, encode_usage(told))
