@@ -70,6 +70,7 @@ MORE: dict[str, dict[str, Any]] = {
     "scaling.namespaces": TEXTS,
     "operator.namespaces": TEXTS,
     "operator.secrets.namespaces": TEXTS,
+    "operator.secrets.tenants": {"type": "object", "additionalProperties": TEXTS},
 }
 
 

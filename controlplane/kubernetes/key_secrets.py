@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -29,6 +29,22 @@ from tenants.models import ApiKey, Entitlement, Owner, Project
 
 KIND = "ApiKey"
 ROTATED = f"{GROUP}/rotate"  # annotation of a Secret: the ``rotate`` for which its value was made
+
+
+def tenants_by_namespace(pairs: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Whose keys a namespace's resources may ask for, from ``NAMESPACE/TENANT``; ``NAMESPACE/`` alone: nobody's. A
+    namespace that is not there may ask for anybody's.
+
+    Raises:
+        ValueError: the text is no such pair.
+    """
+    found: dict[str, set[str]] = {}
+    for pair in pairs:
+        namespace, slash, tenant = pair.partition("/")
+        if not namespace or not slash or "/" in tenant:
+            raise ValueError(f"{pair!r} is not NAMESPACE/TENANT")
+        found.setdefault(namespace, set()).update({tenant} - {""})
+    return {namespace: frozenset(tenants) for namespace, tenants in found.items()}
 
 
 class KeyFault(Exception):
@@ -116,8 +132,10 @@ def is_due(resource: CustomResource, place: SecretReference, value: str, annotat
 
 
 @own_connection
-def settle(resource: CustomResource, place: SecretReference, value: str) -> str:
+def settle(resource: CustomResource, place: SecretReference, value: str, tenants: Collection[str] | None = None) -> str:
     """Makes the catalog know this value under its resource's rights and limits; those before it end. The key's id.
+
+    ``tenants``: whose keys its namespace may ask for. None: anybody's.
 
     Raises:
         KeyFault: it cannot.
@@ -134,6 +152,10 @@ def settle(resource: CustomResource, place: SecretReference, value: str) -> str:
             spec = {name: part for name, part in resource.spec.items() if name != SECRET}
             node = CustomResource(KIND, resource.namespace, credential.public_id, resource.uid, spec).node()
             apply(plan([node]), actor=actor_of(resource))
+            tenant = ApiKey.objects.get(public_id=credential.public_id).tenant.slug
+            if tenants is not None and tenant not in tenants:
+                refused = f"namespace {resource.namespace} may not have keys of this tenant"
+                raise KeyFault(f"{resource.where}: {refused}: operator.secrets.tenants")
             [mine] = parse([node])
             attributes = sorted(rule.attribute for rule in mine.kind.fields if rule.path in mine.state)
             Owner.objects.update_or_create(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
@@ -56,7 +56,7 @@ class RefusedStatus:
 class Operator:
     """What the cluster wants and what was done about it. Used from one event loop."""
 
-    def __init__(self, *, with_leases: bool = True) -> None:
+    def __init__(self, *, with_leases: bool = True, key_tenants: Mapping[str, Collection[str]] | None = None) -> None:
         self._resources: dict[Key, dict[str, Any]] = {}  # resources as the cluster last told
         self._faults: dict[Key, str] = {}
         self._capacity = ClusterCapacity(self._resources, self._faults)
@@ -69,6 +69,7 @@ class Operator:
         self._with_leases = with_leases
         self._forgets = not with_leases  # what was said of leases while there were some
         self._key_ids: dict[str, str] = {}  # by uid
+        self._key_tenants = key_tenants or {}  # by namespace: `key_secrets.tenants_by_namespace`
         self._info: kopf.ConnectionInfo | None = None
         self._discoveries: dict[Key, tuple[ReplicaDiscovery, asyncio.Task[None], kopf.ConnectionInfo]] = {}
 
@@ -245,7 +246,8 @@ class Operator:
                     more = {"annotations": body["metadata"]["annotations"]}
                     await api.patch(f"{base}/{place.name}", {"metadata": more, "data": body["data"]})
                 value = fresh.text
-            self._key_ids[one.uid] = await asyncio.to_thread(key_secrets.settle, one, place, value)
+            tenants = self._key_tenants.get(one.namespace)
+            self._key_ids[one.uid] = await asyncio.to_thread(key_secrets.settle, one, place, value, tenants)
         except key_secrets.KeyFault as error:
             return str(error)
         except httpx.HTTPStatusError as error:
@@ -437,10 +439,16 @@ def _as_dict(body: kopf.Body) -> dict[str, Any]:
     }
 
 
-async def serve(*, namespaces: list[str], with_leases: bool = True, liveness: str = "") -> None:
+async def serve(
+    *,
+    namespaces: list[str],
+    with_leases: bool = True,
+    key_tenants: Mapping[str, Collection[str]] | None = None,
+    liveness: str = "",
+) -> None:
     """Runs until it is stopped."""
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it has a line for each event
-    operator = Operator(with_leases=with_leases)
+    operator = Operator(with_leases=with_leases, key_tenants=key_tenants)
     await kopf.operator(
         registry=registry(operator),
         standalone=True,

@@ -22,7 +22,10 @@ EVERYTHING: dict[str, Any] = {
     "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["llm.example.net"]},
     "networkPolicy": {"enabled": True, "ingressFrom": [{"namespaceSelector": {}}]},
     "scaling": {"namespaces": ["inference", "research"]},
-    "operator": {"enabled": True, "secrets": {"namespaces": ["research"]}},
+    "operator": {
+        "enabled": True,
+        "secrets": {"namespaces": ["research"], "tenants": {"llm": ["a", "b"], "inference": []}},
+    },
     "monitoring": {
         "serviceMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True},

@@ -6,7 +6,7 @@ import asyncio
 import getpass
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from tenants.audit import Actor
 
@@ -22,6 +22,14 @@ class Command(BaseCommand):
             "--no-leases", action="store_true", help="Capacity is judged by the catalog alone: no nodes, no lease pods."
         )
         parser.add_argument(
+            "--keys-for",
+            action="append",
+            default=[],
+            metavar="NAMESPACE/TENANT",
+            help="ApiKey resources of this namespace may be for this tenant; may be repeated. A namespace that is "
+            "named may have keys of its tenants only, any other one those of all.",
+        )
+        parser.add_argument(
             "--release",
             action="store_true",
             help="Instead of running: let the rows go that resources keep (of these namespaces). They stay as they "
@@ -30,7 +38,7 @@ class Command(BaseCommand):
         parser.add_argument("--liveness", default="", help="Address of a health endpoint, http://0.0.0.0:8080/healthz.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from controlplane.kubernetes import catalog
+        from controlplane.kubernetes import catalog, key_secrets
         from controlplane.kubernetes.operator import serve
 
         if options["release"]:
@@ -38,4 +46,10 @@ class Command(BaseCommand):
             self.stdout.write("".join(f"{one}\n" for one in let_go) + f"Rows let go: {len(let_go)}.")
             return
         namespaces, with_leases = options["namespace"], not options["no_leases"]
-        asyncio.run(serve(namespaces=namespaces, with_leases=with_leases, liveness=options["liveness"]))
+        try:
+            key_tenants = key_secrets.tenants_by_namespace(options["keys_for"])
+        except ValueError as error:
+            raise CommandError(f"--keys-for: {error}") from error
+        asyncio.run(
+            serve(namespaces=namespaces, with_leases=with_leases, key_tenants=key_tenants, liveness=options["liveness"])
+        )

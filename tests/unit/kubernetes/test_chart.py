@@ -15,6 +15,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.env import Env
 from controlplane.kubernetes import chart, leases, resources
+from controlplane.kubernetes.key_secrets import tenants_by_namespace
 from scheduling.core.types import ServiceClass
 from tests.support.chart import EVERYTHING, SECRET, one, render
 
@@ -188,11 +189,18 @@ def test_the_scaling_driver_may_do_what_it_does_and_nothing_else() -> None:
 
 def test_the_operator_may_touch_secrets_only_where_it_was_told() -> None:
     objects = render(EVERYTHING)
-    [role] = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"].endswith("-keys")]
-    assert role["metadata"]["namespace"] == "research"
-    assert [(r["resources"], r["verbs"]) for r in role["rules"]] == [(["secrets"], ["get", "create", "patch"])]
+    roles = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"].endswith("-keys")]
+    assert [role["metadata"]["namespace"] for role in roles] == ["research", "inference", "llm"]
+    for role in roles:
+        assert [(r["resources"], r["verbs"]) for r in role["rules"]] == [(["secrets"], ["get", "create", "patch"])]
     everywhere = [r for o in objects if o["kind"] == "ClusterRole" for r in o["rules"]]
     assert not any("secrets" in rule["resources"] for rule in everywhere)
+
+
+def test_the_operator_is_told_whose_keys_a_namespace_may_have() -> None:
+    deployment = one(render(EVERYTHING), "Deployment", "-operator")["spec"]["template"]["spec"]["containers"][0]
+    told = [word.removeprefix("--keys-for=") for word in deployment["args"] if word.startswith("--keys-for=")]
+    assert tenants_by_namespace(told) == {"llm": {"a", "b"}, "inference": set()}, "an empty list is nobody, not anybody"
 
 
 def test_alert_rules_and_dashboard_are_those_of_deploy() -> None:

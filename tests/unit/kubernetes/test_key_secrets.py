@@ -15,7 +15,7 @@ from controlplane.kubernetes.key_secrets import KeyFault, SecretReference
 from controlplane.kubernetes.resources import BY_KIND, definition
 from tenants import keys, services
 from tenants.audit import Actor
-from tenants.models import ApiKey, Owner
+from tenants.models import ApiKey, Owner, Project
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -152,6 +152,39 @@ def test_what_it_should_open_has_to_be_there() -> None:
     neither = resource(entitlementRef=None)
     with pytest.raises(KeyFault, match="one entitlement or a project"):
         settle(neither, SecretReference.of(neither), keys.make().text)
+
+
+@pytest.mark.parametrize(
+    "reference", [{"entitlementRef": {"name": "acme-llama"}}, {"projectRef": {"name": "acme-web"}}]
+)
+def test_a_namespace_has_keys_of_the_tenants_that_are_listed_for_it_and_of_no_other(
+    world: worlds.World, reference: dict[str, Any]
+) -> None:
+    Project.objects.create(slug="acme-web", tenant=world.tenants["acme"])
+    one = CustomResource("ApiKey", "research", "app", "uid-1", reference | {"secret": {"name": "app"}})
+    place, credential, keys_before = SecretReference.of(one), keys.make(), ApiKey.objects.count()
+    for tenants in (frozenset({"globex"}), frozenset[str]()):
+        with pytest.raises(KeyFault, match="namespace research may not have keys of this tenant"):
+            settle(one, place, credential.text, tenants)
+        assert ApiKey.objects.count() == keys_before
+    settle(one, place, credential.text, frozenset({"globex", "acme"}))
+    assert ApiKey.objects.get(public_id=credential.public_id).tenant.slug == "acme"
+
+
+def test_a_key_cannot_be_moved_to_a_tenant_that_is_not_listed_for_its_namespace() -> None:
+    one = resource()
+    credential = made(one)
+    moved = resource(entitlementRef={"name": "globex-llama"})
+    with pytest.raises(KeyFault):
+        settle(moved, SecretReference.of(moved), credential.text, frozenset({"acme"}))
+    assert ApiKey.objects.get(public_id=credential.public_id).tenant.slug == "acme"
+
+
+def test_pairs_of_namespace_and_tenant_are_read_strictly() -> None:
+    assert key_secrets.tenants_by_namespace(["a/x", "a/y", "b/"]) == {"a": {"x", "y"}, "b": set()}
+    for wrong in ("a", "/x", "a/x/y", ""):
+        with pytest.raises(ValueError, match="is not NAMESPACE/TENANT"):
+            key_secrets.tenants_by_namespace([wrong])
 
 
 def test_the_console_neither_rotates_it_nor_changes_what_its_resource_sets() -> None:

@@ -359,6 +359,21 @@ async def test_a_secret_that_cannot_be_written_holds_up_no_other_key(
         await until(lambda: ready(api, "ApiKey", "shut", "closed"))
 
 
+async def test_a_namespace_of_one_tenant_has_no_key_of_another(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch, key_tenants={"theirs": {"globex"}}):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        spec = {"entitlementRef": {"name": "search"}, "secret": {"name": "app"}}
+        await api.make("ApiKey", "app", spec, "theirs")
+        await api.make("ApiKey", "app", spec)
+        await until(lambda: ready(api, "ApiKey", "app"))
+        await until(lambda: api.condition("ApiKey", "app", namespace="theirs").get("message"))
+        assert "operator.secrets.tenants" in api.condition("ApiKey", "app", namespace="theirs")["message"]
+        assert not api.get("ApiKey", "app", "theirs")["status"].get("keyId")
+
+
 # --- failures and silence
 
 
