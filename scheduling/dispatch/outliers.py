@@ -46,7 +46,8 @@ class Outlier:
         elif attempts.succeeded:
             self._grow(now_s)
         recent = [a for at_s, a in seen if at_s > now_s - WINDOW_S]
-        failed, tried = sum(a.failed for a in recent), sum(a.failed + a.succeeded for a in recent)
+        failed = sum(a.failed for a in recent)
+        tried = max(failed, sum(a.tried for a in recent))  # a stream may have begun before the window
         if failed >= FEWEST and failed >= SHARE * tried:
             return f"{failed} of {tried} attempts failed in {WINDOW_S:.0f} s{self._it('; ')}"
         refused, good = sum(a.refused for _, a in seen), sum(a.succeeded for _, a in seen)

@@ -440,8 +440,9 @@ class Lifecycle:
                 self._errand(self._stores(pool).pause(backend, pause_s, why, refused=True))
         elif trouble.suspect:
             tenant = submitted.access.entitlement.tenant
-            pause_s = self.attempts.failed(pool, backend, tenant, why, misconfigured=trouble.misconfigured)
-            if pause_s and not submitted.call.responding:
+            began = submitted.call.responding
+            pause_s = self.attempts.failed(pool, backend, tenant, why, misconfigured=trouble.misconfigured, began=began)
+            if pause_s and not began:
                 self._errand(self._stores(pool).pause(backend, pause_s, why, refused=False))
             self._errand(self._stores(pool).suspect(backend, why))
 

@@ -280,6 +280,12 @@ class Attempts:
     refused: int = 0  # answered "not admitted": 429, 503
     moved: int = 0  # pieces of answers that arrived
     why: str = ""  # of the last failure or refusal
+    cut: int = 0  # of those that failed: streams that had begun
+
+    @property
+    def tried(self) -> int:
+        """How many there were: a stream that began and failed is one."""
+        return self.succeeded + self.failed - self.cut
 
 
 class EventKind(StrEnum):

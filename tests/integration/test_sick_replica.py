@@ -70,15 +70,21 @@ def why(dispatcher: PoolDispatcher, number: int) -> str:
     return dispatcher.term.monitor.statuses()[number].why
 
 
-async def answers(world: World, count: int = REQUESTS, *, tokens: int = 4) -> list[str]:
-    """How so many requests ended, streams and whole answers alternating: "200", or status and reason."""
+async def answers(world: World, count: int = REQUESTS, *, tokens: int = 4, whole_of: int = 2) -> list[str]:
+    """How so many requests ended: "200", or status and reason. One of ``whole_of`` is a whole answer, the others are
+    streams."""
     left, ended = list(range(count)), []
     async with world.http() as client:
 
         async def work() -> None:
             while left:
                 number = left.pop()
-                body: dict[str, Any] = {"model": "demo", "prompt": "x", "max_tokens": tokens, "stream": number % 2 == 0}
+                body: dict[str, Any] = {
+                    "model": "demo",
+                    "prompt": "x",
+                    "max_tokens": tokens,
+                    "stream": number % whole_of > 0,
+                }
                 answer = await client.post("/v1/completions", json=body)
                 good = answer.status_code == 200 and (not body["stream"] or "[DONE]" in answer.text)
                 told = answer.headers.get("x-quartermaster-reason", "stream")
@@ -125,6 +131,23 @@ async def test_what_one_replica_fails_the_others_serve(
         if kind not in ("429", "503"):
             assert set(states(dispatcher)[:sick]) == {"ejected"}, [why(dispatcher, n) for n in range(sick)]
             assert kind not in ("401", "404", "302") or f"answers {kind}" in why(dispatcher, 0)
+
+
+async def test_a_replica_that_cuts_its_streams_halfway_is_ejected_although_each_of_them_began(
+    redis_url: str, pool_id: str, figure: Callable[[str], None]
+) -> None:
+    """What was cut after its first token is lost to its client, and nothing else runs there: no probe is cut."""
+    async with three(redis_url, pool_id, Script(pause_s=0.02)) as (world, dispatcher):
+        await answers(world, 20)
+        world.engines[0].script.cut_after, world.engines[0].script.whole_cut = 2, False
+        work, seen = asyncio.create_task(answers(world, whole_of=3)), set[tuple[str, ...]]()
+        while not work.done():
+            seen.add(tuple(states(dispatcher)))
+            await asyncio.sleep(0.05)
+        ended = failed(await work)
+        figure(f"streams cut by 1 of 3: {sum(ended.values())} of {REQUESTS} failed{of(ended)}")
+        assert seen >= {("ejected", "ready", "ready")}
+        assert not seen - {("ejected", "ready", "ready"), ("ready", "ready", "ready")}, "nobody else"
 
 
 async def test_a_tenant_whose_requests_every_engine_fails_takes_no_replica_from_others(

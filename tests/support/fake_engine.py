@@ -21,6 +21,7 @@ class Script:
     statuses: list[int] = field(default_factory=list)  # of the next answers, before ``status`` holds again
     fails: str = ""  # 500 for bodies that have this in them, however the others are answered
     cut_after: int | None = None  # tokens after which the connection is reset
+    whole_cut: bool = True  # that holds for whole answers as well
     stall_after: int | None = None  # tokens after which nothing comes any more
     error_after: int | None = None  # tokens after which an error frame comes, then [DONE], as vLLM does
     close_idle: bool = False  # closes the connection after each answer without saying so
@@ -165,7 +166,7 @@ class FakeEngine:
             await asyncio.sleep(script.pause_s)
             if script.stall_after is not None:
                 await asyncio.sleep(3600)
-            if script.cut_after is not None:
+            if script.cut_after is not None and script.whole_cut:
                 return False
             text = script.word * tokens
             choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}

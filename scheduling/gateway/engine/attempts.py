@@ -31,8 +31,9 @@ OWN_S = 30.0  # without another failure: it begins anew
 
 @dataclass(slots=True)
 class _Replica:
-    succeeded: int = 0  # since the last report, as the three after it
+    succeeded: int = 0  # since the last report, as the four after it
     failed: int = 0
+    cut: int = 0
     refused: int = 0
     moved: int = 0
     why: str = ""
@@ -47,6 +48,7 @@ class _Tried:
 
     since_s: float
     failed: int = 0
+    cut: int = 0
     succeeded: int = 0
 
 
@@ -86,17 +88,23 @@ class AttemptCounts:
         """Pieces of a stream arrived."""
         self._at(pool, backend).moved += pieces
 
-    def failed(self, pool: str, backend: str, tenant: str, why: str, *, misconfigured: bool) -> float:
-        """For how long to pause it [s]; 0: not. ``misconfigured``: no request can be the cause."""
+    def failed(
+        self, pool: str, backend: str, tenant: str, why: str, *, misconfigured: bool = False, began: bool = False
+    ) -> float:
+        """For how long to pause it [s]; 0: not. ``misconfigured``: no request can be the cause; ``began``: its stream
+        had begun, and :meth:`succeeded` was told."""
         at = self._at(pool, backend)
         if not misconfigured:
             now_s = time.monotonic()
             failing = self._failing.setdefault((pool, tenant), _Failing())
             failing.failed_s = now_s
-            failing.at.setdefault(backend, _Tried(now_s)).failed += 1
+            tried = failing.at.setdefault(backend, _Tried(now_s))
+            tried.failed += 1
+            tried.cut += began
             if self.is_own_fault(pool, tenant):
                 return 0.0
         at.failed += 1
+        at.cut += began
         at.row += 1
         at.why = why[:MAX_WHY_CHARS]
         return self._pause(at, FAILURE_PAUSE_S) if misconfigured or at.row >= FAILURES_IN_A_ROW else 0.0
@@ -125,7 +133,7 @@ class AttemptCounts:
         if failing is None or len(failing.at) < OWN_REPLICAS:
             return False
         return all(
-            tried.failed >= OWN_SHARE * (tried.failed + tried.succeeded)
+            tried.failed >= OWN_SHARE * (tried.failed + tried.succeeded - tried.cut)
             and self._at(pool, backend).succeeded_s > tried.since_s
             for backend, tried in failing.at.items()
         )
@@ -145,13 +153,13 @@ class AttemptCounts:
         fresh: dict[str, dict[str, Attempts]] = {}
         for pool, replicas in self._pools.items():
             new = {
-                name: Attempts(at.succeeded, at.failed, at.refused, at.moved, at.why)
+                name: Attempts(at.succeeded, at.failed, at.refused, at.moved, at.why, at.cut)
                 for name, at in replicas.items()
                 if at.succeeded or at.failed or at.refused or at.moved
             }
             for name in new:
                 at = replicas[name]
-                at.succeeded = at.failed = at.refused = at.moved = 0
+                at.succeeded = at.failed = at.cut = at.refused = at.moved = 0
                 at.why = ""
             if new:
                 fresh[pool] = new

@@ -20,6 +20,14 @@ def test_few_failures_among_many_answers_and_old_ones_eject_nobody() -> None:
     assert not outlier.report(Attempts(0, FEWEST - 1), WINDOW_S)
 
 
+def test_a_stream_that_begins_and_is_cut_counts_once_as_a_failure() -> None:
+    outlier = Outlier()
+    assert not outlier.report(Attempts(20, 6, cut=6), 0.0), "6 of 20"
+    assert "16 of 30 attempts failed" in outlier.report(Attempts(10, 10, why="cut the answer", cut=10), 1.0)
+    began_before = Outlier()
+    assert "5 of 5 attempts failed" in began_before.report(Attempts(1, FEWEST, cut=FEWEST), 0.0)
+
+
 def test_a_busy_replica_that_refuses_some_stays_and_one_that_admits_nothing_goes() -> None:
     busy, closed = Outlier(), Outlier()
     for second in range(FEWEST - 1):

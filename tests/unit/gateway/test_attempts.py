@@ -89,6 +89,28 @@ def test_a_replica_that_fails_half_of_what_it_is_asked_is_told_of(clock: Clock) 
     assert failures(counts)["flaky"] == 20
 
 
+def test_a_stream_that_begins_and_is_cut_is_one_attempt_that_failed(clock: Clock) -> None:
+    counts = AttemptCounts()
+    for _ in range(3):
+        counts.succeeded(POOL, "sick", "one")
+        counts.failed(POOL, "sick", "one", "the stream was cut", began=True)
+    counts.succeeded(POOL, "sick", "one")
+    fail(counts, "sick", "one")
+    told = counts.take()[POOL]["sick"]
+    assert (told.failed, told.tried) == (4, 5)
+
+
+def test_a_tenant_whose_streams_are_mostly_cut_wherever_they_run_is_the_cause(clock: Clock) -> None:
+    counts = AttemptCounts()
+    for number in range(10):
+        for backend in ("a", "b"):
+            counts.succeeded(POOL, backend, "odd")
+            if number % 4:
+                counts.failed(POOL, backend, "odd", "the stream was cut", began=True)
+            counts.succeeded(POOL, backend, "well")
+    assert counts.is_own_fault(POOL, "odd")
+
+
 def test_what_no_request_can_be_the_cause_of_counts_always(clock: Clock) -> None:
     counts = AttemptCounts()
     for backend in ("a", "b"):
