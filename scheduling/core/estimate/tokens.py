@@ -18,9 +18,10 @@ def raw_tokens(text: str) -> float:
     n = len(text)
     if not n:
         return 0.0
-    # an ASCII text knows its byte length; others are estimated without encoding a copy
-    size = n if text.isascii() else 2.5 * n
-    words = text.count(" ") + text.count("\n") + 1
+    # one letter beyond ASCII makes no other text of the ASCII around it
+    size = n if text.isascii() else len(text.encode(errors="surrogatepass"))
+    # spaces in pairs indent and fill up: tokenizers take a run of them for one token, or for a part of the next
+    words = text.count(" ") - 2 * text.count("  ") + text.count("\n") + 1
     return max(float(words), size / BYTES_PER_TOKEN)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.engine_order import engine_order
-from scheduling.core.estimate.tokens import LEAST, MOST, TokenCalibration, raw_tokens
+from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, LEAST, MOST, TokenCalibration, raw_tokens
 from scheduling.core.registry import orderings
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
@@ -30,6 +30,18 @@ def test_tokens_lie_between_words_and_characters(text: str) -> None:
     assert (raw_tokens(text) == 0) == (text == "")
     assert raw_tokens(text) <= max(1.0, len(text) + 1)
     assert raw_tokens(text + " more words here") >= raw_tokens(text)
+
+
+def test_one_letter_beyond_ascii_makes_no_longer_prompt_of_the_english_around_it() -> None:
+    english = "the committee reviewed the proposal and found several issues with it. " * 100
+    assert raw_tokens(english + "Müller’s 🙂") == pytest.approx(raw_tokens(english), rel=0.01)
+    assert raw_tokens("漢字仮名交じり文" * 100) == pytest.approx(800 * 3 / BYTES_PER_TOKEN)
+
+
+@pytest.mark.parametrize("spaces", [4, 20])
+def test_indentation_is_not_a_word_for_each_space(spaces: int) -> None:
+    lines = [" " * spaces + '"name": "a value of it",\n'] * 200
+    assert raw_tokens("".join(lines)) <= max(len("".join(lines)) / BYTES_PER_TOKEN, 200 * 6 + 1)
 
 
 def test_a_calibration_finds_the_tokenizer_and_bears_nonsense() -> None:
