@@ -147,7 +147,7 @@ def test_all_is_not_clear_while_a_pool_fails_although_no_rule_has_opened_an_aler
     pool.snapshot["backends"] = {"llama-2": pool.snapshot["backends"]["llama-2"]}
     stage.send_snapshot(pool)
     failing = page.get_by_test_id("failing")
-    expect(failing).to_contain_text("No alert is open, but not all is well")
+    expect(failing).to_contain_text("No alert is open, but not everything is healthy")
     expect(failing).to_contain_text("llama: no replica serves: 0 of 1 ready, 1 ejected")
     expect(page.get_by_text("All clear")).to_have_count(0)
 
@@ -197,11 +197,11 @@ def test_a_pool_around_its_threshold_fails_on_every_page_until_it_was_in_time_fo
     page.get_by_role("link", name="Alerts", exact=True).first.click()
     expect(page.get_by_test_id("failing")).to_contain_text(re.compile(r"llama: failing until \d s ago; now: 95.0 %"))
     page.get_by_role("link", name="Pools", exact=True).first.click()
-    expect(row).to_have_attribute("data-level", "well")
+    expect(row).to_have_attribute("data-level", "healthy")
     assert time.monotonic() - began > 9
     expect(row).to_contain_text("95.0 % in time of 1,000 asked")
     expect(page.get_by_text("until")).to_have_count(0)
-    assert page.evaluate("window.__levels") == ["failing", "well"]
+    assert page.evaluate("window.__levels") == ["failing", "healthy"]
 
 
 class Calm(PretendPool):
@@ -230,12 +230,12 @@ def test_what_is_wrong_now_is_named_while_the_figures_of_the_overview_are_paused
     stage.send({"type": "sources", "away": [], "pools": ["llama"]})
     hear()
     verdict = page.get_by_test_id("verdict")
-    expect(verdict).to_have_attribute("data-level", "well")
+    expect(verdict).to_have_attribute("data-level", "healthy")
     page.get_by_role("button", name="Pause").click()
     for _ in range(7):  # until the figures that are held are too old to be the present
         hear()
         page.wait_for_timeout(1000)
-        expect(verdict).to_have_attribute("data-level", "well")
+        expect(verdict).to_have_attribute("data-level", "healthy")
     hear(state="ejected", down_since=time.time())
     expect(verdict).to_contain_text("llama-1 lost")
     expect(page.locator("[data-outage=engine]")).to_contain_text("llama-1")

@@ -44,7 +44,7 @@ function Sentence({ text }: Pick<Verdict, "text">) {
   );
 }
 
-/** How everything stands, on every page: the worst pool and why, or that all is well. As high whatever it says, so that
+/** How everything stands, on every page: the worst pool and why, or that all are healthy. As high whatever it says, so that
  * nothing jumps, until someone asks for all of it. */
 export function VerdictStrip() {
   const { heard, pools, outages } = useJudged();

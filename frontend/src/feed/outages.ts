@@ -59,7 +59,7 @@ export function outagesOf(state: FeedState, now: number): Outage[] {
   return [...told, ...written, ...engines(state, now)];
 }
 
-/** Whether the feed has said what every pool does: before that nothing may be called well. */
+/** Whether the feed has said what every pool does: before that nothing may be called healthy. */
 export const isHeard = (state: FeedState): boolean =>
   state.connection === "open" && state.known !== undefined && state.known.every((pool) => state.pools[pool] !== undefined);
 

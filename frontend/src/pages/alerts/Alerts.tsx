@@ -56,7 +56,7 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
 function Failing({ pools }: { pools: readonly PoolStanding[] }) {
   return (
     <div className="panel border-warn p-4 text-sm text-soft" data-testid="failing">
-      <p>No alert is open, but not all is well:</p>
+      <p>No alert is open, but not everything is healthy:</p>
       <ul className="mt-1">
         {pools.map(({ pool, ...standing }) => (
           <li key={pool}>

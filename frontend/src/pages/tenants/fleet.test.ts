@@ -10,12 +10,12 @@ const snapshot = (changes: Partial<Snapshot> = {}): Snapshot => ({
 });
 const standing = (changes: Partial<Snapshot> = {}, limits = {}) => standingOf(snapshot(changes), undefined, limits);
 
-it("a pool is well only if requests with an SLO were served in time, or it serves without one", () => {
-  expect(standing()).toEqual({ level: "well", why: "99.0 % in time of 100 asked" });
-  expect(standing({ slo: {} }).level).toBe("well");
+it("a pool is healthy only if requests with an SLO were served in time, or it serves without one", () => {
+  expect(standing()).toEqual({ level: "healthy", why: "99.0 % in time of 100 asked" });
+  expect(standing({ slo: {} }).level).toBe("healthy");
 });
 
-it("a pool that nobody asks is idle, not well", () => {
+it("a pool that nobody asks is idle, not healthy", () => {
   expect(standing({ slo: {}, running: 0 })).toEqual({ level: "idle", why: "no request, 1 min" });
 });
 
@@ -39,14 +39,14 @@ it("sleeping replicas are no loss", () => {
   expect(standing({ backends: {}, wakes_in_s: 20 })).toEqual({ level: "asleep", why: "would serve in 20.0 s" });
   expect(standing({ backends: {} })).toEqual({ level: "failing", why: "no replica: nothing can run" });
   expect(standing({ backends: { "gpu-1": asleep }, wakes_in_s: 20 })).toEqual({ level: "asleep", why: "would serve in 20.0 s" });
-  expect(standing({ backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": asleep } }).level).toBe("well");
+  expect(standing({ backends: { "gpu-1": { state: "ready", slots: 8 }, "gpu-2": asleep } }).level).toBe("healthy");
 });
 
 it("a missed SLO, refusals and long waits fail by the rules that are set", () => {
   const slow = { premium: { ttft_s: 1, asked: 60, latency: { ttft_ms: { p95: 9600 } } } };
   expect(standing({ slo: { attainment: 0.95, asked: 10, total: 10, by_tier: slow } })).toEqual({ level: "failing", why: "premium p95 9.60 s, SLO 1.00 s" });
   const refusing = { slo: { attainment: 0.8, asked: 100, total: 80 } };
-  expect(standing(refusing, { slo_attainment: 0.5 }).level).toBe("well");
+  expect(standing(refusing, { slo_attainment: 0.5 }).level).toBe("healthy");
   expect(standing(refusing, { slo_attainment: 0.5, refusals: 0.1 }).why).toBe("20.0 % refused");
   expect(standing({ queue: { depth: 3, oldest_s: 40 } }, { queue_age: 30 }).why).toBe("the oldest request waits 40.0 s");
 });
@@ -54,7 +54,7 @@ it("a missed SLO, refusals and long waits fail by the rules that are set", () =>
 it("members see no replicas, and their pool is not called broken for it", () => {
   const own = snapshot({ scope: "own", backends: {} });
   expect(replicasOf(own)).toBeUndefined();
-  expect(standingOf(own, undefined, {}).level).toBe("well");
+  expect(standingOf(own, undefined, {}).level).toBe("healthy");
 });
 
 it("replicas are counted by what they do", () => {
@@ -64,6 +64,6 @@ it("replicas are counted by what they do", () => {
 
 it("pools are found by name, model, state and reason, and counted from the worst", () => {
   const rows = [fleetRow({ pool: "llama", ...standing() }, "meta/Llama-3", { snapshot: snapshot(), history: [] }), fleetRow({ pool: "qwen", ...standingOf(undefined, undefined, {}) }, "qwen", undefined)];
-  expect([fits(rows[0]!, "LLAMA well"), fits(rows[0]!, "unknown"), fits(rows[1]!, "unknown"), fits(rows[0]!, "")]).toEqual([true, false, true, true]);
-  expect(tally(rows)).toEqual([["unknown", 1], ["well", 1]]);
+  expect([fits(rows[0]!, "LLAMA healthy"), fits(rows[0]!, "unknown"), fits(rows[1]!, "unknown"), fits(rows[0]!, "")]).toEqual([true, false, true, true]);
+  expect(tally(rows)).toEqual([["unknown", 1], ["healthy", 1]]);
 });

@@ -7,10 +7,10 @@ import { outOfService } from "../../lib/backend";
 import { count, percent, seconds, text } from "../../lib/format";
 import { late, missing, ms, over, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Room, type Target } from "../overview/verdict";
 
-/** From worst to best, which is the order of the page. Nothing is "well" that was not seen, and an idle pool is not well but idle. */
-export const LEVELS = ["failing", "unknown", "at risk", "asleep", "idle", "well"] as const;
+/** From worst to best, which is the order of the page. Nothing is "healthy" that was not seen, and an idle pool is idle, not healthy. */
+export const LEVELS = ["failing", "unknown", "at risk", "asleep", "idle", "healthy"] as const;
 export type Level = (typeof LEVELS)[number];
-export const levelTones: Record<Level, Tone> = { failing: "bad", unknown: "plain", "at risk": "warn", asleep: "plain", idle: "plain", well: "good" };
+export const levelTones: Record<Level, Tone> = { failing: "bad", unknown: "plain", "at risk": "warn", asleep: "plain", idle: "plain", healthy: "good" };
 
 const SPARK_S = 300;
 
@@ -115,9 +115,9 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   const why = [...gone, ...failing, ...risks].join("; ");
   if (failing.length) return { level: "failing", why };
   if (why) return { level: "at risk", why };
-  if (slo.asked) return { level: "well", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked` };
+  if (slo.asked) return { level: "healthy", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked` };
   const { completed, refused: turned, failed, cancelled } = snapshot.rates ?? {};
-  if (snapshot.running || queue.depth || completed || turned || failed || cancelled) return { level: "well", why: "serves; no request with an SLO ended, 1 min" };
+  if (snapshot.running || queue.depth || completed || turned || failed || cancelled) return { level: "healthy", why: "serves; no request with an SLO ended, 1 min" };
   return { level: "idle", why: "no request, 1 min" };
 }
 
@@ -145,7 +145,7 @@ export const tally = (rows: readonly Pick<Standing, "level">[]): [Level, number]
   return found ? [[level, found]] : [];
 });
 
-/** "2 failing, 1 well" */
+/** "2 failing, 1 healthy" */
 export const tallied = (rows: readonly Pick<Standing, "level">[]): string => tally(rows).map(([level, n]) => `${n} ${level}`).join(", ");
 
 /** Whether a pool has what was typed in its name, model, level or reason. */

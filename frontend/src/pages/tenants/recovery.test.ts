@@ -30,75 +30,75 @@ it("attainment that swings around its threshold each second is failing all the t
 });
 
 it("what is better is shown as better once it was so for ten seconds", () => {
-  const shown = seconds("failing", ...many("well", RECOVERY_S + 1));
-  expect(levels(shown)).toEqual([...many("failing", RECOVERY_S + 1), "well"]);
-  expect(shown[4]).toEqual({ pool: "a", level: "failing", why: "is well", was: { until: "4 s ago", why: "is failing" } });
-  expect(shown.at(-1)).toEqual(pool("well"));
+  const shown = seconds("failing", ...many("healthy", RECOVERY_S + 1));
+  expect(levels(shown)).toEqual([...many("failing", RECOVERY_S + 1), "healthy"]);
+  expect(shown[4]).toEqual({ pool: "a", level: "failing", why: "is healthy", was: { until: "4 s ago", why: "is failing" } });
+  expect(shown.at(-1)).toEqual(pool("healthy"));
 });
 
 it("a moment of trouble in between begins the ten seconds anew", () => {
-  expect(levels(seconds("at risk", ...many("well", 8), "at risk", ...many("well", RECOVERY_S + 1)))).toEqual([...many("at risk", 10 + RECOVERY_S), "well"]);
+  expect(levels(seconds("at risk", ...many("healthy", 8), "at risk", ...many("healthy", RECOVERY_S + 1)))).toEqual([...many("at risk", 10 + RECOVERY_S), "healthy"]);
 });
 
 it("what is worse is shown at once, also while a pool recovers", () => {
-  expect(seconds("well", "failing")[1]).toEqual(pool("failing"));
-  expect(levels(seconds("at risk", "well", "failing"))).toEqual(["at risk", "at risk", "failing"]);
+  expect(seconds("healthy", "failing")[1]).toEqual(pool("failing"));
+  expect(levels(seconds("at risk", "healthy", "failing"))).toEqual(["at risk", "at risk", "failing"]);
 });
 
 it("while a pool recovers from trouble other trouble is the present reason, and stays when the worse one is over", () => {
-  const shown = seconds("failing", ...many("at risk", RECOVERY_S + 1), ...many("well", RECOVERY_S + 1));
-  expect(levels(shown)).toEqual([...many("failing", RECOVERY_S + 1), ...many("at risk", RECOVERY_S + 1), "well"]);
+  const shown = seconds("failing", ...many("at risk", RECOVERY_S + 1), ...many("healthy", RECOVERY_S + 1));
+  expect(levels(shown)).toEqual([...many("failing", RECOVERY_S + 1), ...many("at risk", RECOVERY_S + 1), "healthy"]);
   expect(shown[1]!.why).toBe("is at risk");
   expect(shown[RECOVERY_S + 1]).toEqual(pool("at risk"));
-  expect(levels(seconds("failing", "at risk", "well"))).toEqual(many("failing", 3));
+  expect(levels(seconds("failing", "at risk", "healthy"))).toEqual(many("failing", 3));
 });
 
 it("trouble that was less than the present one is not shown after it for longer", () => {
-  expect(levels(seconds("at risk", "failing", ...many("well", RECOVERY_S + 1)))).toEqual(["at risk", ...many("failing", RECOVERY_S + 1), "well"]);
+  expect(levels(seconds("at risk", "failing", ...many("healthy", RECOVERY_S + 1)))).toEqual(["at risk", ...many("failing", RECOVERY_S + 1), "healthy"]);
 });
 
 it("there is nothing to recover from but trouble: a pool that wakes, is asked or falls asleep is shown as it is", () => {
-  const course: Level[] = ["asleep", "idle", "well", "idle", "asleep", "well"];
+  const course: Level[] = ["asleep", "idle", "healthy", "idle", "asleep", "healthy"];
   expect(seconds(...course)).toEqual(course.map((level) => pool(level)));
 });
 
 it("unknown is shown at once, whatever a pool recovers from, and is over at once", () => {
   expect(seconds("failing", "unknown")[1]).toEqual(pool("unknown"));
-  expect(levels(seconds("failing", "well", "unknown"))).toEqual(["failing", "failing", "unknown"]);
-  expect(levels(seconds("well", "unknown", "well"))).toEqual(["well", "unknown", "well"]);
+  expect(levels(seconds("failing", "healthy", "unknown"))).toEqual(["failing", "failing", "unknown"]);
+  expect(levels(seconds("healthy", "unknown", "healthy"))).toEqual(["healthy", "unknown", "healthy"]);
 });
 
 it("unknown is not better: after it the ten seconds begin anew, and a minute after it was seen trouble is forgotten", () => {
-  expect(levels(seconds("failing", ...many("well", 8), "unknown", ...many("well", RECOVERY_S + 1)))).toEqual([...many("failing", 9), "unknown", ...many("failing", RECOVERY_S), "well"]);
-  expect(levels(seconds("failing", ...many("unknown", 59), "well")).at(-1)).toBe("well");
-  const flapping = seconds("failing", ...Array.from({ length: 12 }, () => [...many("well", 5), "unknown" as const]).flat());
+  expect(levels(seconds("failing", ...many("healthy", 8), "unknown", ...many("healthy", RECOVERY_S + 1)))).toEqual([...many("failing", 9), "unknown", ...many("failing", RECOVERY_S), "healthy"]);
+  expect(levels(seconds("failing", ...many("unknown", 59), "healthy")).at(-1)).toBe("healthy");
+  const flapping = seconds("failing", ...Array.from({ length: 12 }, () => [...many("healthy", 5), "unknown" as const]).flat());
   expect(flapping[59]).toMatchObject({ level: "failing", was: { until: "59 s ago" } });
   expect(levels(flapping.slice(61))).not.toContain("failing");
 });
 
 it("a page that was just opened knows of no trouble before, nor does one that looked away, whose clock was set back or whose thresholds changed", () => {
-  expect(watch(NOTHING_SEEN, START, [pool("well")]).shown).toEqual([pool("well")]);
+  expect(watch(NOTHING_SEEN, START, [pool("healthy")]).shown).toEqual([pool("healthy")]);
   const failed = watch(NOTHING_SEEN, START, [pool("failing")], "90 %");
-  const then = (now: number, by = "90 %") => watch(failed, now, [pool("well")], by).shown[0]!.level;
+  const then = (now: number, by = "90 %") => watch(failed, now, [pool("healthy")], by).shown[0]!.level;
   expect(then(START + RECOVERY_S)).toBe("failing");
-  expect(then(START + RECOVERY_S + 1)).toBe("well");
-  expect(then(START - 1)).toBe("well");
-  expect(then(START + 1, "50 %")).toBe("well");
+  expect(then(START + RECOVERY_S + 1)).toBe("healthy");
+  expect(then(START - 1)).toBe("healthy");
+  expect(then(START + 1, "50 %")).toBe("healthy");
 });
 
 it("a pool that disappears takes its trouble along, and others keep theirs", () => {
   const step = (watched: Watched, now: number, ...pools: PoolStanding[]) => watch(watched, now, pools);
   let watched = step(NOTHING_SEEN, START, pool("failing"), pool("failing", "", "b"));
-  watched = step(watched, START + 1, pool("well", "", "b"));
+  watched = step(watched, START + 1, pool("healthy", "", "b"));
   expect(watched.shown.map(({ pool: name, level }) => [name, level])).toEqual([["b", "failing"]]);
-  watched = step(watched, START + 2, pool("well"), pool("well", "", "b"));
-  expect(watched.shown.map(({ pool: name, level }) => [name, level])).toEqual([["a", "well"], ["b", "failing"]]);
+  watched = step(watched, START + 2, pool("healthy"), pool("healthy", "", "b"));
+  expect(watched.shown.map(({ pool: name, level }) => [name, level])).toEqual([["a", "healthy"], ["b", "failing"]]);
 });
 
 it("what was seen is not changed by the next second", () => {
   const failed = watch(NOTHING_SEEN, START, [pool("failing")]);
   const before = structuredClone(failed);
-  watch(failed, START + 5, [pool("well")]);
+  watch(failed, START + 5, [pool("healthy")]);
   watch(failed, START + 6, [pool("unknown")]);
   expect(failed).toEqual(before);
   expect(NOTHING_SEEN.shown).toEqual([]);

@@ -17,12 +17,12 @@ const away = (source: Outage["source"], of?: string): Outage => ({ source, since
 
 it("a pool that was named and not heard of is unknown, and an old snapshot is not the present", () => {
   const found = standings(feed([snapshot("llama"), snapshot("old", { at: NOW - 60 })], ["llama", "old", "new"]), [], NOW, []);
-  expect(found.map(({ pool, level }) => [pool, level])).toEqual([["llama", "well"], ["new", "unknown"], ["old", "unknown"]]);
+  expect(found.map(({ pool, level }) => [pool, level])).toEqual([["llama", "healthy"], ["new", "unknown"], ["old", "unknown"]]);
 });
 
 it("a pool without a leader is unknown, the others are seen", () => {
   const found = standings(feed([snapshot("llama"), snapshot("qwen")], ["llama", "qwen"]), [away("leader", "qwen")], NOW, []);
-  expect(found.map(({ level }) => level)).toEqual(["well", "unknown"]);
+  expect(found.map(({ level }) => level)).toEqual(["healthy", "unknown"]);
   expect(verdictOf(found, [away("leader", "qwen")], 0)).toMatchObject({ level: "unknown", to: "/pools/qwen" });
 });
 
@@ -33,12 +33,12 @@ it("thresholds of the pool's rules are applied, also those about an engine's own
 });
 
 it("the worst pool is named with its reason, and the others are counted", () => {
-  const verdict = verdictOf([pool("a", "well"), pool("b", "failing", "36 % in time"), pool("c", "at risk")], [], 0);
-  expect(verdict).toMatchObject({ level: "failing", text: "b: 36 % in time · other pools: 1 at risk, 1 well", to: "/pools/b" });
+  const verdict = verdictOf([pool("a", "healthy"), pool("b", "failing", "36 % in time"), pool("c", "at risk")], [], 0);
+  expect(verdict).toMatchObject({ level: "failing", text: "b: 36 % in time · other pools: 1 at risk, 1 healthy", to: "/pools/b" });
 });
 
-it("nothing is well while something cannot be seen, whatever it is", () => {
-  for (const source of ["server", "redis", "database", "rules", "ledger", "leader"] as const) expect(verdictOf([pool("a", "well")], [away(source)], 0)!.level, source).toBe("unknown");
+it("nothing is healthy while something cannot be seen, whatever it is", () => {
+  for (const source of ["server", "redis", "database", "rules", "ledger", "leader"] as const) expect(verdictOf([pool("a", "healthy")], [away(source)], 0)!.level, source).toBe("unknown");
   expect(verdictOf([], [away("redis")], 0)!.level).toBe("unknown");
 });
 
@@ -47,21 +47,21 @@ it("what fails is said also while something else cannot be seen", () => {
 });
 
 it("an open alert is no good state, and an idle installation is idle", () => {
-  expect(verdictOf([pool("a", "well")], [], 2)).toMatchObject({ level: "at risk", text: "2 alerts are open", to: "/alerts" });
-  expect(verdictOf([pool("a", "idle"), pool("b", "well")], [], 0)).toMatchObject({ level: "well", text: "2 pools: 1 idle, 1 well" });
+  expect(verdictOf([pool("a", "healthy")], [], 2)).toMatchObject({ level: "at risk", text: "2 alerts are open", to: "/alerts" });
+  expect(verdictOf([pool("a", "idle"), pool("b", "healthy")], [], 0)).toMatchObject({ level: "healthy", text: "2 pools: 1 idle, 1 healthy" });
   expect(verdictOf([pool("a", "idle", "no request, 1 min")], [], 0)).toMatchObject({ level: "idle", text: "a: no request, 1 min" });
 });
 
-it("nothing is well while a replica does not answer", () => {
+it("nothing is healthy while a replica does not answer", () => {
   const silent = { ...away("engine", "a"), backend: "a-1" };
-  expect(verdictOf([pool("a", "well")], [silent], 0)).toMatchObject({ level: "at risk", text: "a: a-1 does not answer", to: "/pools/a" });
+  expect(verdictOf([pool("a", "healthy")], [silent], 0)).toMatchObject({ level: "at risk", text: "a: a-1 does not answer", to: "/pools/a" });
 });
 
 const was = { until: "3 s ago", why: "89.9 % in time, should be 90.0 %" };
 
 it("of a pool that recovers the present is said first, then why it was worse", () => {
-  const verdict = verdictOf([{ ...pool("a", "failing", "90.1 % in time of 120 asked"), was }, pool("b", "well")], [], 0);
-  expect(verdict).toMatchObject({ level: "failing", text: "a: failing until 3 s ago; now: 90.1 % in time of 120 asked; before: 89.9 % in time, should be 90.0 % · other pools: 1 well", to: "/pools/a" });
+  const verdict = verdictOf([{ ...pool("a", "failing", "90.1 % in time of 120 asked"), was }, pool("b", "healthy")], [], 0);
+  expect(verdict).toMatchObject({ level: "failing", text: "a: failing until 3 s ago; now: 90.1 % in time of 120 asked; before: 89.9 % in time, should be 90.0 % · other pools: 1 healthy", to: "/pools/a" });
 });
 
 it("what fails now is named before what did a moment ago", () => {
@@ -77,7 +77,7 @@ it("of pools as bad the one that was named stays, however the others swing", () 
     named = verdictOf(pools, [], 0, named)!.pool;
     expect(named).toBe("a");
   }
-  expect(verdictOf([pool("a", "well"), b], [], 0, "a")!.pool).toBe("b");
+  expect(verdictOf([pool("a", "healthy"), b], [], 0, "a")!.pool).toBe("b");
   expect(verdictOf([pool("a", "at risk"), b], [], 0, "a")!.pool).toBe("b");
 });
 

@@ -27,7 +27,7 @@ export const thresholds = (rules: readonly AlertRule[] | undefined): string =>
 
 export interface Verdict {
   level: Level;
-  /** What is wrong, and where; of what is well, how much of it. */
+  /** What is wrong, and where; of what is healthy, how much of it. */
   text: string;
   /** The pool that is named, where one is. */
   pool?: string;
@@ -40,7 +40,7 @@ export interface Verdict {
 const place = ({ level, was }: PoolStanding): number => (was ? Math.max(LEVELS.indexOf(level), LEVELS.indexOf("unknown")) + 0.5 : LEVELS.indexOf(level));
 
 /** All pools in one sentence, the worst first; of several as bad the one that was `named` before, so that two around a
- * threshold do not take turns. `away`: what cannot be seen; nothing is well beside it. Undefined: there is nothing to judge. */
+ * threshold do not take turns. `away`: what cannot be seen; nothing is healthy beside it. Undefined: there is nothing to judge. */
 export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[], openAlerts: number, named?: string): Verdict | undefined {
   const sorted = [...pools].sort((a, b) => place(a) - place(b) || (a.pool < b.pool ? -1 : 1));
   const blind = away.find(({ source }) => source !== "engine");
@@ -59,8 +59,8 @@ export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[
   const silent = away.find(({ source }) => source === "engine");
   if (silent?.pool) return of("at risk", silent.pool, `${silent.backend ?? "a replica"} does not answer`);
   if (openAlerts > 0) return { level: "at risk", text: `${openAlerts === 1 ? "one alert is" : `${openAlerts} alerts are`} open`, to: "/alerts", label: "Alerts" };
-  const well = pools.some(({ level }) => level === "well");
-  return { level: well ? "well" : worst.level, text: pools.length === 1 ? `${worst.pool}: ${worst.why}` : `${pools.length} pools: ${tallied(pools)}`, to: "/pools", label: "Pools" };
+  const healthy = pools.some(({ level }) => level === "healthy");
+  return { level: healthy ? "healthy" : worst.level, text: pools.length === 1 ? `${worst.pool}: ${worst.why}` : `${pools.length} pools: ${tallied(pools)}`, to: "/pools", label: "Pools" };
 }
 
 const BLIND: Partial<Record<Outage["source"], string>> = {
