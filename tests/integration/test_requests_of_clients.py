@@ -97,8 +97,11 @@ TAKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("Claude Code that lets go of thoughts", MESSAGES + "?beta=true", {
         "max_tokens": 9, "messages": HELLO, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}),
+    ("a service's cache and pace", MESSAGES, {
+        "max_tokens": 9, "messages": HELLO, "cache_control": EPHEMERAL, "speed": "standard"}),
     ("its count", MESSAGES + "/count_tokens", {
-        "messages": HELLO, "tools": [CLAUDES], "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        "messages": HELLO, "cache_control": EPHEMERAL, "speed": "standard", "tools": [CLAUDES],
+        "thinking": {"type": "enabled", "budget_tokens": 1024}}),
 ]  # fmt: skip
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -108,6 +111,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
     (MESSAGES, {"max_tokens": 9, "messages": HELLO, "tools": [{"type": "web_search_20250305", "name": "s"}]},
      "tools[0].type"),
+    (MESSAGES, {"max_tokens": 9, "messages": HELLO, "speed": "fast"}, "speed"),
 ]  # fmt: skip
 
 

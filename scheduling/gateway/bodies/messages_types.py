@@ -20,6 +20,7 @@ from scheduling.gateway.bodies.openai_types import (
     REFUSED,
     ArgumentName,
     ArgumentValue,
+    Consumed,
     Count,
     EngineArguments,
     FromClient,
@@ -131,6 +132,11 @@ class OutputConfig(FromClient, omit_defaults=True):
     format: OutputFormat | None = None
 
 
+class StandardSpeed(Consumed):
+    only = ("standard",)
+    why = "There is one speed here: leave it out or say standard"
+
+
 class Conversation(FromClient, omit_defaults=True, kw_only=True):
     """What is said, and what the answer may be made with."""
 
@@ -146,6 +152,8 @@ class Conversation(FromClient, omit_defaults=True, kw_only=True):
         None
     )
     # consumed
+    cache_control: Ignored = IGNORED
+    speed: StandardSpeed = StandardSpeed.absent
     context_management: Ignored = IGNORED  # what a service would leave out of a long conversation; all of it is read
     # refused
     mcp_servers: OnlyCustom = OnlyCustom.absent
