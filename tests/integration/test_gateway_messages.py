@@ -142,9 +142,9 @@ async def test_messages_refuses_by_name_in_its_own_dialect(both: Both, more: dic
     [
         ({"store": True}, "not stored"),
         ({"previous_response_id": "resp_1"}, "Nothing is stored"),
-        ({"conversation": "c"}, "Nothing is stored"),
+        ({"conversation": "c"}, "not looked up"),
         ({"background": True}, "batch"),
-        ({"prompt": {"id": "p"}}, "Nothing is stored"),
+        ({"prompt": {"id": "p"}}, "not looked up"),
         ({"tools": [{"type": "mcp", "server_url": "http://10.0.0.1/"}]}, "tools[0].type"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"request_id": "resp_mine"}, "gateway names"),

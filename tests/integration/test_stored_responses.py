@@ -90,6 +90,18 @@ async def test_an_engine_gets_the_conversation_and_stores_nothing(redis_url: str
         assert engine.bodies[0]["input"] == "hello there", "as its client said it"
 
 
+async def test_what_is_only_named_is_refused_without_saying_that_nothing_is_kept(redis_url: str, pool_id: str) -> None:
+    async with gateway_world(redis_url, pool_id, responses=Memory()) as world, world.http() as client:
+        named: list[dict[str, Any]] = [
+            {"input": [{"type": "item_reference", "id": "msg_1"}]}, {"conversation": "conv_1"}, {"prompt": {"id": "p"}},
+        ]  # fmt: skip
+        for more in named:
+            answer = await client.post("/v1/responses", json=ASK | more)
+            assert answer.status_code == 400
+            assert "send what it stands for as input" in answer.json()["error"]["message"]
+            assert "stored" not in answer.json()["error"]["message"]
+
+
 async def test_a_store_that_is_away_loses_no_answer_and_says_so(redis_url: str, pool_id: str) -> None:
     store = Memory()
     async with simulated_world(redis_url, pool_id, responses=store) as (world, _), world.sdk() as client:

@@ -44,8 +44,8 @@ from scheduling.gateway.bodies.openai_types import (
 Id = Annotated[str, Meta(max_length=256)]
 
 
-class NoStore(Refused):
-    why = "Nothing is stored here: send the whole conversation as input"
+class NotLookedUp(Refused):
+    why = "It is not looked up here: send what it stands for as input"
 
 
 class AtOnce(Consumed):
@@ -98,7 +98,7 @@ class Item(FromClient, omit_defaults=True):
                 "custom_tool_call_output",
             ],
             instead({
-                "item_reference": NoStore.why,
+                "item_reference": NotLookedUp.why,
                 "": "It belongs to a tool of a provider: leave it out, or say what it told as a message",
             }),
         ]
@@ -231,8 +231,8 @@ class ResponsesRequest(FromClient, omit_defaults=True, kw_only=True):
     client_metadata: Ignored = IGNORED
     stream_options: StreamPadding | None = None
     # refused
-    conversation: NoStore = NoStore.absent
-    prompt: NoStore = NoStore.absent
+    conversation: NotLookedUp = NotLookedUp.absent
+    prompt: NotLookedUp = NotLookedUp.absent
     context_management: Refused = REFUSED
     moderation: Refused = REFUSED
     previous_input_messages: Refused = REFUSED

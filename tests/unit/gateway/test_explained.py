@@ -63,7 +63,7 @@ SENT: list[tuple[Form[Any], dict[str, Any], str, str]] = [
         "send their text as text",
     ),
     (RESPONSES_FORM, asked({"type": "input_file", "file_id": "f"}), "input[0].content[0].type", "Files are not read"),
-    (RESPONSES_FORM, {"input": [{"type": "item_reference"}]}, "input[0].type", "Nothing is stored here"),
+    (RESPONSES_FORM, {"input": [{"type": "item_reference"}]}, "input[0].type", "not looked up"),
     (RESPONSES_FORM, {"input": "x", "tool_choice": ALLOWED_TOOLS}, "tool_choice.type", "Offer only these tools"),
     (RESPONSES_FORM, {"input": "x", "include": ["y"]}, "include[0]", "message.output_text.logprobs"),
     (EMBEDDING_FORM, {"input": "x", "encoding_format": "int8"}, "encoding_format", "Allowed: float, base64"),
