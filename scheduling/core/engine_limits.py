@@ -1,6 +1,6 @@
 """How much of a replica may be used: what was typed in, bounded by what its engine says and by what it was seen to do.
 
-Question: with how many slots and KV tokens is this replica offered, and why?
+Question: with how many slots and KV tokens is this replica offered, for requests of which length, and why?
 A figure typed too large would let the queue move into the engine, where no policy reaches it. So the smaller of the two
 holds. Where an engine does not say how many sequences it runs at once (vLLM says so only in its development mode), that
 is learned: when requests of ours wait inside it for :data:`LOOKS` looks in a row while it runs the same number, then
@@ -10,11 +10,13 @@ that number is its limit (:class:`SlotLimit`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from scheduling.core.prefill_credit import MAX_WAITING
 from scheduling.core.types import BackendSpec
 
+ESTIMATE_MARGIN = 1.25  # an estimate of a request's tokens may be so much too low
 ROUNDING = 0.01  # of the KV cache: engines count it in blocks, people in thousands of tokens
 LOOKS = 5  # in a row
 STEP_MARGIN = 1.25  # a full step may take so much longer than tokens are promised to be apart: not every step is full
@@ -83,6 +85,16 @@ def in_force(spec: BackendSpec, facts: EngineFacts, learned: int | None, longest
     if (slots, kv) == (spec.slots, spec.kv_tokens):
         return spec, ""
     return replace(spec, slots=slots, kv_tokens=kv), "; ".join(cuts)
+
+
+def longest_of(context: int | None, contexts: Iterable[int], longest: int) -> int:
+    """KV tokens that one request may need on a replica whose engine's context is so long; 0: no bound. An engine
+    refuses a longer one at once and as the client's fault, so that a replica with a shorter context than the others of
+    its pool would have the least work, and draw all long requests. ``contexts``: those of all its replicas that are
+    known, ``longest``: a sequence of the pool [tokens]. Where none takes more, the engine has the last word."""
+    if context is None or context >= min(longest, max(contexts, default=0)):
+        return 0
+    return max(1, int(context / ESTIMATE_MARGIN))
 
 
 def slow_steps(step_tokens: int | None, prefill_per_s: float, tbt_s: float | None) -> str:

@@ -231,13 +231,13 @@ class SchedulerStep:
     def _keep_room_for(self, request: QueuedRequest) -> None:
         hold = self._holds.kv
         if hold is None:
-            if any(request.kv_tokens <= b.kv_tokens and b.serves(request.adapter) for b in self._ready):
+            if any(b.takes(request.kv_tokens) and b.serves(request.adapter) for b in self._ready):
                 self._holds.kv = Hold(request.id, self._now_s)
             return
         if hold.request_id != request.id or self._now_s - hold.since_s < self._patience_s:
             return
         excluded = self._excluded(request)
-        able = [b for b in self._ready if request.kv_tokens <= b.kv_tokens and b.id != excluded]
+        able = [b for b in self._ready if b.takes(request.kv_tokens) and b.id != excluded]
         able = [b for b in able if b.serves(request.adapter)]
         if not any(backend.id == hold.backend for backend in able):
             nearest = min(able, key=lambda b: (b.kv_used - b.kv_tokens, b.id), default=None)

@@ -168,6 +168,7 @@ class BackendSpec:
     prefill_tokens: int = 0  # prompt tokens it may have before their first output token at once; 0: no bound
     step_tokens: int = 0  # what its engine computes in one step at most; 0: it does not say
     phase: Phase = Phase.BOTH
+    longest: int = 0  # KV tokens that one request may need there; 0: as many as the pool allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +405,7 @@ class BackendView:
     falls_s: float = 0.0  # until fewer are, if no first token comes; 0: not before one does
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
     adapters: frozenset[str] = frozenset()  # that it has loaded
+    longest: int = 0  # KV tokens that one request may need; 0: no bound
 
     def serves(self, adapter: str) -> bool:
         """Whether it has what a request is for. Every replica has the base model (empty)."""
@@ -427,9 +429,14 @@ class BackendView:
         if owned:
             self.prefill_owned += tokens
 
+    def takes(self, kv_tokens: int) -> bool:
+        """Whether a request that needs so much fits into it at all, were nothing else there."""
+        return kv_tokens <= self.kv_tokens and not 0 < self.longest < kv_tokens
+
     def roomy(self, kv_tokens: int) -> bool:
         """Whether it has room, were it not for its prefill credit."""
-        return self.ready and self.running < self.slots and self.kv_used + kv_tokens <= self.kv_tokens
+        free = self.ready and self.running < self.slots and self.kv_used + kv_tokens <= self.kv_tokens
+        return free and not 0 < self.longest < kv_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from scheduling.core.prefill_credit import Counters, Prompts
@@ -224,9 +225,12 @@ class BackendMonitor:
             await self.adapters.publish(again=True)
         for name, backend in list(self._backends.items()):
             shared = snapshot.backends.get(name)
-            offered = (shared.slots, shared.kv_tokens, shared.prefill_credit) if shared and shared.ready else None
+            offered: tuple[int, ...] | None = None
+            if shared and shared.ready:
+                offered = (shared.slots, shared.kv_tokens, shared.prefill_credit, shared.longest)
             offer = self.phases.offer(backend)
-            if self.phases.answers(backend) and offered != (offer.slots, offer.kv_tokens, offer.prefill_tokens):
+            wanted = (offer.slots, offer.kv_tokens, offer.prefill_tokens, offer.longest)
+            if self.phases.answers(backend) and offered != wanted:
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
 
@@ -244,6 +248,14 @@ class BackendMonitor:
                 offer = self.phases.offer(backend) if self.phases.answers(backend) else None
                 await self._store.set_ready(self._epoch, name, offer)
         self._on_ready()
+
+    async def _offer_longest(self) -> None:
+        """A context became known: those with a shorter one draw what they would refuse until that is written."""
+        for name, backend in list(self._backends.items()):
+            offer = self.phases.offer(backend)
+            if offer.longest and self.phases.answers(backend):
+                with suppress(StateUnavailable):  # reconcile writes it when Redis is back
+                    await self._store.set_ready(self._epoch, name, offer)
 
     def _drop(self, name: str) -> None:
         gone = self._backends.pop(name)
@@ -305,6 +317,9 @@ class BackendMonitor:
             backend.asking = None
         if backend.facts is not None:
             backend.credit.set_budget(backend.facts.step_tokens)
+            if backend.context != (context := backend.facts.max_model_len):
+                backend.context = context
+                await self._offer_longest()
             if why := limits_of(backend)[1]:
                 log.warning("backend %s: %s", backend.spec.id, why)
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from scheduling.core.engine_limits import longest_of
 from scheduling.core.legs import share
 from scheduling.core.types import BackendSpec, Phase, PoolView
 from scheduling.dispatch.watched import WatchedBackend, limits_of, offer_of, serves
@@ -52,11 +53,17 @@ class Phases:
     def in_force(self, backend: WatchedBackend) -> tuple[BackendSpec, str]:
         """Its limits, with its share of the prefill credit where others compute its prompts."""
         spec, why = limits_of(backend)
-        return self._shared(spec), why
+        spec = self._bounded(backend, self._shared(spec))
+        if spec.longest:
+            shorter = (
+                f"requests of up to {spec.longest:,} tokens: its context is {backend.context:,}, and others' longer"
+            )
+            why = f"{why}; {shorter}" if why else shorter
+        return spec, why
 
     def offer(self, backend: WatchedBackend) -> BackendSpec:
         """What is granted of it now."""
-        return self._shared(offer_of(backend))
+        return self._bounded(backend, self._shared(offer_of(backend)))
 
     def slots(self) -> dict[str, int]:
         """Of the prefill replicas that may compute prompts now."""
@@ -76,6 +83,12 @@ class Phases:
 
     def _serving(self, phase: Phase) -> list[WatchedBackend]:
         return [b for b in self._backends.values() if b.spec.phase is phase and serves(b)]
+
+    def _bounded(self, backend: WatchedBackend, spec: BackendSpec) -> BackendSpec:
+        """With the length of requests that it takes. One that is away for a moment counts: what it takes waits."""
+        alike = (b for b in self._backends.values() if b.spec.phase is spec.phase and not b.spec.draining)
+        bound = longest_of(backend.context, [b.context for b in alike if b.context is not None], backend.longest)
+        return replace(spec, longest=bound) if bound else spec
 
     def _shared(self, spec: BackendSpec) -> BackendSpec:
         if spec.phase is not Phase.DECODE:

@@ -65,6 +65,7 @@ class WatchedBackend:
     model: str = ""  # that it is asked for
     longest: int = 0  # sequence of its pool [tokens]
     facts: EngineFacts | None = None  # None: not asked since it started
+    context: int | None = None  # prompt and answer of one sequence, as its engine last said [tokens]
     asking: asyncio.Task[None] | None = None
     learned: SlotLimit = field(default_factory=SlotLimit)
     credit: PrefillCredit = field(default_factory=PrefillCredit)

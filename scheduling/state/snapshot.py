@@ -32,9 +32,11 @@ def make_snapshot(
         if rest:
             names[kind].add(rest.rpartition(":")[0])
     for name in sorted(names["b"]):
-        slots, kv, credit = codec.decode_offer(ready.get(name, "0 0"))
+        slots, kv, credit, longest = codec.decode_offer(ready.get(name, "0 0 0 0"))
         run, used, work, prefill, owned = (_sum(totals, f"b:{name}:{f}") for f in ("run", "kv", "work", "pre", "own"))
-        backends[name] = BackendTotals(name in ready, slots, kv, run, used, work, credit, prefill, prefill_owned=owned)
+        backends[name] = BackendTotals(
+            name in ready, slots, kv, run, used, work, credit, prefill, prefill_owned=owned, longest=longest
+        )
     for name in sorted(names["e"]):
         run, wait, kv = (_sum(totals, f"e:{name}:{f}") for f in ("run", "wait", "kv"))
         level: float | None = None

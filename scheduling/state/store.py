@@ -310,11 +310,9 @@ class PoolStore(PoolKeys):
 
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         """Puts a replica in (``spec``) or out (None) of those that may get work. ``ill``: gateways are told."""
-        offer = (0, 0, 0, 0, 0)
-        if spec is not None:
-            offer = (1, spec.slots, spec.kv_tokens, spec.prefill_tokens, spec.step_tokens)
-        ready, slots, kv, credit, step = offer
-        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, credit, step))
+        ready, slots, kv = (0, 0, 0) if spec is None else (1, spec.slots, spec.kv_tokens)
+        bounds = (0, 0, 0) if spec is None else (spec.prefill_tokens, spec.step_tokens, spec.longest)
+        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, *bounds))
 
     async def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
         """The prefill replicas that are ready, with their slots; how many prompts each replica is computing."""
@@ -395,9 +393,11 @@ class PoolStore(PoolKeys):
         backends: dict[str, BackendTotals] = {}
         at = 0
         for name, offer in zip(ready[::2], ready[1::2], strict=True):
-            slots, kv, credit = codec.decode_offer(offer.decode())
+            slots, kv, credit, longest = codec.decode_offer(offer.decode())
             run, used, work, prefill, falls, owned = figures[at : at + 6]
-            backends[name.decode()] = BackendTotals(True, slots, kv, run, used, work, credit, prefill, falls, owned)
+            backends[name.decode()] = BackendTotals(
+                True, slots, kv, run, used, work, credit, prefill, falls, owned, longest
+            )
             at += 6
         running = dict(zip(entitlements, figures[at:], strict=True))
         return Look(now_ms, rebuilding_ms, backends, running, preemptible)

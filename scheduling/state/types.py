@@ -366,6 +366,7 @@ class BackendTotals:
     prefill_used: int = 0  # in a look: those that count (``scheduling.core.prefill_pace``), else those that are held
     falls_ms: int = 0  # in how many ms fewer count if no first token comes; 0: not before
     prefill_owned: int = 0  # of ``prefill_used``: by owners of reserved capacity
+    longest: int = 0  # KV tokens of one request; 0: no bound
 
 
 def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
@@ -383,6 +384,7 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             prefill_used=b.prefill_used,
             prefill_owned=b.prefill_owned,
             falls_s=b.falls_ms / 1000.0,
+            longest=b.longest,
         )
         for name, b in backends.items()
     }

@@ -47,11 +47,13 @@ SICK: dict[str, Script] = {
 
 
 @asynccontextmanager
-async def three(redis_url: str, pool_id: str, well: Script) -> AsyncIterator[tuple[World, PoolDispatcher]]:
+async def three(
+    redis_url: str, pool_id: str, well: Script, contexts: tuple[int | None, ...] = (None,) * 3
+) -> AsyncIterator[tuple[World, PoolDispatcher]]:
     """Three ready replicas behind one gateway and one leader."""
     async with gateway_world(redis_url, pool_id, engines=3, lead=False, config=GatewayConfig()) as world:
-        for engine in world.engines:
-            engine.script = replace(well)
+        for engine, context in zip(world.engines, contexts, strict=True):
+            engine.script, engine.context = replace(well), context
         backends = tuple(
             BackendSpec(f"{pool_id}-b{i}", pool_id, e.url, SLOTS, 1_000_000) for i, e in enumerate(world.engines)
         )
@@ -70,7 +72,9 @@ def why(dispatcher: PoolDispatcher, number: int) -> str:
     return dispatcher.term.monitor.statuses()[number].why
 
 
-async def answers(world: World, count: int = REQUESTS, *, tokens: int = 4, whole_of: int = 2) -> list[str]:
+async def answers(
+    world: World, count: int = REQUESTS, *, tokens: int = 4, whole_of: int = 2, prompt: str | list[int] = "x"
+) -> list[str]:
     """How so many requests ended: "200", or status and reason. One of ``whole_of`` is a whole answer, the others are
     streams."""
     left, ended = list(range(count)), []
@@ -81,7 +85,7 @@ async def answers(world: World, count: int = REQUESTS, *, tokens: int = 4, whole
                 number = left.pop()
                 body: dict[str, Any] = {
                     "model": "demo",
-                    "prompt": "x",
+                    "prompt": prompt,
                     "max_tokens": tokens,
                     "stream": number % whole_of > 0,
                 }
@@ -148,6 +152,21 @@ async def test_a_replica_that_cuts_its_streams_halfway_is_ejected_although_each_
         figure(f"streams cut by 1 of 3: {sum(ended.values())} of {REQUESTS} failed{of(ended)}")
         assert seen >= {("ejected", "ready", "ready")}
         assert not seen - {("ejected", "ready", "ready"), ("ready", "ready", "ready")}, "nobody else"
+
+
+async def test_a_replica_with_a_shorter_context_draws_no_requests_that_it_would_refuse(
+    redis_url: str, pool_id: str, figure: Callable[[str], None]
+) -> None:
+    """An engine refuses at once what is longer than its context, so it would have the least work of all."""
+    async with three(redis_url, pool_id, Script(pause_s=0.02), contexts=(64, 2000, 2000)) as (world, _):
+        short = world.engines[0]
+        assert failed(await answers(world, 60)) == {}
+        assert short.generated > 0, "it serves what is short"
+        asked = len(short.bodies)
+        ended = failed(await answers(world, prompt=[1] * 100))
+        figure(f"too long for 1 of 3: {sum(ended.values())} of {REQUESTS} failed{of(ended)}")
+        assert ended == {}
+        assert len(short.bodies) == asked
 
 
 async def test_a_tenant_whose_requests_every_engine_fails_takes_no_replica_from_others(

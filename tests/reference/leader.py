@@ -287,7 +287,7 @@ class ReferenceLeader(PoolMemory):
             if ill:
                 self._publish(EJECTED_CHANNEL, backend_id.encode())
         else:
-            self.ready[backend_id] = (spec.slots, spec.kv_tokens, spec.prefill_tokens)
+            self.ready[backend_id] = (spec.slots, spec.kv_tokens, spec.prefill_tokens, spec.longest)
             if spec.step_tokens:
                 self.steps[backend_id] = spec.step_tokens
             else:
@@ -405,6 +405,7 @@ class ReferenceLeader(PoolMemory):
                 b.prefill_credit,
                 *self._ahead(b.id),
                 b.prefill_owned,
+                b.longest,
             )
             for b in self._backends()
         }

@@ -50,6 +50,7 @@ class FakeEngine:
         self.connected = 0  # now
         self.url = ""
         self.generated = 0
+        self.context: int | None = None  # prompt and answer of one sequence; None: it does not say, and takes all
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # None: as vLLM's; else the whole answer to a GET
         self.watch: Callable[[dict[str, Any], bool], None] | None = None  # told each body that begins or has ended
         self._server: asyncio.Server | None = None
@@ -95,7 +96,10 @@ class FakeEngine:
         lines = head.split("\r\n")
         headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:] if line)}
         if lines[0].startswith("GET"):
-            if self.metrics is None:
+            if self.context is not None and " /v1/models " in lines[0]:
+                card = {"id": self.model, "object": "model", "max_model_len": self.context}
+                _whole(writer, 200, json.dumps({"object": "list", "data": [card]}).encode())
+            elif self.metrics is None:
                 _whole(writer, 200, self._metrics())
             else:
                 writer.write(await self.metrics())
@@ -114,6 +118,12 @@ class FakeEngine:
         status = script.statuses.pop(0) if script.statuses else script.status
         if script.fails and script.fails.encode() in sent:
             status = 500
+        if self.context is not None and len(body["prompt"]) + int(body["max_tokens"]) > self.context:
+            _whole(
+                writer, 400, json.dumps(_error(f"This model's maximum context length is {self.context}", 400)).encode()
+            )
+            await writer.drain()
+            return True
         if status != 200:
             await asyncio.sleep(script.first_pause_s)
             _whole(writer, status, json.dumps(_error(script.error, status)).encode())

@@ -1,18 +1,18 @@
 -- Puts a replica in or out of those that may get work; its leases stay. One that is taken out because it is ill is
 -- told to all gateways: what runs there without a byte yet had better run elsewhere.
--- epoch backend in slots kv ill prefill_credit step_tokens -> ok | fenced
+-- epoch backend in slots kv ill prefill_credit step_tokens longest -> ok | fenced
+local function bound(name, value)
+  if value == '0' then call('HDEL', CREDITS, name) else call('HSET', CREDITS, name, value) end
+end
 if fenced(ARGV[1]) then return 'fenced' end
 if ARGV[3] == '1' then
   call('HSET', READY, ARGV[2], ARGV[4] .. ' ' .. ARGV[5])
-  if ARGV[7] == '0' then call('HDEL', CREDITS, ARGV[2]) else call('HSET', CREDITS, ARGV[2], ARGV[7]) end
-  if ARGV[8] == '0' then
-    call('HDEL', CREDITS, ARGV[2] .. ' step')
-  else
-    call('HSET', CREDITS, ARGV[2] .. ' step', ARGV[8])
-  end
+  bound(ARGV[2], ARGV[7])
+  bound(ARGV[2] .. ' step', ARGV[8])
+  bound(ARGV[2] .. ' longest', ARGV[9])
 else
   call('HDEL', READY, ARGV[2])
-  call('HDEL', CREDITS, ARGV[2], ARGV[2] .. ' step', ARGV[2] .. ' pace')
+  call('HDEL', CREDITS, ARGV[2], ARGV[2] .. ' step', ARGV[2] .. ' longest', ARGV[2] .. ' pace')
   if ARGV[6] == '1' then call('PUBLISH', 'qm:ejected', ARGV[2]) end
 end
 return 'ok'

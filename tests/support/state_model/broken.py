@@ -28,6 +28,9 @@ BROKEN = {
     "a finish of any attempt": ("finish", "if x.attempt ~= attempt then return {'stale', ''} end", ""),
     "grants that do not look at slots": ("grant", "(tonumber(v[1]) or 0) >= slots", "not offer"),
     "grants that do not look at KV": ("grant", "(tonumber(v[2]) or 0) + x.kv > kv", "false"),
+    "grants of what is too long for the replica": ("grant", "or x.kv > longest then", "then"),
+    "direct grants of what is too long for the replica": ("admit", "<= k and kv <= longest", "<= k"),
+    "evictions for what is too long for the replica": ("admit", "and kv <= longest and serves", "and serves"),
     "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= cap", "false"),
     "grants for gateways that do not listen": (
         "grant",

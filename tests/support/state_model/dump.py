@@ -70,7 +70,10 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
     return Dump(
         meta=_texts(hashes["meta"]),
         adapters=_texts(hashes["adapters"]),
-        ready={k: f"{v.decode()} {credits.get(k, b'0').decode()}" for k, v in hashes["ready"].items()},
+        ready={
+            k: " ".join(w.decode() for w in (v, credits.get(k, b"0"), credits.get(f"{k} longest", b"0")))
+            for k, v in hashes["ready"].items()
+        },
         leases=_ints(scored["leases"]),
         held=hashes["held"],
         waiting=_ints(scored["waiting"]),
@@ -82,7 +85,7 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
         meter=_ints(hashes["meter"]),
         prey=_ints(scored["prey"]),
         prefills=_ints(scored["prefills"]),
-        paces={k: v.decode() for k, v in credits.items() if " " in k},
+        paces={k: v.decode() for k, v in credits.items() if " " in k and not k.endswith(" longest")},
         evicted=hashes["evicted"],
         leaving=_ints(scored["leaving"]),
         warm=_texts(hashes["warm"]),

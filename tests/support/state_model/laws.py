@@ -107,9 +107,11 @@ class Laws:
                 if grew(f"b:{at}:pre"):
                     self._check_credit(move, at, held, before, after)
                 if grew(f"b:{at}:run"):
-                    slots, kv, _ = codec.decode_offer(after.ready[at])
+                    slots, kv, _, longest = codec.decode_offer(after.ready[at])
                     assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
                     assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
+                    new = (e for name, e in held.items() if e.backend == at and name not in before.held)
+                    assert all(e.kv <= (longest or kv) for e in new), f"{move} gave {at} what is too long for it"
             for spec in ENTITLEMENTS:
                 if grew(f"e:{spec.id}:run") and CAPS[spec.id] is not None:
                     assert after.totals[f"e:{spec.id}:run"] <= spec.concurrency, f"{move} overshot r_e of {spec.id}"
@@ -162,7 +164,7 @@ class Laws:
     def _check_credit(self, move: str, at: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
         """What was granted is within the credit of the replica, or it is one prompt alone. Of an owner's prompt that is
         so among the prompts of owners."""
-        _, _, credit = codec.decode_offer(after.ready[at])
+        _, _, credit, _ = codec.decode_offer(after.ready[at])
         holding = [name for name, e in held.items() if e.backend == at and e.prefill]
         used = after.totals[f"b:{at}:pre"]
         assert credit > 0, f"{move} took of a credit that {at} does not have"
@@ -223,10 +225,10 @@ class Laws:
     def _could_run(self, before: Dump, after: Dump) -> Iterator[tuple[str, Entry]]:
         free = {
             b: (slots - after.totals.get(f"b:{b}:run", 0), kv - after.totals.get(f"b:{b}:kv", 0))
-            for b, (slots, kv, _) in ((b, codec.decode_offer(words)) for b, words in after.ready.items())
+            for b, (slots, kv, _, _) in ((b, codec.decode_offer(words)) for b, words in after.ready.items())
         }
         offers = {b: codec.decode_offer(words) for b, words in after.ready.items()}
-        if any(credit for _, _, credit in offers.values()):
+        if any(credit for _, _, credit, _ in offers.values()):
             return  # one that lacks only credit holds up those after it
         spared = sum(max(0, slots) for slots, _ in free.values()) <= int(after.meta.get("headroom", 0))
         first = Counter(place.partition(" ")[0] for place in before.order)
@@ -243,7 +245,10 @@ class Laws:
                 and after.waiting[name] > self.now
                 and (cap is None or run < cap)
                 and not (spared and run >= BASES[e.entitlement])
-                and any(s > 0 and kv >= e.kv and b != exclude and b in homes for b, (s, kv) in free.items())
+                and any(
+                    s > 0 and kv >= e.kv and (offers[b][3] or kv) >= e.kv and b != exclude and b in homes
+                    for b, (s, kv) in free.items()
+                )
                 and gateway_channel(e.gateway) in self._ears.listening
             ):
                 yield name, e

@@ -33,12 +33,13 @@ class LeaderMoves(Sides):
         self._both("resign", again, holder)
 
     def set_ready(
-        self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False, credit: int = 0, step: int = 0
-    ) -> None:
+        self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False, credit: int = 0, step: int = 0,
+        longest: int = 0,
+    ) -> None:  # fmt: skip
         spec: BackendSpec | None = None
         if slots is not None:
             spec = backend(at, slots, (120 if at == "b2" else 250) * slots)
-            spec = dataclasses.replace(spec, prefill_tokens=credit, step_tokens=step)
+            spec = dataclasses.replace(spec, prefill_tokens=credit, step_tokens=step, longest=longest)
         self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
         self._compare_told()
 

@@ -92,7 +92,7 @@ class Sides(Laws):
     def roomy(self) -> list[str]:
         """Replicas with a free slot."""
         return [
-            b for b, (slots, _, _) in self.reference.ready.items() if self.reference.totals.get(f"b:{b}:run", 0) < slots
+            b for b, (slots, *_) in self.reference.ready.items() if self.reference.totals.get(f"b:{b}:run", 0) < slots
         ]
 
     def facts_of(self, n: int) -> RequestFacts:

@@ -125,6 +125,18 @@ def test_a_request_waits_for_the_other_replica_when_that_is_ready_but_full():
     assert offered(make(), waiting(1, exclude_backend="b1")).step(view, 2000.0) == []
 
 
+def test_a_request_too_long_for_a_replica_waits_for_another_and_keeps_nothing_free_there():
+    scheduler = offered(make(patience_s=1.0), waiting(1, kv_tokens=3000), *(waiting(n) for n in range(2, 9)))
+
+    def view() -> PoolView:
+        return pool_view(backend_view("b1", slots=2, running=2), backend_view("b2", slots=4, longest=2000))
+
+    assert {g.backend for g in scheduler.step(view(), 1000.0)} == {"b2"}
+    assert len(scheduler.step(view(), 1010.0)) == 3, "shorter ones go on, however long it has waited"
+    (late,) = scheduler.step(pool_view(backend_view("b1"), backend_view("b2", longest=2000)), 1011.0)
+    assert (late.request.id, late.backend) == ("req_000001", "b1")
+
+
 def test_smaller_requests_pass_one_that_lacks_kv_cache_until_its_patience_ends():
     scheduler = offered(
         make(patience_s=2.0), waiting(1, kv_tokens=800), *(waiting(n, kv_tokens=200) for n in range(2, 9))

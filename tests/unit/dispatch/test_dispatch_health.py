@@ -50,6 +50,7 @@ class Store:
                 self.ready[name].slots if name in self.ready else 0,
                 self.ready[name].kv_tokens if name in self.ready else 0,
                 leases.get(name, 0), 0, 0,
+                longest=self.ready[name].longest if name in self.ready else 0,
             )
             for name in {*self.ready, *leases}
         }  # fmt: skip
@@ -416,6 +417,24 @@ async def test_a_figure_typed_too_large_is_bounded_by_what_the_engine_says(w: Wa
     await w.live(5)
     assert (w.store.ready["b3"].slots, w.store.ready["b3"].kv_tokens) == (16, 50_000)
     assert w.store.ready["b1"].slots == w.pool.backends[0].slots, "what says nothing keeps what was typed"
+
+
+@ward
+async def test_a_replica_with_a_shorter_context_than_anothers_is_offered_for_shorter_requests(w: Ward):
+    w.engines["b3"].says, w.engines["b4"].says = EngineFacts(max_model_len=8192), EngineFacts(max_model_len=2048)
+    pool = pool_spec(backends=(typed("b3"), typed("b4")), max_model_len=8192)
+    w.monitor.update(pool)
+    await w.live(3)
+    assert (w.store.ready["b3"].longest, w.store.ready["b4"].longest) == (0, 1638), "estimates may be too low"
+    shorter = next(s for s in w.monitor.statuses() if s.id == "b4")
+    assert "requests of up to 1,638 tokens: its context is 2,048" in shorter.limits_why
+    w.engines["b3"].reachable = False
+    await w.live(60)
+    assert w.state("b3") == "ejected"
+    assert w.store.ready["b4"].longest == 1638, "what only the other takes waits for it"
+    w.monitor.update(replace(pool, backends=pool.backends[1:]))
+    await w.live(3)
+    assert w.store.ready["b4"].longest == 0, "nobody takes more: the engine has the last word"
 
 
 @ward

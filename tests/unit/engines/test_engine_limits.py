@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force, slow_steps
+from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force, longest_of, slow_steps
 from scheduling.engines.client import EngineUnreachable, control_http
 from scheduling.engines.kinds.vllm import VllmClient, kv_tokens_of, parse_metrics
 from scheduling.engines.simulated.server import EngineOptions, serving
@@ -36,6 +36,16 @@ def test_nothing_typed_in_lets_more_into_an_engine_than_it_says(
     assert spec.kv_tokens <= max(longest, min(x for x in (TYPED.kv_tokens, kv) if x is not None))
     cut = spec.slots < TYPED.slots or spec.kv_tokens < TYPED.kv_tokens * (1 - ROUNDING)
     assert bool(why) == cut, "what is cut is said, but for rounding"
+
+
+@given(own=st.integers(1, 10**6), others=st.lists(st.integers(1, 10**6)), longest=st.integers(1, 10**6))
+def test_only_a_context_shorter_than_anothers_and_than_the_pools_bounds_what_one_request_may_need(
+    own: int, others: list[int], longest: int
+) -> None:
+    bound = longest_of(own, [own, *others], longest)
+    assert (bound > 0) == (own < longest and any(other > own for other in others))
+    assert bound <= own
+    assert longest_of(None, [own, *others], longest) == 0, "not known"
 
 
 def test_an_engine_that_says_nothing_leaves_what_was_typed() -> None:

@@ -21,14 +21,14 @@ end
 -- (PUBLISH counts who does). -> ok | full | ent | away
 local function grant_waiting(id, x, backend, cap, note, now)
   local offer = call('HGET', READY, backend)
-  offer = offer and offer .. ' ' .. (call('HGET', CREDITS, backend) or '0')
+  offer = offer and with_bounds(offer, unpack(call('HMGET', CREDITS, backend, backend .. ' longest')))
   local b = 'b:' .. backend
   local e = 'e:' .. x.ent
   local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', e .. ':run', b .. ':pre', e .. ':base', b .. ':own')
-  local slots, kv, credit = offered(offer)
+  local slots, kv, longest, credit = offered(offer)
   local owner = owns(x, tonumber(v[3]) or 0, tonumber(v[5]))
   local used = tonumber(v[4]) or 0
-  if (tonumber(v[1]) or 0) >= slots or (tonumber(v[2]) or 0) + x.kv > kv then return 'full' end
+  if (tonumber(v[1]) or 0) >= slots or (tonumber(v[2]) or 0) + x.kv > kv or x.kv > longest then return 'full' end
   if credit > 0 then
     local ahead = ahead_of(backend, used, now)
     if owner then ahead = owned_ahead(tonumber(v[6]) or 0, ahead) end

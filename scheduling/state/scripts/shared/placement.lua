@@ -40,12 +40,12 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
   local out = words_of(exclude)
   for i = 1, #ready, 2 do
     local name = ready[i]
-    local s, k, credit = offered(ready[i + 1])
+    local s, k, longest, credit = offered(ready[i + 1])
     slots = slots + s
     local j = REPLICAS + (i - 1) / 2 * SUMS
     local run = v[j]
     free = free + math.max(0, s - run)
-    local fits = not out[name] and run < s and v[j + 1] + kv <= k
+    local fits = not out[name] and run < s and v[j + 1] + kv <= k and kv <= longest
     if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
     if fits then
@@ -99,8 +99,8 @@ local function make_room(ready, v, kv, exclude, pre, now, owner, homes)
   local texts = call('HMGET', HELD, unpack(ids))
   local place, out = {}, words_of(exclude)
   for i = 1, #ready, 2 do
-    if not out[ready[i]] and serves(homes, ready[i]) then
-      local s, k, credit = offered(ready[i + 1])
+    local s, k, longest, credit = offered(ready[i + 1])
+    if not out[ready[i]] and kv <= longest and serves(homes, ready[i]) then
       local j = REPLICAS + (i - 1) / 2 * SUMS
       local ahead = credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0
       place[ready[i]] = {slots = s, kv = k, credit = credit, run = v[j], used = v[j + 1], pre = v[j + 3],
