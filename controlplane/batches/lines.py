@@ -50,6 +50,7 @@ class Checked:
     """What a file was found to be."""
 
     total: int = 0
+    model: str = ""  # of its first line whose model the key may use
     problems: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, line: int | None, code: str, message: str, param: str | None = None) -> None:
@@ -120,7 +121,9 @@ def _check_line(
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         checked.add(number, "invalid_body", f"body is not valid JSON: {str(problem)[:200]}.", "body")
         return
-    if body.model not in models:
+    if body.model in models:
+        checked.model = checked.model or body.model
+    else:
         checked.add(number, "model_not_found", "This model does not exist or the batch's key cannot use it.", "model")
     if body.stream:
         checked.add(number, "invalid_body", "A line of a batch is not streamed: leave out stream.", "body.stream")

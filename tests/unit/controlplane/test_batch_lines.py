@@ -26,6 +26,7 @@ def check(*rows: Any, most_lines: int = 10, most_bytes: int = 1000) -> lines.Che
 def test_lines_that_can_be_run_are_counted_and_blank_ones_are_not() -> None:
     found = check(line(1), b"", b"  ", line(2, body={"model": "default"}))
     assert (found.total, found.problems) == (2, [])
+    assert found.model == "demo"
 
 
 def test_a_byte_order_mark_before_the_first_line_is_no_part_of_it() -> None:

@@ -16,6 +16,7 @@ from django.utils import timezone
 from controlplane.batches import services
 from controlplane.batches.models import Batch, Result, Status, StoredFile
 from controlplane.batches.services import Outcome, Work
+from controlplane.batches.wire import batch_object
 from controlplane.v1_routes import Problem
 
 pytestmark = pytest.mark.django_db
@@ -178,6 +179,15 @@ def test_an_input_with_faults_fails_the_batch_with_their_lines() -> None:
     row = Batch.objects.get(pk=work.id)
     assert [p["line"] for p in row.problems] == [1, 2, 3]
     assert not services.due()
+
+
+def test_a_batch_has_the_model_of_its_lines_once_they_were_read() -> None:
+    row = make(bring(), model="first-of-the-key")
+    assert batch_object(row)["model"] is None
+    [work] = services.claim("first")
+    services.validate(work, {"demo", "first-of-the-key"})
+    row.refresh_from_db()
+    assert batch_object(row)["model"] == "demo"
 
 
 WRONG: list[tuple[str, Callable[[str], Any]]] = [
