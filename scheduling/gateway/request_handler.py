@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from scheduling.core.outcomes import Reason
@@ -18,7 +19,7 @@ from scheduling.gateway.answers.model_list import MODELS, list_models, speaks_an
 from scheduling.gateway.answers.stored import NOTHING_STORED, Stored
 from scheduling.gateway.asgi import PEER
 from scheduling.gateway.bodies.grammar import check_grammar
-from scheduling.gateway.bodies.prepare import check_choices, parse_as
+from scheduling.gateway.bodies.prepare import check_choices, model_named, parse_as
 from scheduling.gateway.conclusion import refused, send_answer
 from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
 from scheduling.gateway.engine.relay import EngineTrouble
@@ -179,7 +180,12 @@ class RequestHandler:
         call.limit(Reason.DEADLINE, call.last_deadline)
         call.body_read = True
         size = len(data)
-        body = identified.endpoint.form.parse(data)
+        try:
+            body = identified.endpoint.form.parse(data)
+        except Refusal:
+            with suppress(Refusal):  # it is refused under the model that it is for
+                identified.access = self._authenticator.choose(model_named(data), identified.access)
+            raise
         access = identified.access = self._authenticator.choose(body.model, identified.access)
         identified.user = take_user(body) or access.key.user
         if self._storms and not access.one_model:  # only now it is known which entitlement it is for

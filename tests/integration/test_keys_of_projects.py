@@ -114,6 +114,17 @@ async def test_the_model_chooses_the_entitlement_and_one_row_says_which(redis_ur
         assert [r.entitlement for r in await made.ledger("small", 2)] == [made.entitlements["small"].id] * 2
 
 
+async def test_a_body_that_is_wrong_is_refused_under_the_model_that_it_names(redis_url: str) -> None:
+    async with team(redis_url, *BOTH) as made:
+        for model in BOTH:
+            for wrong in ({"spelled_wrong": 1}, {"max_tokens": "4"}, {"messages": []}):
+                assert (await made.ask(model, **wrong)).status_code == 400
+            records = await made.ledger(model, 3)
+            assert {(r.model, r.reason) for r in records} == {(model, "invalid_request")}
+        async with made.http() as client:
+            assert (await client.post("/v1/chat/completions", content=b"{")).status_code == 400
+
+
 async def test_a_model_of_others_is_refused_as_one_that_does_not_exist(redis_url: str) -> None:
     async with team(redis_url, *BOTH) as made:
         # "demo" is the world's own entitlement, outside the project; the subset leaves "big" out

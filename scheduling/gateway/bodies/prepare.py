@@ -181,6 +181,21 @@ def parse_as(data: bytes, form: Form[T]) -> T:
         raise invalid(f"The body is not valid JSON: {str(exc)[:MAX_MESSAGE_CHARS]}.") from None
 
 
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+_named = msgspec.json.Decoder(_Named).decode
+
+
+def model_named(data: bytes) -> str:
+    """The model that a body names, whatever else is wrong with it; empty where none can be read."""
+    try:
+        return _named(data).model
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return ""
+
+
 def _counted(data: bytes) -> tuple[int, int]:
     """How many strings, objects and arrays are in this JSON, and how many values with commas between them. Takes
     milliseconds for megabytes."""
