@@ -17,9 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import takewhile
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError
+from django.db.models import F
 
 from controlplane.scaling.drivers import Driver, DriverError, Order, Replica, make_driver
 from controlplane.scaling.planner_loop import Turn, finish
@@ -161,7 +163,8 @@ class Controller:
                 services.drain_backend(actor=ACTOR, backend=backend, draining=False)
                 missing -= 1
         if missing > 0:
-            driver.grow(Order(f"scale-{turn.decision}", turn.target - by_hand))
+            why = _reason(pk=turn.decision)
+            driver.grow(Order(f"scale-{turn.decision}", turn.target - by_hand, why=why))
         elif missing < 0:
             running = {name: b.running for name, b in turn.sample.view.backends.items()}
             managed.sort(key=lambda b: (running.get(b.slug, 0), b.created_at, b.pk))
@@ -194,7 +197,8 @@ class Controller:
         if done:
             left = pool.backends.filter(managed=True).count() - len(done)
             gone = tuple(Replica(b.slug, b.url) for b in done)
-            driver.shrink(Order(f"end-{done[0].slug}-{done[0].leaving_since:%Y%m%d%H%M%S}", left, gone))
+            why = _reason(pool=pool.slug, applied=True, to_replicas__lt=F("from_replicas"))
+            driver.shrink(Order(f"end-{done[0].slug}-{done[0].leaving_since:%Y%m%d%H%M%S}", left, gone, why))
             for backend in done:
                 log.info("pool %s: %s has drained and is ended", pool.slug, backend.slug)
                 services.delete(actor=ACTOR, instance=backend)
@@ -206,6 +210,11 @@ class Controller:
         for decision in ScalingDecision.objects.filter(pool=pool, outcome="running"):
             if decision.to_replicas < decision.from_replicas:
                 finish(decision.pk, "done", "")
+
+
+def _reason(**which: Any) -> str:
+    """Why the newest of these decisions was taken."""
+    return ScalingDecision.objects.filter(**which).values_list("reason", flat=True).first() or ""
 
 
 def _managed(pool: Pool) -> list[Backend]:

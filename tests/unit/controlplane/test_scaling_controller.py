@@ -82,8 +82,8 @@ def sample(running: dict[str, int] | None = None, at_s: float = NOW, engine: dic
 
 def decision(before: int, after: int) -> int:
     row = ScalingDecision.objects.create(
-        pool="llama", at="2026-11-21T00:00:00Z", epoch=1, from_replicas=before, to_replicas=after, reason="test",
-        applied=True, outcome="running",
+        pool="llama", at="2026-11-21T00:00:00Z", epoch=1, from_replicas=before, to_replicas=after,
+        reason=f"from {before} to {after}", applied=True, outcome="running",
     )  # fmt: skip
     return row.pk
 
@@ -103,7 +103,7 @@ def test_growing_registers_what_the_driver_made_beside_what_a_person_made(
     assert len(names(managed=True)) == 2
     made = Backend.objects.filter(managed=True).first()
     assert (made.slots, made.kv_tokens) == (32, 100_000)  # as the one that is there
-    assert fleet.orders[0][1].replicas == 2
+    assert (fleet.orders[0][1].replicas, fleet.orders[0][1].why) == (2, "from 1 to 3")
 
 
 def test_the_same_turn_again_orders_nothing_more(pool: Pool, fleet: Fleet, controller: Controller) -> None:
@@ -147,7 +147,7 @@ def test_a_replica_ends_only_after_it_was_seen_empty_for_a_while(
     controller.turn(Turn(sample(at_s=NOW + 204 + empty_s), None))
     assert names(managed=True) == []
     ((_, order),) = [(what, o) for what, o in fleet.orders if what == "shrink"]
-    assert [r.name for r in order.remove] == [name]
+    assert ([r.name for r in order.remove], order.why) == ([name], "from 2 to 1")
     assert ScalingDecision.objects.get(pk=number).outcome == "done"
 
 
