@@ -1,5 +1,5 @@
 import { expect, it, vi } from "vitest";
-import { age, bytes, compact, duration, inZone, moment, money, percent, price, rate, ranked, text, utc, zone } from "./format";
+import { age, bytes, compact, counted, duration, inZone, moment, money, percent, price, ranked, rate, text, utc, zone } from "./format";
 
 it("counts stay short", () => {
   expect([0, 999, 9994, 12_345, 123_456, 4_200_000].map(compact)).toEqual(["0", "999", "9,994", "12.3k", "123k", "4.2M"]);
@@ -75,4 +75,9 @@ it("costs in a column have the same number of decimals, and a tiny one does not 
 it("costs line up, and prices lose no digit", () => {
   expect([12.5, 0.6993, 0.0013, 0].map((n) => money(n, "USD"))).toEqual(["12.50 USD", "0.70 USD", "0.0013 USD", "0.00 USD"]);
   expect(["0.416000", "2", "0.05"].map((n) => price(n, "USD"))).toEqual(["0.416 USD", "2.00 USD", "0.05 USD"]);
+});
+
+it("one is not many", () => {
+  expect([0, 1, 2, 12_345].map((n) => counted(n, "request"))).toEqual(["0 requests", "1 request", "2 requests", "12.3k requests"]);
+  expect(counted(1, "request matches", "requests match")).toBe("1 request matches");
 });

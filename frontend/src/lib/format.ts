@@ -25,6 +25,8 @@ export function compact(n: number): string {
 }
 
 export const count = (n: number | undefined): string => (n === undefined ? NONE : compact(n));
+/** "1 request", "2 requests". */
+export const counted = (n: number, one: string, many = `${one}s`): string => `${compact(n)} ${n === 1 ? one : many}`;
 
 /** Something per second: a decimal below ten, where it matters; a rare thing never reads as none. */
 export function rate(n: number | undefined): string {

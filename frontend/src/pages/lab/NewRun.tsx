@@ -8,7 +8,7 @@ import { Icon } from "../../components/icons";
 import { Segmented } from "../../components/Segmented";
 import { useDraft } from "../../components/form/Discard";
 import { Sheet } from "../../components/Sheet";
-import { age, compact } from "../../lib/format";
+import { age, counted } from "../../lib/format";
 import { zoneChoice } from "../../lib/zone";
 import { Objects } from "../policies/Objects";
 import { typed, type Texts } from "../policies/params";
@@ -278,7 +278,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
                 <select className={inputs} value={chosen} onChange={(event) => setRecording(event.target.value)}>
                   {(recordings.data?.results ?? []).map((one) => (
                     <option key={one.name} value={one.name}>
-                      {one.name} ({compact(one.requests)} requests, {age(one.span_s)})
+                      {one.name} ({counted(one.requests, "request")}, {age(one.span_s)})
                     </option>
                   ))}
                   {recordings.data?.results.length === 0 && <option value="">no recordings yet</option>}

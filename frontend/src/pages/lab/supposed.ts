@@ -2,6 +2,7 @@
 
 import type { LabRun, Tried } from "../../api/operate";
 import { instant } from "../../components/form/form";
+import { counted } from "../../lib/format";
 import { zoneChoice } from "../../lib/zone";
 
 type Asked = LabRun["asked"];
@@ -44,7 +45,7 @@ export function supposed(asked: Asked): string[] {
   const { load, lost, newcomers, objects, replicas, slos } = asked;
   return [
     ...(load !== undefined && load !== 1 ? [`load × ${load}`] : []),
-    ...(replicas ? [`${replicas} replica${replicas === 1 ? "" : "s"}`] : []),
+    ...(replicas ? [counted(replicas, "replica")] : []),
     ...(lost ?? []).map((name) => `without ${name}`),
     ...(newcomers ?? []).map(({ name, like, times }) => `new tenant ${name}, ${times} × ${like}`),
     ...(objects ?? []).flatMap(({ kind, name, values }) => Object.entries(values).map(([field, value]) => `${kind} ${name}: ${field} ${String(value)}`)),

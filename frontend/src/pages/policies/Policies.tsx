@@ -7,7 +7,7 @@ import { Notices, notify } from "../../components/Notices";
 import { NowBadge } from "../../components/Outages";
 import { Empty } from "../../components/Shell";
 import { Table, type Column } from "../../components/Table";
-import { compact, percent, seconds, text } from "../../lib/format";
+import { counted, percent, seconds, text } from "../../lib/format";
 import { useAddress } from "../../lib/useAddress";
 import { user } from "../../lib/page";
 import { apart } from "../lab/lab";
@@ -149,7 +149,7 @@ function LabTrust({ pool, tuning }: { pool: string; tuning: Tuning | undefined }
         <p className="mt-2 text-2xs text-soft" data-testid="calibrated-trust">
           {tuning.trust ? (
             <>
-              At the calibration of <When at={tuning.trust.at} />, which decides about trials: off by at most {apart(tuning.trust)}, on {compact(tuning.trust.requests)} requests.
+              At the calibration of <When at={tuning.trust.at} />, which decides about trials: off by at most {apart(tuning.trust)}, on {counted(tuning.trust.requests, "request")}.
             </>
           ) : (
             "Trials are judged by what calibrations measure. None has compared simulated with live figures yet, so how far those of trials are off is unknown."
@@ -159,7 +159,7 @@ function LabTrust({ pool, tuning }: { pool: string; tuning: Tuning | undefined }
       <p className="mt-1 text-2xs text-faint">
         {fit ? (
           <>
-            Engine model calibrated <When at={fit.at} />, from {fit.requests} requests; its time per token is {text(percent(fit.error))} off on average.
+            Engine model calibrated <When at={fit.at} />, from {counted(fit.requests, "request")}; its time per token is {text(percent(fit.error))} off on average.
           </>
         ) : (
           "The engine model is not calibrated yet; a published preset is used."

@@ -8,7 +8,7 @@ import { notify } from "../../components/Notices";
 import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
-import { age, compact, moment, NONE, percent, text, words } from "../../lib/format";
+import { age, counted, moment, NONE, percent, text, words } from "../../lib/format";
 import { useDark } from "../../lib/theme";
 import type { Measured } from "../lab/lab";
 import { TrustNote } from "../lab/TrustNote";
@@ -79,7 +79,7 @@ function StudyNote({ pool, study }: { pool: string; study: Study }) {
       <Badge tone={running ? "warn" : "plain"}>{running ? "study under way" : `last study ${study.state}`}</Badge>
       <div className="min-w-0 flex-1 basis-64 text-sm">
         <p>
-          {running ? `${study.done} of at most ${study.total} replays` : study.result || "no result"} · {compact(study.requests)} requests · {study.cpu_s.toFixed(0)} s of processor time · began <When at={study.at} />
+          {running ? `${study.done} of at most ${study.total} replays` : study.result || "no result"} · {counted(study.requests, "request")} · {study.cpu_s.toFixed(0)} s of processor time · began <When at={study.at} />
         </p>
         {running && (
           <div className="mt-1.5 h-1.5 overflow-hidden rounded-full bg-raised" role="progressbar" aria-label="Replays of the study" aria-valuemin={0} aria-valuemax={study.total} aria-valuenow={study.done}>
@@ -143,7 +143,7 @@ function Story({ trial, pool, trust, traffic, windowMin, onClose }: { trial: Tri
           <span className="text-soft">
             against version {trial.base}
             {trial.version !== null && `, served as version ${trial.version}`}
-            {trial.requests > 0 && `, replayed on ${compact(trial.requests)} requests`}
+            {trial.requests > 0 && `, replayed on ${counted(trial.requests, "request")}`}
           </span>
         </p>
         <section>

@@ -1,7 +1,7 @@
 import { useEffect } from "react";
 import type { Explored, Filters } from "../../api/requests";
 import { Table, type Column } from "../../components/Table";
-import { compact, moment, percent, seconds, text, words } from "../../lib/format";
+import { compact, counted, moment, percent, seconds, text, words } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { HeatMap } from "./HeatMap";
@@ -41,7 +41,7 @@ export function Explore({ filters, onChange, onKnown, figures = false }: { filte
     }}>
       <summary className="cursor-pointer text-sm font-medium">
         {data.share < 1 && "about "}
-        {compact(data.requests)} requests match{" "}
+        {counted(data.requests, "request matches", "requests match")}{" "}
         {data.share < 1 && <span className="font-normal text-faint">estimated, as all below, from an even sample of {text(percent(data.share))} of them</span>}
         {data.searched_to && <span className="font-normal text-faint">of those since {moment(Date.parse(data.searched_to) / 1000)}; older ones are not summed up</span>}
       </summary>

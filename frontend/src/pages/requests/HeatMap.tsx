@@ -1,7 +1,7 @@
 import { useRef, useState } from "react";
 import type { Filters } from "../../api/requests";
 import { Segmented } from "../../components/Segmented";
-import { clock, compact, day, seconds, text, zone } from "../../lib/format";
+import { clock, compact, counted, day, seconds, text, zone } from "../../lib/format";
 import { asked, between, ceilingOf, floorOf, levelLabel, MEASURES, rowsOf, timeOf, weight, type Heat, type Measure } from "./heat";
 
 interface Corner {
@@ -17,7 +17,7 @@ export function HeatMap({ heat, measure, onMeasure, onChange }: { heat: Heat; me
   const { low, high } = rowsOf(heat);
   const rows = high - low + 1;
   const most = Math.max(1, ...heat.cells.map((cell) => cell[2]!));
-  const counted = new Map(heat.cells.map(([column, level, n]) => [`${column} ${level}`, n!]));
+  const cells = new Map(heat.cells.map(([column, level, n]) => [`${column} ${level}`, n!]));
   const cornerAt = (event: { clientX: number; clientY: number }): Corner => {
     const { left, top, width, height } = box.current!.getBoundingClientRect();
     const within = (share: number, n: number) => Math.max(0, Math.min(n - 1, Math.floor(share * n)));
@@ -37,7 +37,7 @@ export function HeatMap({ heat, measure, onMeasure, onChange }: { heat: Heat; me
         <Segmented label="Duration" value={measure} options={MEASURES} onChange={onMeasure} />
         <span className="min-w-0 flex-1 truncate text-2xs text-faint" data-testid="heat-part">
           {shown && known
-            ? `${clock(timeOf(heat, shown.left))} to ${clock(timeOf(heat, shown.right + 1))}, ${shown.low === shown.high ? levelLabel(heat, shown.low) : `${text(seconds(floorOf(heat, shown.low)))} to ${ceilingOf(heat, shown.high) === undefined ? "the longest" : text(seconds(ceilingOf(heat, shown.high)))}`}: ${compact(inside)} requests`
+            ? `${clock(timeOf(heat, shown.left))} to ${clock(timeOf(heat, shown.right + 1))}, ${shown.low === shown.high ? levelLabel(heat, shown.low) : `${text(seconds(floorOf(heat, shown.low)))} to ${ceilingOf(heat, shown.high) === undefined ? "the longest" : text(seconds(ceilingOf(heat, shown.high)))}`}: ${counted(inside, "request")}`
             : "Drag across a part to show its requests. The query bar does the same by keyboard."}
         </span>
       </div>
@@ -49,7 +49,7 @@ export function HeatMap({ heat, measure, onMeasure, onChange }: { heat: Heat; me
               <rect key={i} x={i} width="1" height="1" fill="currentColor" opacity={weight(Math.max(1, (most * i) / 3), most)} />
             ))}
           </svg>
-          {compact(most)} {most === 1 ? "request" : "requests"} in a cell
+          {counted(most, "request")} in a cell
         </p>
       )}
       {!known || heat.cells.length === 0 ? (
@@ -88,7 +88,7 @@ export function HeatMap({ heat, measure, onMeasure, onChange }: { heat: Heat; me
             }}
           >
             <svg aria-hidden="true" className="absolute inset-0 size-full text-accent" viewBox={`0 0 ${heat.bins} ${rows}`} preserveAspectRatio="none">
-              {[...counted].map(([place, n]) => {
+              {[...cells].map(([place, n]) => {
                 const [column, level] = place.split(" ").map(Number) as [number, number];
                 return <rect key={place} x={column} y={high - level} width="1.02" height="1.02" fill="currentColor" opacity={weight(n, most)} />;
               })}

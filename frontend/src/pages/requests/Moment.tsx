@@ -7,7 +7,7 @@ import { since } from "../../components/Outages";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { clock, compact, moment, seconds, text, utc } from "../../lib/format";
+import { clock, compact, counted, moment, seconds, text, utc } from "../../lib/format";
 import { useAddress } from "../../lib/useAddress";
 import { Failed, Waiting } from "../tenants/parts";
 
@@ -46,7 +46,7 @@ const tenantColumns: Column<Tenant>[] = [
 /** "3 requests waited, 12 ran." `whole`: the ledger has all that ended. */
 export function thenOf({ waiting, running }: Pick<Answer, "waiting" | "running">, whole: boolean): string {
   if (!whole && waiting + running === 0) return "Which requests waited and ran then is unknown.";
-  const waited = waiting === 0 ? "No request waited" : `${compact(waiting)} ${waiting === 1 ? "request" : "requests"} waited`;
+  const waited = waiting === 0 ? "No request waited" : `${counted(waiting, "request")} waited`;
   return whole ? `${waited}, ${compact(running)} ran.` : `At least ${compact(waiting)} waited, at least ${compact(running)} ran.`;
 }
 

@@ -5,7 +5,7 @@ import { get } from "../../api/client";
 import { instant } from "../../components/form/form";
 import { Badge, type Tone } from "../../components/Badge";
 import { useDebounced } from "../../lib/useDebounced";
-import { words } from "../../lib/format";
+import { counted, words } from "../../lib/format";
 import { Failed, Waiting, When } from "./parts";
 
 const PAGE = 50;
@@ -40,7 +40,7 @@ function Changes({ entry }: { entry: AuditEntry }) {
   if (both) return list;
   return (
     <details className="text-xs">
-      <summary className="text-soft hover:text-ink">{names.length} fields</summary>
+      <summary className="text-soft hover:text-ink">{counted(names.length, "field")}</summary>
       {list}
     </details>
   );

@@ -10,6 +10,7 @@ import { useRefresh } from "./data";
 import { Confirm, Failed, Waiting, When } from "./parts";
 import { Section } from "./PeopleParts";
 import { Field, ProofFields, type Proof } from "./Proof";
+import { counted } from "../../lib/format";
 
 type Step =
   | { at: "proof" | "codes" | "disable" | "passkey" }
@@ -42,7 +43,7 @@ function what(row: Row): ReactNode {
   if (!row.enabled) return row.mandatory ? "Required here: it is set up at the next login, or now." : "Off: your password alone is enough to log in.";
   return (
     <>
-      On since <When at={row.since} />. Last used: {row.used_at ? <When at={row.used_at} /> : "never"}. {row.codes_left} recovery {row.codes_left === 1 ? "code" : "codes"} left.
+      On since <When at={row.since} />. Last used: {row.used_at ? <When at={row.used_at} /> : "never"}. {counted(row.codes_left, "recovery code")} left.
     </>
   );
 }

@@ -1,5 +1,7 @@
 /** What an installation has, and what it still needs before its first request. Pure. */
 
+import { counted } from "../../lib/format";
+
 export interface Inventory {
   backends: number;
   pools: number;
@@ -19,7 +21,6 @@ export interface Step {
   text: string;
 }
 
-const some = (n: number, one: string, many: string): string => `${n} ${n === 1 ? one : many}`;
 
 export function steps(have: Inventory): Step[] {
   return [
@@ -27,7 +28,7 @@ export function steps(have: Inventory): Step[] {
       name: "engine",
       title: "First backend and pool",
       done: have.backends > 0 && have.pools > 0,
-      text: have.backends && have.pools ? `${some(have.backends, "backend", "backends")} in ${some(have.pools, "pool", "pools")}.` : "A backend is one vLLM server; a pool is a group of backends that serve one model.",
+      text: have.backends && have.pools ? `${counted(have.backends, "backend")} in ${counted(have.pools, "pool")}.` : "A backend is one vLLM server; a pool is a group of backends that serve one model.",
     },
     {
       name: "tenant",
@@ -35,7 +36,7 @@ export function steps(have: Inventory): Step[] {
       done: have.tenants > 0 && have.entitlements > 0 && have.keys > 0,
       text:
         have.tenants && have.entitlements && have.keys
-          ? `${some(have.tenants, "tenant", "tenants")}, ${some(have.entitlements, "entitlement", "entitlements")}, ${some(have.keys, "key", "keys")}.`
+          ? `${counted(have.tenants, "tenant")}, ${counted(have.entitlements, "entitlement")}, ${counted(have.keys, "key")}.`
           : "A tenant is a team. Its entitlement is a share of a pool, and its keys authenticate requests.",
     },
     {
