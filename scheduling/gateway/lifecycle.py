@@ -384,7 +384,7 @@ class Lifecycle:
                 raise trouble
             submitted.ran = False
             if not self._may_move(submitted, trouble):
-                raise trouble
+                raise trouble.refusal or trouble
             await self._move(submitted, trouble)
 
     async def _spec(self, replica: str) -> BackendSpec:
@@ -415,21 +415,24 @@ class Lifecycle:
                 sent_s=submitted.call.now_s(),
             )
         except StateUnavailable:
-            raise trouble from None
+            raise trouble.refusal or trouble from None
         finally:
             submitted.moving = False
         await self._placed(submitted, admission)
 
     def _may_move(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
         """Whether there is another attempt. Where the replica is at fault (it admitted nothing, or others do what it
-        does not) it costs no budget: one sick replica must not fail requests that others would serve."""
+        does not) it costs no budget: one sick replica must not fail requests that others would serve. Whose fault a
+        refused input is, one other replica tells, where others serve."""
         if trouble.lacks or trouble.refused:
             return submitted.attempt < MAX_REFUSED
-        if submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(
+        others_serve = submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(
             submitted.access.pool.id, submitted.at, submitted.access.entitlement.tenant
-        ):
-            return True
-        return submitted.attempt == 1 and self._budget.spend(time.monotonic())
+        )
+        if trouble.refusal is not None:
+            first, submitted.refused_at = not submitted.refused_at, submitted.at
+            return first and others_serve and self._budget.spend(time.monotonic())
+        return others_serve or (submitted.attempt == 1 and self._budget.spend(time.monotonic()))
 
     def _learn(self, submitted: Submitted, trouble: EngineTrouble) -> None:
         """What an attempt that failed says about its replica: counted, and told at once where that helps."""

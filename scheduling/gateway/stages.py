@@ -199,6 +199,7 @@ class Progress:
     backend: str = ""
     prefill_at: str = ""  # the prefill replica that computes its prompt now
     prefill_failed: str = ""  # the one that failed it
+    refused_at: str = ""  # the replica that refused its input
     prefill: int = 0  # what it holds of its replica's prefill credit, as far as is known here [prompt tokens]
     policy: str = ""
     why_there: str = ""

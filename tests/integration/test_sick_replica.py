@@ -154,6 +154,33 @@ async def test_a_replica_that_cuts_its_streams_halfway_is_ejected_although_each_
         assert not seen - {("ejected", "ready", "ready"), ("ready", "ready", "ready")}, "nobody else"
 
 
+async def test_a_replica_that_refuses_what_others_serve_is_ejected_and_one_that_refuses_as_they_do_is_not(
+    redis_url: str, pool_id: str, figure: Callable[[str], None]
+) -> None:
+    """400 says that the client is wrong. An engine that was started otherwise than the others says so to everybody, at
+    once, and would draw most requests."""
+    async with three(redis_url, pool_id, Script(pause_s=0.02)) as (world, dispatcher):
+        await answers(world, 20)
+        sent = sum(len(engine.bodies) for engine in world.engines)
+        for engine in world.engines:
+            engine.script.status = 400
+        assert failed(await answers(world, 50)) == {"400 invalid_request": 50}
+        tried = sum(len(engine.bodies) for engine in world.engines) - sent
+        assert tried <= 3 * 50, "each on a connection of its own as well, and few of them elsewhere"
+        assert states(dispatcher) == ["ready"] * 3
+        for engine in world.engines[1:]:
+            engine.script.status = 200
+        work, seen = asyncio.create_task(answers(world)), set[tuple[str, ...]]()
+        while not work.done():
+            seen.add(tuple(states(dispatcher)))
+            await asyncio.sleep(0.05)
+        ended = failed(await work)
+        figure(f"400 by 1 of 3: {sum(ended.values())} of {REQUESTS} failed{of(ended)}")
+        assert seen <= {("ejected", "ready", "ready"), ("ready", "ready", "ready")}
+        assert ("ejected", "ready", "ready") in seen
+        assert "refuses inputs that another replica serves" in why(dispatcher, 0)
+
+
 async def test_a_replica_with_a_shorter_context_draws_no_requests_that_it_would_refuse(
     redis_url: str, pool_id: str, figure: Callable[[str], None]
 ) -> None:

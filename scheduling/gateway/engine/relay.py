@@ -42,7 +42,8 @@ BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
 class EngineTrouble(Exception):
     """The engine did not do its part. ``suspect``: its replica should be looked at; ``misconfigured``: no request can
     be the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``; ``lacks``: it
-    has not got the adapter that was asked for, and serves everything else."""
+    has not got the adapter that was asked for, and serves everything else; ``refusal``: what the client is told where
+    the input is at fault, as the engine says and another replica would."""
 
     def __init__(
         self,
@@ -54,8 +55,10 @@ class EngineTrouble(Exception):
         refused: bool = False,
         retry_after_s: float | None = None,
         lacks: bool = False,
+        refusal: Refusal | None = None,
     ) -> None:
         super().__init__(why)
+        self.refusal = refusal
         self.lacks = lacks
         self.reason = reason
         self.why = why
@@ -93,8 +96,8 @@ class Relay:
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
-        """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where the
-        engine refuses the input."""
+        """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where
+        no engine would do it."""
         call, prepared = submitted.call, submitted.estimated.prepared
         # an engine takes an id once only, and names its answer by it
         name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
@@ -221,6 +224,13 @@ class Relay:
                 submitted.id,
             )
 
+    def _served(self, submitted: Submitted) -> None:
+        """A replica answers. Where another one had refused the input, that one was wrong."""
+        pool, tenant = submitted.access.pool.id, submitted.access.entitlement.tenant
+        self._attempts.succeeded(pool, submitted.backend, tenant)
+        if submitted.refused_at not in ("", submitted.backend):
+            self._attempts.failed(pool, submitted.refused_at, tenant, "refuses inputs that another replica serves")
+
     async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
         call, access, idempotency = submitted.call, submitted.access, submitted.estimated.idempotency
         try:
@@ -232,7 +242,7 @@ class Relay:
         except Broken as exc:
             raise self._broken(submitted, exc.why) from None
         self._check_own(submitted, connection, answer.id)
-        self._attempts.succeeded(access.pool.id, submitted.backend, access.entitlement.tenant)
+        self._served(submitted)
         connection.release()
         submitted.connection = None
         self._count(submitted, answer.usage, answer.believed)
@@ -265,7 +275,7 @@ class Relay:
             if frames.failed:
                 raise self._broken(submitted, frames.failed, suspect=frames.suspect)
         self._check_own(submitted, connection, frames.id)
-        self._attempts.succeeded(access.pool.id, submitted.backend, access.entitlement.tenant)
+        self._served(submitted)
         if submitted.prefill:
             submitted.prefill = 0
             self._first_tokens.came(access.pool.id, call.id, submitted.attempt)
@@ -403,9 +413,10 @@ async def _read_error(connection: Connection) -> bytes:
     return b"".join(parts)
 
 
-def _input_refused(answer: bytes) -> Refusal:
+def _input_refused(answer: bytes) -> EngineTrouble:
     detail, param = input_error(answer)
-    return Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
+    refusal = Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
+    return EngineTrouble(Reason.BACKEND_ERROR, "refuses the input", suspect=False, refusal=refusal)
 
 
 def _refused_in_stream(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
