@@ -23,7 +23,8 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.entry.flow import flow_headers
 from scheduling.gateway.entry.guard import ClientGone, Message, Receive, Scope, Send
-from scheduling.gateway.headers import JSON, Header
+from scheduling.gateway.errors import DEFAULT_RETRY_S, error_bytes
+from scheduling.gateway.headers import JSON, Header, retry_after
 from scheduling.gateway.stages import HOLD, Submitted
 
 log = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ class Beside:
     async def _pass_on(self, answer: list[Message], send: Send) -> None:
         """What the gateway said. A small path that it serves itself is allowed, and asks nothing more."""
         if not answer:
-            await _say(send, 503, "The request was ended before it was admitted.")
+            await _answer(send, 503, [JSON, *retry_after(DEFAULT_RETRY_S)], error_bytes(Reason.SHUTTING_DOWN))
         elif answer[0]["status"] < 300:
             await _answer(send, 200, [JSON], b"{}")
         else:
@@ -254,8 +255,7 @@ async def _gone(receive: Callable[[], Awaitable[Message]], read: asyncio.Future[
 
 
 async def _say(send: Send, status: int, message: str) -> None:
-    error = {"message": message, "type": "invalid_request_error" if status < 500 else "api_error"}
-    await _answer(send, status, [JSON], _encode({"error": error}))
+    await _answer(send, status, [JSON], error_bytes(Reason.INVALID_REQUEST, detail=message))
 
 
 async def _answer(send: Send, status: int, headers: list[Header], body: bytes) -> None:

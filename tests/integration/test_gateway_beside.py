@@ -189,6 +189,21 @@ async def test_a_part_of_a_body_is_refused_with_what_to_change(world: World) -> 
         assert "max_request_bytes" in part.text
 
 
+async def test_what_is_refused_here_is_told_in_the_apis_form(world: World) -> None:
+    async with envoy(world) as client:
+        answers = [
+            await client.post(CHECK, json=ASK, headers={"x-quartermaster-authz-token": "x"}),
+            await client.post(CHECK, json=ASK, headers={"x-envoy-auth-partial-body": "true"}),
+            await client.get(DONE),
+            await client.post(DONE, json={}),
+        ]
+    for answer, status in zip(answers, (403, 413, 405, 400), strict=True):
+        assert answer.status_code == status
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["code"] == "invalid_request"
+
+
 async def test_paths_that_take_no_slot_are_only_checked_for_their_key(world: World) -> None:
     async with envoy(world) as client:
         models = await client.get("/ext-authz/v1/models")
