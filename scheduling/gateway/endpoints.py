@@ -81,6 +81,8 @@ ENDPOINTS: dict[str, Endpoint] = {
 AT_ROOT = frozenset(path for path in ENDPOINTS if not path.startswith("/v1/"))  # the server hands these on as well
 MESSAGES_PATH = "/v1/messages/"
 _UNSERVED = (
+    (("/v1/responses/input_tokens",), "POST /tokenize counts the tokens of messages or of a prompt."),
+    (("/v1/responses/compact",), "Nothing is shortened here: leave out of the next request what it need not have."),
     (("/v1/responses/",), "Nothing is stored here: send the whole conversation with each request."),
     (
         ("/v1/conversations", "/v1/chat/completions/"),
@@ -96,5 +98,7 @@ _UNSERVED = (
 
 def not_served(path: str, stores: bool = False) -> str:
     """What a client is told at a path that is none of ours. ``stores``: the path belongs to what is stored here."""
+    if (served := path.rstrip("/")) in ENDPOINTS:
+        return f"{path[:100]} is not served here. Leave the slash at its end out: {served}."
     advice = (told for paths, told in _UNSERVED if path.startswith(paths) and not stores)
     return f"{path[:100]} is not served here. {next(advice, 'docs/reference/v1.md lists what is.')}"

@@ -90,8 +90,12 @@ def test_who_speaks_anthropics_api_is_known_by_its_version() -> None:
     ("path", "advice"),
     [
         ("/v1/responses/resp_1", "Nothing is stored here"),
+        ("/v1/responses/input_tokens", "/tokenize"),
+        ("/v1/responses/compact", "Nothing is shortened here"),
         ("/v1/conversations", "Conversations are not stored here"),
         ("/v1/chat/completions/c/messages", "Conversations are not stored here"),
+        ("/v1/chat/completions/", "slash at its end out: /v1/chat/completions."),
+        ("/v1/responses//", "slash at its end out: /v1/responses."),
         ("/v1/messages/batches", "/v1/batches"),
         ("/v1/audio/translations", "/v1/audio/transcriptions"),
         ("/v1/moderations", "docs/reference/v1.md"),
