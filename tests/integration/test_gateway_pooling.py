@@ -125,6 +125,25 @@ async def test_a_path_that_the_engines_lack_costs_its_asker_alone(redis_url: str
         assert not [fields for _, fields in events if fields[0] == b"s"], "nobody is asked to look at the replica"
 
 
+@pytest.mark.parametrize("engines", [1, 2])
+async def test_a_chat_with_a_model_that_makes_vectors_costs_its_asker_alone(
+    redis_url: str, pool_id: str, engines: int
+) -> None:
+    async with gateway_world(redis_url, pool_id, engines=engines) as world, world.http() as client:
+        body, hello = b'{"detail":"Not Found"}', [{"role": "user", "content": "hello"}]
+        for engine in world.engines:
+            engine.script.raw = lambda _: b"HTTP/1.1 404 X\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        for path, asked in (("/v1/chat/completions", {"messages": hello}), ("/v1/completions", {"prompt": "hello"})):
+            answer = await client.post(path, json={"model": "demo", "max_tokens": 4, **asked})
+            assert answer.status_code == 404, answer.text
+            assert f"do not serve {path}" in answer.json()["error"]["message"]
+            assert answer.headers["x-should-retry"] == "false"
+        assert len(world.engines[0].bodies) >= 1
+        events = await world.resp.call(b"XRANGE", f"qm:{{{world.pool.id}}}:events", b"-", b"+")
+        assert not [fields for _, fields in events if fields[0] == b"s"], "nobody is asked to look at the replica"
+        await world.settled()
+
+
 async def test_a_slot_and_the_charge_are_held_until_the_answer(redis_url: str, pool_id: str) -> None:
     async with simulated_world(redis_url, pool_id) as (world, [server]):
         await world.configure(concurrency=1, tokens_per_s=1.0, burst_tokens=100.0)

@@ -437,14 +437,20 @@ def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exc
     submitted.ran = False
     if status in INPUT_REFUSED:
         return _input_refused(answer)
-    adapter = submitted.access.pool.adapter
-    if adapter and status == 404 and not (submitted.estimated.endpoint.optional and b'"detail"' in answer):
+    adapter, endpoint = submitted.access.pool.adapter, submitted.estimated.endpoint
+    no_path = status == 404 and b'"detail"' in answer  # a model that is not there is an "error"
+    if adapter and status == 404 and not no_path:
         return EngineTrouble(
             Reason.NO_ADAPTER, f"answers 404: it has not got adapter {adapter!r} any more", suspect=False, lacks=True
         )
-    if status in NOT_SERVED and submitted.estimated.endpoint.optional:
-        path = submitted.estimated.endpoint.upstream
-        return Refusal(Reason.INVALID_REQUEST, status=404, detail=f"The engines behind this model do not serve {path}.")
+    detail = f"The engines behind this model do not serve {endpoint.upstream}."
+    unserved = Refusal(Reason.INVALID_REQUEST, status=404, detail=detail)
+    if status in NOT_SERVED and endpoint.optional:
+        return unserved
+    if no_path:  # a model that makes vectors only; or it is no engine, which its leader sees by itself
+        return EngineTrouble(
+            Reason.BACKEND_ERROR, f"answers 404: it has no {endpoint.upstream}", suspect=False, refusal=unserved
+        )
     why = what_it_means(status, submitted.access.pool.upstream_model)
     if status in NOT_ADMITTED:
         return EngineTrouble(
