@@ -18,7 +18,7 @@ from telemetry.access import Viewer, viewer_in
 from telemetry.feed.sources import sources
 from tenants.access import scope_of
 from tenants.api.authentication import AUTHENTICATION
-from tenants.api.base import as_answer, refuse_trial
+from tenants.api.base import as_answer, check_write
 
 
 class MayLook(BasePermission):
@@ -38,7 +38,7 @@ class Telemetry(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        refuse_trial(request)
+        check_write(request)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         """Two who give the same name at the same moment both pass the check of names; the database refuses one."""

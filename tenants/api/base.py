@@ -87,8 +87,7 @@ class ScopedView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        if getattr(self, "action", None) not in self.trials:
-            refuse_trial(request)
+        check_write(request, trial=getattr(self, "action", None) in self.trials)
 
     def right(self) -> Right:
         action = getattr(self, "action", None)
@@ -154,9 +153,15 @@ def is_trial(request: Request) -> bool:
     return bool(Filter("", "", "boolean").parse("dry_run", raw))
 
 
-def refuse_trial(request: Request) -> None:
-    """Where a write cannot be tried only: it would be done, and who asked believe that it was not."""
-    if request.method not in SAFE_METHODS and is_trial(request):
+def check_write(request: Request, *, trial: bool = False) -> None:
+    """The query of a write is ``dry_run``, where it can be tried only (``trial``), and nothing else. Another or a
+    misspelled one would be done, and who asked believe that it was not, or not so."""
+    if request.method in SAFE_METHODS:
+        return
+    unknown = next((name for name in request.query_params if name != "dry_run"), None)
+    if unknown is not None:
+        raise ValidationError({unknown: ["Nothing was done: writes have no such parameter, only dry_run=true."]})
+    if not trial and is_trial(request):
         raise ValidationError({"dry_run": ["Nothing was done: this cannot be tried only. Leave dry_run out to do it."]})
 
 

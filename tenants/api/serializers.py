@@ -46,9 +46,13 @@ UNKNOWN_LETTERS = 100  # of an unknown name that are compared
 # Refuses fields it does not know: a misspelt one would otherwise change nothing, silently. (A docstring would describe
 # each class in the schema that has none of its own.)
 class Strict(serializers.Serializer[Any]):
+    # no docstring: the schema would describe every body without one by it
+    also: ClassVar[tuple[str, ...]] = ()  # names that somebody else reads
+    called: ClassVar[str] = "field"
+
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict):
-            unknown = [name for name in data if name not in self.fields]
+            unknown = [name for name in data if name not in self.fields and name not in self.also]
             if unknown:
                 errors = {name: [self._unknown(str(name))] for name in unknown[:UNKNOWN_NAMED]}
                 if len(unknown) > UNKNOWN_NAMED:
@@ -60,7 +64,15 @@ class Strict(serializers.Serializer[Any]):
         writable = [field for field, rule in self.fields.items() if not rule.read_only]
         close = difflib.get_close_matches(name[:UNKNOWN_LETTERS], writable, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        return f"There is no such field.{hint} Fields: {', '.join(writable) or 'none'}."
+        known = ", ".join((*writable, *self.also)) or "none"
+        return f"There is no such {self.called}.{hint} {self.called.capitalize()}s: {known}."
+
+
+class StrictQuery(Strict):
+    """What a URL asks for, and how it is answered: a misspelled filter would answer for everybody."""
+
+    also = ("format",)
+    called = "parameter"
 
 
 class CatalogSerializer(Strict, Timed):

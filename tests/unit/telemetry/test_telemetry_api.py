@@ -278,6 +278,17 @@ def test_usage_that_cannot_be_is_refused_with_a_reason(query: str, world: worlds
     get(world, "adam", f"usage?{query}", 400)
 
 
+@pytest.mark.parametrize("path", ["usage", "statements"])
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_misspelled_filter_of_what_is_billed_is_refused_and_not_left_out(
+    path: str, form: str, world: worlds.World
+) -> None:
+    answer = client(world, "adam").get(f"/api/v1/{path}?tennant=acme&format={form}")
+    assert answer.status_code == 400
+    assert "Did you mean 'tenant'?" in str(answer.content, "utf-8")
+    assert client(world, "adam").get(f"/api/v1/{path}?tenant=acme&format={form}").status_code == 200
+
+
 @pytest.mark.parametrize(
     ("path", "field"),
     [

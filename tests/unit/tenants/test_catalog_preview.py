@@ -257,6 +257,18 @@ def test_what_cannot_be_tried_is_not_done_when_a_trial_is_asked_for(
     assert adam.post(f"/api/v1/{path}?dry_run=false", body, format="json").status_code < 300
 
 
+@pytest.mark.parametrize("misspelled", ["dryrun=true", "dry-run=true", "Dry_run=true", "force=true&dry_run=true"])
+def test_a_write_whose_parameter_is_misspelled_is_not_done(
+    world: worlds.World, adam: APIClient, misspelled: str
+) -> None:
+    before = state()
+    for method, path in (("delete", "backends/gpu-1"), ("patch", "entitlements/acme-llama"), ("post", "saved-views")):
+        answer = getattr(adam, method)(f"/api/v1/{path}?{misspelled}", {"concurrency": 1}, format="json")
+        assert answer.status_code == 400
+        assert "Nothing was done" in str(answer.json()[misspelled.split("=")[0]])
+    assert state() == before
+
+
 def test_the_schema_says_of_each_write_whether_it_can_be_tried(world: worlds.World, adam: APIClient) -> None:
     """Of one that it says so nothing is refused for that reason; of all others everything is."""
     paths = SchemaGenerator().get_schema(public=True)["paths"]
