@@ -371,7 +371,7 @@ def validate(work: Work, models: Collection[str]) -> str:
         row = _locked(work)
         if row is None or row.status != Status.VALIDATING:
             return "" if row is None else row.status
-        row.total, row.model = checked.total, checked.model or row.model
+        row.total, row.model = checked.total, checked.model
         if checked.problems:
             row.status, row.problems, row.ended_at = Status.FAILED, checked.problems[: lines.MAX_PROBLEMS], now
             row.lease_until, row.holder = None, ""

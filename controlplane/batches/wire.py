@@ -35,7 +35,7 @@ def batch_object(row: Batch) -> dict[str, Any]:
         "id": row.public_id,
         "object": "batch",
         "endpoint": row.endpoint,
-        "model": None if row.status == Status.VALIDATING else row.model,  # the lines say it, and were not read yet
+        "model": None if row.status == Status.VALIDATING else row.model or None,  # which the lines say
         "errors": {"object": "list", "data": row.problems} if row.problems else None,
         "input_file_id": row.input_file,
         "completion_window": row.completion_window,

@@ -178,6 +178,7 @@ def test_an_input_with_faults_fails_the_batch_with_their_lines() -> None:
     assert services.validate(work, {"other"}) == Status.FAILED
     row = Batch.objects.get(pk=work.id)
     assert [p["line"] for p in row.problems] == [1, 2, 3]
+    assert batch_object(row)["model"] is None, "no line names one that the key may use"
     assert not services.due()
 
 
