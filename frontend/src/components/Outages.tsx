@@ -43,6 +43,7 @@ export function sentence(outage: Outage): { what: string; means: string } {
       return { what: `The database has taken no requests of pool ${outage.pool} ${when}.`, means: "Requests that ended since are missing in the ledger and in usage; they are kept in Redis and stored as soon as the database can be written. Changes may fail. Inference and live queues continue." };
     case "engine":
       if (outage.ejected) return { what: `Replica ${outage.backend} of pool ${outage.pool} was ejected${outage.since === undefined ? "" : ` at ${moment(outage.since)}`}.`, means: "It failed requests or probes. Until a probe succeeds it receives no work and is left out of the pool's totals." };
+      if (outage.serves) return { what: `The figures of replica ${outage.backend} of pool ${outage.pool} have not been read ${when}.`, means: "They are unknown and left out of the pool's totals. It receives work until requests or probes fail there." };
       return outage.since === undefined
         ? { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen yet.`, means: "Its figures are unknown, and it receives no work." }
         : { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen ${when}.`, means: "Its figures are unknown. Until it answers it receives no work and is left out of the pool's totals." };

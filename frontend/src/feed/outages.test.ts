@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { sentence } from "../components/Outages";
 import { heading } from "../pages/welcome/steps";
 import { blank } from "./blank";
 import { cutsPast, hides, hidesAlert, isBlind, isHeard, outagesOf } from "./outages";
@@ -101,6 +102,13 @@ it("does not say of a replica that was just ejected that nobody has seen it", ()
     { source: "engine", pool: "llama", backend: "gpu-0", ejected: true },
     { source: "engine", pool: "llama", backend: "gpu-1" },
   ]);
+});
+
+it("does not say of a replica that serves, and whose figures cannot be read, that it receives no work", () => {
+  const mute = { "gpu-0": { state: "ready" as const, unseen_since: T - 60, running: 2 }, "gpu-1": { state: "ejected" as const, unseen_since: T - 60 } };
+  const [serves, out] = outagesOf(play(hello(), message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: mute } })), T).map(sentence);
+  expect(serves!.means).toContain("It receives work until requests or probes fail there");
+  expect(out!.means).toContain("receives no work");
 });
 
 it("tells since when a pool's requests are not stored, unless the whole database is away", () => {

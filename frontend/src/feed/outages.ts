@@ -13,6 +13,8 @@ export interface Outage {
   backend?: string;
   /** The server answers, and its live feed does not open. */
   blocked?: boolean;
+  /** A replica that the leader grants requests to, although its figures cannot be read. */
+  serves?: boolean;
   /** A replica that was seen, and fails what it is asked for. */
   ejected?: boolean;
 }
@@ -30,7 +32,7 @@ function engines(state: FeedState, now: number): Outage[] {
     if (ageOf(state, held, now) > STALE_AFTER_S) return [];
     return Object.entries(held.snapshot.backends ?? {}).flatMap(([backend, row]): Outage[] => {
       const unseen = row.unseen_since !== undefined || row.state === "ejected" || row.state === "probing" || row.state === "unpaired";
-      return unseen ? [{ source: "engine", pool, backend, ...(row.unseen_since !== undefined ? { since: row.unseen_since } : row.state === "ejected" ? { ejected: true, ...(row.down_since === undefined ? {} : { since: row.down_since }) } : {}) }] : [];
+      return unseen ? [{ source: "engine", pool, backend, ...(row.unseen_since !== undefined ? { since: row.unseen_since, ...(row.state === "ready" ? { serves: true } : {}) } : row.state === "ejected" ? { ejected: true, ...(row.down_since === undefined ? {} : { since: row.down_since }) } : {}) }] : [];
     });
   });
 }
