@@ -81,7 +81,7 @@ async def test_a_person_of_the_same_entitlement_takes_the_slot_of_a_line_at_once
             answer = await client.post(CHAT, content=BODY, headers={"content-type": "application/json"})
         person = (answer.status_code, answer.headers.get("x-quartermaster-queue-ms"))
         if variant is not None:
-            assert person[0] == 429  # "already has 1 of 1 requests in flight"
+            assert person[0] == 429  # its share is in flight
             line.cancel()
             await asyncio.gather(line, return_exceptions=True)
             return

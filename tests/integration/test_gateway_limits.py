@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controlplane.web.connections import ConnectionLimits
-from scheduling.core.types import Catalog
+from scheduling.core.types import Catalog, OverLimit, ServiceClass
 from scheduling.gateway.config import GatewayConfig
 from tests.support.gateway_world import World, gateway_world, make_key, until
 
@@ -109,7 +109,7 @@ async def test_one_key_cannot_hold_more_requests_open_than_it_may_however_slowly
         answer = await talk(world, head_of(world, "content-length: 500"), b"{" + b" " * 499)
         assert answer.status == 429
         assert answer.error["code"] == "concurrency"
-        assert "2 of 2" in answer.error["message"]
+        assert "2 requests in flight, and may count on 2" in answer.error["message"]
         for _, writer in slow:
             writer.transport.abort()
         await until(lambda: world.app.open_requests == 0)
@@ -389,3 +389,25 @@ async def test_of_two_keys_in_one_request_none_counts(world: World, name: str, s
     answer = await talk(world, head_of(world, *more, "content-length: 2"), b"{}")
     assert answer.status == 400
     assert answer.error["message"] == f"The header {name} is there more than once. Send one key."
+
+
+async def test_who_runs_more_than_its_share_is_told_its_share_and_not_a_limit_that_it_passed(
+    redis_url: str, pool_id: str
+) -> None:
+    async with gateway_world(redis_url, pool_id) as world, world.http() as client:
+        bursting = replace(
+            world.entitlement.tier, service_class=ServiceClass.ELASTIC, over_limit=OverLimit.REFUSE, queue_limit=100
+        )
+        await world.configure(concurrency=1, tier=bursting)
+        backend = world.pool.backends[0]
+        await world.store.set_ready(world.epoch, backend.id, replace(backend, slots=2))
+        world.engines[0].script.first_pause_s = 100.0
+        body = {"model": "demo", "prompt": "x", "max_tokens": 2}
+        running = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(2)]
+        await until(lambda: world.engines[0].open == 2)
+        refused = (await client.post("/v1/completions", json=body)).json()["error"]
+        assert refused["code"] == "concurrency"
+        assert refused["message"].endswith("has 2 requests in flight, and may count on 1.")
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
