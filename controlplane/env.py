@@ -230,6 +230,13 @@ class Env:
         low=0,
     )
 
+    kv_overcommit: float = setting(
+        16.0,
+        "Times its KV cache that a replica may be reserved at most, where requests use less than they reserve (prompt "
+        "and output bound). 1: every reservation is kept in full.",
+        low=1,
+    )
+
     alert_webhook: str = setting(
         "", "`http(s)://` address that alerts are sent to. Empty: they are only shown in the console."
     )

@@ -102,5 +102,6 @@ def make_dispatch() -> DispatchSetup:
         catalog_version=specs.catalog_version,
         telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter(), BatchStarter())), Liveness()),
         epochs=BookedEpochs(),
+        kv_overcommit=settings.ENV.kv_overcommit,
         alive=settings.ENV.home / alive.NAME,
     )

@@ -159,7 +159,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("queue_oldest_seconds", "gauge", "seconds", ("pool",), "How long the oldest waiting request has waited."),
     Metric("running", "gauge", "requests", ("pool",), "Leases: requests that run on engines."),
     Metric("slots", "gauge", "requests", ("pool",), "Slots of ready backends: requests that can run at once."),
-    Metric("kv_used_tokens", "gauge", "tokens", ("pool",), "KV cache reserved by leases."),
+    Metric("kv_used_tokens", "gauge", "tokens", ("pool",), "KV cache reserved by leases; may be more than there is."),
     Metric("kv_capacity_tokens", "gauge", "tokens", ("pool",), "KV cache of ready backends."),
     Metric(
         "entitlement_weight", "gauge", "", ("pool", "entitlement"),

@@ -37,6 +37,7 @@ def status_of(
         engine_facts=facts_of(backend),
         slots=spec.slots,
         kv_tokens=spec.kv_tokens,
+        kv_offered=backend.pressure.offered(spec.kv_tokens, backend.overcommit),
         prefill_credit=spec.prefill_tokens,
         limits_why=why,
         credit_why=credit_why(backend),

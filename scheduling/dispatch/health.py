@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.prefill_credit import Counters, Prompts
 from scheduling.core.types import Phase, PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
@@ -148,6 +149,12 @@ class BackendMonitor:
         """Nobody waits, or nothing is decided about yet."""
         for backend in self._backends.values():
             backend.limited = False
+
+    def overcommit(self, use: KvUse, running: Mapping[str, tuple[int, int]], most: float) -> None:
+        """How much may be reserved of each replica's KV cache. ``running``: by entitlement, how many run and the KV
+        tokens that they reserve."""
+        for backend in self._backends.values():
+            backend.overcommit = use.overcommit(running, limits_of(backend)[0].kv_tokens, most)
 
     def statuses(self) -> list[BackendStatus]:
         """All replicas as they are seen now, by name."""
@@ -391,7 +398,9 @@ class BackendMonitor:
         now_s = asyncio.get_running_loop().time()
         leases = self._leases.get(backend.spec.id, 0) if fresh else None
         if metrics is None:
+            backend.pressure.seen(now_s, None, 0.0)
             return backend.watch.answered(leases or 0, backend.outlier.moved(now_s, MOVED_S), now_s)
+        backend.pressure.seen(now_s, metrics.kv_usage, metrics.preemptions)
         if leases is None:
             return backend.watch.seen(metrics, metrics.running, now_s)
         step = backend.watch.seen(metrics, leases, now_s)

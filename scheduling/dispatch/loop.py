@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from scheduling.core.kv_overcommit import MOST
 from scheduling.core.types import BackendSpec, Catalog, PoolSpec
 from scheduling.dispatch.leader import Leadership
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
@@ -48,6 +49,7 @@ class Crew:
     epochs: EpochFloor
     database: Executor  # for blocking questions to the database
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
+    kv_overcommit: float = MOST
 
 
 class PoolDispatcher:
@@ -137,6 +139,7 @@ class PoolDispatcher:
                     telemetry=self._crew.telemetry,
                     telemetry_thread=self._crew.telemetry_thread,
                     group=group,
+                    kv_overcommit=self._crew.kv_overcommit,
                 )
                 group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")
                 await term.open()

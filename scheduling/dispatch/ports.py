@@ -46,6 +46,7 @@ class BackendStatus:
     engine_facts: EngineFacts = field(default_factory=EngineFacts)  # by the engine, of its limits
     slots: int = 0  # in force: what it is offered with, before pauses
     kv_tokens: int = 0
+    kv_offered: int = 0  # that may be reserved of these, as requests use less than they reserve
     prefill_credit: int = 0  # prompt tokens; 0: no bound
     limits_why: str = ""  # what is less than was typed, and why
     credit_why: str = ""

@@ -21,6 +21,7 @@ from pathlib import Path
 import httpx
 
 from scheduling.catalog import CatalogCache
+from scheduling.core.kv_overcommit import MOST
 from scheduling.core.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
 from scheduling.dispatch.loop import Crew, PoolDispatcher
@@ -48,6 +49,7 @@ class DispatchSetup:
     epochs: EpochFloor
     name: str = ""  # for people: which worker this is
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
+    kv_overcommit: float = MOST  # times a KV cache that may be reserved at most
     alive: Path | None = None  # touched as long as the loop runs, for a health check
 
 
@@ -116,7 +118,7 @@ class DispatchService:
                 registered()  # imports them: the first term of a process that has followed begins at once
             self._crew = Crew(
                 setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, database,
-                setup.engine,
+                setup.engine, setup.kv_overcommit,
             )  # fmt: skip
             catalog.on_change(self._catalog_changed)
             await catalog.start()

@@ -45,9 +45,6 @@ class Sampler:
         now_s = snapshot.now_ms / 1000.0
         waiting = list(waiting)
         oldest = oldest_waits(waiting, now_s)
-        queued_kv: dict[str, int] = {}
-        for request in waiting:
-            queued_kv[request.entitlement] = queued_kv.get(request.entitlement, 0) + request.kv_tokens
         entitlements = snapshot.entitlements
         return Sample(
             at_s=time.time(),
@@ -62,8 +59,7 @@ class Sampler:
             bucket_levels={name: e.level_tokens for name, e in entitlements.items() if e.level_tokens is not None},
             backends=backends,
             standings=dict(snapshot.standings),
-            # what waits reserves KV as well, but has none yet
-            kv_used={name: kv for name, e in entitlements.items() if (kv := e.kv_tokens - queued_kv.get(name, 0)) > 0},
+            kv_used=snapshot.kv_running(waiting),
             served_per_s=self._served(snapshot),
             totals_rebuilt=snapshot.rebuilt,
             ledger_unread=snapshot.counts.unread,

@@ -48,15 +48,13 @@ class Standings:
 
     def look(self, snapshot: PoolSnapshot, waiting: Iterable[QueuedRequest]) -> None:
         """One look at the pool; ``waiting`` is what waits now."""
-        queued_kv: dict[str, int] = defaultdict(int)
-        for request in waiting:
-            queued_kv[request.entitlement] += request.kv_tokens
+        kv_running = snapshot.kv_running(waiting)
         self._looks += 1
         for name, e in snapshot.entitlements.items():
             sums = self._sums[name]
             sums.running += e.running
             sums.waiting += e.waiting
-            sums.kv_tokens += max(0, e.kv_tokens - queued_kv[name])
+            sums.kv_tokens += kv_running.get(name, 0)
 
     def tick(self, snapshot: PoolSnapshot, waiting: Iterable[QueuedRequest]) -> dict[str, Standing]:
         """The standings after the time since the last tick, which :attr:`now` is from here on."""

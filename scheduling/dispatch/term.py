@@ -16,6 +16,7 @@ from scheduling.core.contracts import QueuePart
 from scheduling.core.engine_lag import EngineLag
 from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.headroom import Headroom, used_of_baselines
+from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.preview import parts_of
@@ -72,6 +73,7 @@ class Term:
         telemetry: TelemetryPort,
         telemetry_thread: Executor,
         group: asyncio.TaskGroup,
+        kv_overcommit: float,
     ) -> None:
         self._store = store
         self._pool = pool
@@ -100,6 +102,8 @@ class Term:
         self._clock = DecisionClock()
         self._lag = EngineLag()
         self._pace = TokenPace()
+        self._kv_use = KvUse()
+        self._kv_overcommit = kv_overcommit  # at most
         self.waiting = Waiting(store, pool.id, self.scheduler, limits_of(catalog, pool.id), self._notify)
         self.decider = Decider(
             store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._as_it_counts
@@ -223,6 +227,7 @@ class Term:
                     self._notify()
                     snapshot = await self._store.view()
                 queued = self._queued(snapshot)  # now: what it tells beside the snapshot is to be of the same moment
+                self._overcommit(snapshot)
                 await self.monitor.reconcile(snapshot)
                 self._wake_or_rest(snapshot)
                 await self._sweep()
@@ -282,6 +287,7 @@ class Term:
         self._shares.ended(self.scheduler, records, self._catalog)
         self._lag.read(records)
         self._pace.read(records)
+        self._kv_use.read(records)
         if (lag_s := self._lag.lag_s) is not None:
             self._clock.measured_lag(lag_s)
 
@@ -308,6 +314,13 @@ class Term:
         self._keep_headroom()
         if self._kept != self.decider.announced[1] or self.scheduler.headroom < before:
             self._notify()
+
+    def _overcommit(self, snapshot: PoolSnapshot) -> None:
+        """What may be reserved of the replicas' KV caches follows what requests use of it."""
+        self._kv_use.keep(self._catalog.entitlements)
+        reserved = snapshot.kv_running([*self.scheduler, *self.waiting.parked])
+        running = {name: (snapshot.entitlements[name].running, tokens) for name, tokens in reserved.items()}
+        self.monitor.overcommit(self._kv_use, running, self._kv_overcommit)
 
     def _wake_or_rest(self, snapshot: PoolSnapshot) -> None:
         """Has sleeping replicas woken where requests wait, and puts idle ones to sleep where the pool says so."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
+from scheduling.core.kv_overcommit import KvPressure
 from scheduling.core.prefill_credit import PrefillCredit
 from scheduling.core.prefill_speed import PrefillSpeed
 from scheduling.core.step_model import StepModel
@@ -70,6 +71,8 @@ class WatchedBackend:
     learned: SlotLimit = field(default_factory=SlotLimit)
     credit: PrefillCredit = field(default_factory=PrefillCredit)
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
+    overcommit: float = 1.0  # times its cache that may be reserved, by what requests of its pool use
+    pressure: KvPressure = field(default_factory=KvPressure)
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
     steps: StepModel = field(default_factory=StepModel)  # of what its own scheduler logs
     steps_read: tuple[int, str] = (0, "")  # as far as that was read
@@ -133,10 +136,10 @@ def limits_of(backend: WatchedBackend) -> tuple[BackendSpec, str]:
 
 
 def offer_of(backend: WatchedBackend) -> BackendSpec:
-    """The replica with as many slots as may be used now."""
+    """The replica with as many slots and KV tokens as may be used and reserved now."""
     spec, _ = limits_of(backend)
     slots = backend.outlier.offered(spec.slots, asyncio.get_running_loop().time())
-    return spec if slots == spec.slots else replace(spec, slots=slots)
+    return replace(spec, slots=slots, kv_tokens=backend.pressure.offered(spec.kv_tokens, backend.overcommit))
 
 
 def serves(backend: WatchedBackend) -> bool:

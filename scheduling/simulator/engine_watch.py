@@ -1,9 +1,10 @@
-"""Prefill credits and speeds of a simulated pool's replicas, found while it serves, by the rules that find them live.
+"""Credits, speeds and KV overcommit of a simulated pool's replicas, found while it serves, by the live rules.
 
-:class:`scheduling.core.prefill_credit.PrefillCredit` and :class:`scheduling.core.prefill_speed.PrefillSpeed` are fed as
-the leader feeds them: once a second with each engine's counters, and after each decision with whether requests wait for
-nothing but credit. A decode replica's credit is its share of what the prefill replicas have
-(:func:`scheduling.core.legs.share`), as :class:`scheduling.dispatch.phases.Phases` offers it.
+:class:`scheduling.core.prefill_credit.PrefillCredit`, :class:`scheduling.core.prefill_speed.PrefillSpeed` and
+:class:`scheduling.core.kv_overcommit.KvUse` are fed as the leader feeds them: once a second with each engine's
+counters, after each decision with whether requests wait for nothing but credit, and with what ended requests used. A
+decode replica's credit is its share of what the prefill replicas have (:func:`scheduling.core.legs.share`), as
+:class:`scheduling.dispatch.phases.Phases` offers it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from scheduling.core.kv_overcommit import KvPressure, KvUse
 from scheduling.core.legs import share
 from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.prefill_speed import PrefillSpeed
@@ -43,6 +45,9 @@ class EngineWatch:
         self._prompts = Prompts()
         self._limited = dict.fromkeys(engines, False)
         self._speeds = {name: PrefillSpeed() for name in engines}
+        self.kv_use = KvUse()
+        self._kv_tokens = {name: backend.kv_tokens for name, backend in view.backends.items()}  # of their caches
+        self._pressures = {name: KvPressure() for name in engines}
         self._credits: dict[str, PrefillCredit] = {}
         for name, each in engines.items():
             credit = self._credits[name] = PrefillCredit(prompts=self._prompts)
@@ -82,8 +87,9 @@ class EngineWatch:
         """:attr:`scheduling.core.prefill_credit.PrefillCredit.hurry` of a replica."""
         return self._credits[name].hurry
 
-    def look(self, now_s: float) -> None:
-        """Takes every engine's counters, and lets the view have the credits and speeds that follow."""
+    def look(self, now_s: float, running: Mapping[str, tuple[int, int]]) -> None:
+        """Takes every engine's counters, and lets the view have the credits, speeds and KV tokens that follow.
+        ``running``: by entitlement, how many run and the KV tokens that they reserve."""
         for name, each in self._engines.items():
             engine, credit, seen = each.engine, self._credits[name], self._view.backends.get(name)
             sums = engine.counters
@@ -92,4 +98,7 @@ class EngineWatch:
             self._speeds[name].seen(counted, self._limited[name])
             if seen is not None:
                 seen.prefill_per_s = self._speeds[name].tokens_per_s
+                kv_tokens, pressure = self._kv_tokens[name], self._pressures[name]
+                pressure.seen(now_s, engine.kv.usage, sums.preemptions)
+                seen.kv_tokens = pressure.offered(kv_tokens, self.kv_use.overcommit(running, kv_tokens))
         self._show_credits()

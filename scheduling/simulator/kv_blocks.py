@@ -19,6 +19,11 @@ class KvBlocks:
         self.reserve = int(self.total * watermark)  # no new sequence may take these
         self.places = [0] * block  # decoding sequences by place
 
+    @property
+    def usage(self) -> float | None:
+        """Of the cache, 0 to 1; None: it is not limited."""
+        return 1.0 - self.free / self.total if self.total else None
+
     def of(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
         return -(-tokens // self.block)

@@ -296,7 +296,7 @@ class Replay:
 
     def _count(self) -> None:
         """A second has passed: credits and speeds follow what engines did, as long as anything is left."""
-        self._watch.look(self._now_s)
+        self._watch.look(self._now_s, self._what_runs())
         self._look_at_queues()
         if self._admission is not None:
             self._counted += 1
@@ -307,6 +307,15 @@ class Replay:
         self._grant()
         if len(self._kernel):
             self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), COUNT, None)
+
+    def _what_runs(self) -> dict[str, tuple[int, int]]:
+        """By entitlement: how many run, and the KV tokens that they reserve."""
+        running: dict[str, tuple[int, int]] = {}
+        for life in self._running.values():
+            queued = life.sim.queued
+            n, tokens = running.get(queued.entitlement, (0, 0))
+            running[queued.entitlement] = n + 1, tokens + queued.kv_tokens
+        return running
 
     def _grant(self) -> None:
         admission = self._admission
@@ -421,6 +430,10 @@ class Replay:
         granted_fs = sent_fs if leg is None else leg.life.sim.arrival_fs
         room.end(self._view, request.queued, _name(life.replica))
         self._count_served(request.queued, request.input_tokens, request.output_tokens)
+        self._watch.kv_use.ended(
+            request.queued.entitlement, request.queued.kv_tokens, request.input_tokens, request.output_tokens,
+            to_s(life.end_fs - granted_fs),
+        )  # fmt: skip
         if self._admission is not None:
             self._admission.ended(request_id, request.input_tokens + request.output_tokens, self._now_ms)
         self._token_pace.add(request.output_tokens, to_s(life.end_fs - life.first_fs))

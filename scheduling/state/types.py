@@ -8,7 +8,7 @@ Redis ``TIME``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -455,6 +455,15 @@ class PoolSnapshot:
     kept: int | None = None  # free slots that are kept for baselines; None: as many as are configured
     waking_ms: int = 0  # in how long a pool without ready replicas is expected to serve; 0: nobody wakes one
     lost_ms: int = 0  # when the first leader found the data of before lost; 0: there was none before
+
+    def kv_running(self, waiting: Iterable[QueuedRequest]) -> dict[str, int]:
+        """KV tokens that each entitlement's running requests reserve. What waits has a reservation as well, which
+        counts in the entitlement's sum, and no cache yet."""
+        running = {name: e.kv_tokens for name, e in self.entitlements.items()}
+        for request in waiting:
+            if request.entitlement in running:
+                running[request.entitlement] -= request.kv_tokens
+        return {name: tokens for name, tokens in running.items() if tokens > 0}
 
     def differences(self) -> list[str]:
         """What cannot be true at one instant: "run is 99, leases are 0". Empty in a sound state."""

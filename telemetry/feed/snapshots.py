@@ -54,6 +54,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         waits[spec.tenant] += sample.waiting.get(id_, 0)
         runs[spec.tenant] += running.get(id_, 0)
     rates = {"arrived": round(arrived / over_s, 3) if over_s > 0 else 0.0} | _rates(window.pool, span_s)
+    caches = {status.id: status.kv_tokens for status in sample.backends}  # a view has what may be reserved of them
     return {
         "pool": pool.id,
         "model": pool.model,
@@ -75,7 +76,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),
-        "kv_tokens": sum(b.kv_tokens for b in view.backends.values() if b.ready),
+        "kv_tokens": sum(caches.get(b.id) or b.kv_tokens for b in view.backends.values() if b.ready),
         "tokens_per_s": _engine_tokens(sample) or _tokens(window.pool, span_s),
         "rates": rates,
         "refusals": dict(window.pool.refusals),
@@ -279,6 +280,7 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         "engine_max_model_len": status.engine_facts.max_model_len,
         "slots_in_force": status.slots or None,
         "kv_tokens_in_force": status.kv_tokens or None,
+        "kv_offered": status.kv_offered or None,
         "prefill_credit": status.prefill_credit,
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,

@@ -158,6 +158,8 @@ class Engine:
     asleep: bool = False
     can_sleep: bool = True  # it has the paths for it
     wake_takes_s: float = 0.0
+    kv_usage: float | None = 0.5
+    preemptions: float = 0.0
     sleeps: int = 0
     wakes: int = 0
 
@@ -189,8 +191,8 @@ class Engine:
         if self.generates:
             self.tokens += self.tokens_per_scrape
         return EngineMetrics(
-            self.running, self.waiting, 0.5, self.tokens, 0.0, 0.0, 0.0, gpu_util=0.25, kv_tokens=self.kv_tokens,
-            asleep=self.asleep,
+            self.running, self.waiting, self.kv_usage, self.tokens, 0.0, 0.0, self.preemptions, gpu_util=0.25,
+            kv_tokens=self.kv_tokens, asleep=self.asleep,
         )  # fmt: skip
 
     async def facts(self, engines: int) -> EngineFacts:

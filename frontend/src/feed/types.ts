@@ -105,6 +105,7 @@ export interface BackendFigures {
   /** What is in force, and what is less than was typed. */
   slots_in_force?: number;
   kv_tokens_in_force?: number;
+  kv_offered?: number; // that may be reserved of them
   limits_why?: string;
   prefill_credit?: number; // 0: no bound
   credit_why?: string;

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from scheduling.core.engine_limits import EngineFacts
+from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.types import BackendSpec, BackendView, PoolView
 from scheduling.dispatch.health import BackendMonitor
 from scheduling.dispatch.watched import offer_of
@@ -488,6 +489,32 @@ async def test_an_engine_with_our_scheduler_inside_has_no_credit_but_one_that_so
     w.monitor.update(inside(backends=(replace(typed("b3"), prefill_tokens=700),)))
     await w.live(4)
     assert offer_of(w.monitor._backends["b3"]).prefill_tokens == 700, "its own figure stands"
+
+
+@ward
+async def test_more_than_a_cache_may_be_reserved_until_it_is_full_or_the_engine_preempts(w: Ward):
+    use = KvUse()
+    for _ in range(2000):
+        use.ended("acme", 8_000, 200, 1_000, 10.0)
+    cache, engine = w.store.ready["b1"].kv_tokens, w.engines["b1"]
+
+    async def look() -> int:
+        w.monitor.overcommit(use, {}, 4.0)
+        await w.live(2)
+        offered = next(s.kv_offered for s in w.monitor.statuses() if s.id == "b1")
+        assert offered == w.store.ready["b1"].kv_tokens
+        return offered
+
+    engine.kv_usage = None
+    assert await look() == cache, "it does not say how full its cache is"
+    engine.kv_usage = 0.3
+    assert await look() == 4 * cache
+    engine.preemptions = 2.0
+    assert await look() == 2.5 * cache
+    engine.kv_usage = 0.98
+    for _ in range(20):
+        last = await look()
+    assert last == cache
 
 
 @ward

@@ -116,7 +116,7 @@ function EngineLimits({ live }: { live: BackendFigures | undefined }) {
     <>
       <span
         className="block text-2xs text-faint"
-        title={`Reported by the engine: slots ${said(live.engine_slots)}, KV cache ${said(live.engine_kv_tokens)} tokens, step ${said(live.engine_step_tokens)} tokens, context ${said(live.engine_max_model_len)} tokens. Prefill credit ${credit}${live.credit_why ? `: ${live.credit_why}` : ""}.`}
+        title={`Reported by the engine: slots ${said(live.engine_slots)}, KV cache ${said(live.engine_kv_tokens)} tokens (may be reserved: ${said(live.kv_offered)}), step ${said(live.engine_step_tokens)} tokens, context ${said(live.engine_max_model_len)} tokens. Prefill credit ${credit}${live.credit_why ? `: ${live.credit_why}` : ""}.`}
       >
         prefill credit {credit}
       </span>

@@ -1,0 +1,145 @@
+"""With how many KV tokens a replica is offered, when requests reserve more than they use: KV overcommit.
+
+Question: a request reserves its prompt and its whole output bound, and most answers are far shorter. How much may be
+reserved, so that what really fills the cache just fits? Reserving every bound in full would leave most of the cache and
+of the slots empty where clients ask for 16,000 tokens and get 1,000: less than the engine does by itself, which takes
+what comes and preempts when its cache is full.
+
+Formula: for each entitlement, ``used`` is the share of their reservation that ended requests filled (prompt and answer
+as they were, weighted by reservation x time held, since long ones hold longest). ``N`` of them have been seen and ``n``
+run now; each that runs counts as one that fills all of its reservation, because those that take long have not ended
+yet: ``(N used + n) / (N + n)``. The mean of these over what runs, weighted by reservation, plus one standard deviation
+over the root of how many fit a replica, is the share ``s`` that the pool's requests are expected to fill at the end.
+A replica is offered with ``TARGET / s`` times its cache, at least with its cache and at most with :data:`MOST` times
+that. Nothing known, nothing overcommitted. Caches fill with time, so they are emptier than ``s`` says.
+:class:`KvPressure` takes it back where an engine's cache is full or it preempts.
+Inputs: requests as they end; what runs of each entitlement; each engine's KV usage and preemptions once a second.
+Source: ours; overcommit as of memory in hypervisors, by history as in Borg's resource reclamation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Outcome
+
+TARGET = 0.8  # of a cache, that what runs is expected to fill
+HELD = 0.5  # of an answer, that the cache holds on average: it grows while it is written
+MOST = 16.0  # times a cache that may be reserved
+MEMORY = 1024  # requests of an entitlement that count
+FULL, CALM = 0.97, 0.9  # of a cache in use: too much was let in; more may be
+PAUSE_S = 5.0  # between two changes of a replica's part
+BACK, LEAST_PART = 0.1, 0.05
+STEP = 0.05  # the factor moves by steps, so that offers are not written anew each second
+
+
+@dataclass(slots=True)
+class _Use:
+    """Sums over an entitlement's ended requests; the latest :data:`MEMORY` count most."""
+
+    requests: float = 0.0
+    weight: float = 0.0  # reservation [tokens] x time held [s]
+    used: float = 0.0  # the same x share that was filled
+    squares: float = 0.0
+    reserved: float = 0.0  # [tokens], summed
+
+    def add(self, reserved: int, share: float, held_s: float) -> None:
+        keep, weight = 1.0 - 1.0 / MEMORY, reserved * held_s
+        self.requests = keep * self.requests + 1.0
+        self.weight = keep * self.weight + weight
+        self.used = keep * self.used + weight * share
+        self.squares = keep * self.squares + weight * share * share
+        self.reserved = keep * self.reserved + reserved
+
+    def share(self, running: int) -> float:
+        """That a request is expected to fill, of its reservation."""
+        if not self.weight:
+            return 1.0
+        used = self.used / self.weight
+        return (self.requests * used + running * (1.0 + used) / 2) / (self.requests + running)
+
+    @property
+    def variance(self) -> float:
+        return max(0.0, self.squares / self.weight - (self.used / self.weight) ** 2) if self.weight else 0.0
+
+    @property
+    def usual(self) -> float:
+        """Reservation of a request [tokens]."""
+        return self.reserved / self.requests if self.requests else 0.0
+
+
+@dataclass(slots=True)
+class KvUse:
+    """What the requests of a pool use of what they reserve."""
+
+    _of: dict[str, _Use] = field(default_factory=dict)  # entitlement
+
+    def ended(self, entitlement: str, reserved: int, input_tokens: int, output_tokens: int, held_s: float) -> None:
+        """A request ended that had reserved so many KV tokens and ran so long [s]."""
+        if reserved > 0 and held_s > 0.0:
+            used = max(0, input_tokens) + HELD * max(0, output_tokens)
+            self._of.setdefault(entitlement, _Use()).add(reserved, min(1.0, used / reserved), held_s)
+
+    def read(self, records: Iterable[LedgerRecord]) -> None:
+        """Requests that ended. One whose engine failed says nothing."""
+        for r in records:
+            if r.granted_s is not None and r.outcome in (Outcome.COMPLETED, Outcome.CANCELLED):
+                reserved = r.input_tokens_est + r.output_bound
+                self.ended(r.entitlement, reserved, r.input_tokens, r.output_tokens, r.done_s - r.granted_s)
+
+    def keep(self, entitlements: Mapping[str, object]) -> None:
+        """Forgets those that are no more."""
+        for name in [name for name in self._of if name not in entitlements]:
+            del self._of[name]
+
+    def overcommit(self, running: Mapping[str, tuple[int, int]], kv_tokens: int, most: float = MOST) -> float:
+        """How many times its cache a replica of ``kv_tokens`` may be reserved, 1 to ``most``. ``running``: by
+        entitlement, how many requests run and what they reserve [tokens]."""
+        reserved = filled = spread = count = 0.0
+        for name in running.keys() | self._of.keys():
+            use, (n, tokens) = self._of.get(name, _UNKNOWN), running.get(name, (0, 0))
+            weight = tokens + use.usual  # and one request more
+            reserved += weight
+            filled += weight * use.share(n + 1)
+            spread += weight * use.variance
+            count += n + (use.usual > 0)
+        if not reserved or kv_tokens <= 0:
+            return 1.0
+        share = filled / reserved
+        fit = max(1.0, kv_tokens * count / (reserved * share))
+        share = min(1.0, share + math.sqrt(spread / reserved / fit))
+        return max(1.0, math.floor(min(most, TARGET / share) / STEP) * STEP)
+
+
+_UNKNOWN = _Use()
+
+
+@dataclass(slots=True)
+class KvPressure:
+    """Whether the overcommit of one replica is too much for its engine. Fed about once a second."""
+
+    part: float = 1.0  # of what is offered beyond the cache
+    _known: bool = False
+    _changed_s: float = -math.inf
+    _preemptions: float | None = None
+
+    def seen(self, now_s: float, usage: float | None, preemptions: float) -> None:
+        """``usage``: of its KV cache, 0 to 1; None: it does not say, and nothing is overcommitted. ``preemptions``
+        since it started; seconds of one monotonic clock."""
+        preempted = self._preemptions is not None and preemptions > self._preemptions
+        self._preemptions, self._known = preemptions, usage is not None
+        if usage is None or now_s - self._changed_s < PAUSE_S:
+            return
+        if preempted or usage >= FULL:
+            self.part = self.part / 2 if self.part / 2 >= LEAST_PART else 0.0
+            self._changed_s = now_s
+        elif usage < CALM and self.part < 1.0:
+            self.part = min(1.0, self.part + BACK)
+            self._changed_s = now_s
+
+    def offered(self, kv_tokens: int, overcommit: float) -> int:
+        """KV tokens that this replica is offered with, of so many in its cache."""
+        return int(kv_tokens * (1.0 + (overcommit - 1.0) * self.part)) if self._known else kv_tokens

@@ -1,0 +1,75 @@
+"""A pool whose clients ask for far more tokens than they get, behind the product's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.core.kv_overcommit import KvPressure, _Use
+from scheduling.core.registry import make_ordering, make_routing
+from scheduling.core.step_time import load_preset
+from scheduling.core.types import ServiceClass, Slo
+from scheduling.simulator.kernel import rng
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replica import Replica
+from scheduling.simulator.result import mean
+from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
+
+BOUND = 8_000
+TIER = Tier("standard", Slo(ttft_s=5.0), 1, 30.0, 1.0, ServiceClass.ELASTIC)
+
+
+def ask(arrivals: list[tuple[float, int]]) -> list[SimRequest]:
+    """Requests by when they come [s] and how many tokens they get of the many that they ask for."""
+    belief = Belief(500.0, BOUND, (500.0,), (1.0,))
+    return [make_request(n, at_s, 200, tokens, TIER, belief) for n, (at_s, tokens) in enumerate(sorted(arrivals))]
+
+
+def served(requests: list[SimRequest]) -> tuple[float, float, int]:
+    """Share that had its first token in time, mean time to the last token [s], and preemptions of the engines."""
+    preset = load_preset("llama-3-8b-a100")
+    replica = Replica(preset.step_time, 128, 100_000, 1024, None, "priority")
+    replay = Replay([replica] * 2, make_ordering("unified"), make_routing("least_work"))
+    outcomes = replay.run(requests)
+    late = sum(outcome.ttft_s > 5.0 for outcome in outcomes)
+    preemptions = sum(engine.counters.preemptions for engine in replay.engines)
+    return 1 - late / len(outcomes), mean([outcome.ttlt_s for outcome in outcomes]), preemptions
+
+
+def reserve_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KvPressure, "offered", lambda self, kv_tokens, overcommit: kv_tokens)
+
+
+def short_answers() -> list[SimRequest]:
+    random = rng(7, "overcommit")
+    return ask([(random.uniform(0.0, 120.0), max(1, int(random.expovariate(1 / 400)))) for _ in range(900)])
+
+
+def suddenly_long() -> list[SimRequest]:
+    """Short answers for a minute, then as many that fill their bound."""
+    random = rng(7, "overcommit")
+    return ask([(t := random.uniform(0.0, 120.0), 100 if t < 60.0 else BOUND) for _ in range(400)])
+
+
+def test_slots_are_not_left_empty_for_answers_that_are_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time, _, preemptions = served(short_answers())
+    assert (in_time, preemptions) == (1.0, 0)
+    reserve_in_full(monkeypatch)
+    assert served(short_answers())[0] < 0.6, "the test would see it"
+
+
+def test_answers_that_suddenly_fill_their_bound_are_served_no_later_than_if_all_were_reserved_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Engines preempt some of them, which costs less than the cache that is empty while answers grow."""
+    in_time, took_s, _ = served(suddenly_long())
+    reserve_in_full(monkeypatch)
+    in_full = served(suddenly_long())
+    assert in_time >= in_full[0]
+    assert took_s <= in_full[1]
+
+
+def test_what_runs_and_what_the_engine_does_keep_preemptions_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    careful = served(suddenly_long())[2]
+    monkeypatch.setattr(KvPressure, "seen", lambda self, now_s, usage, preemptions: setattr(self, "_known", True))
+    monkeypatch.setattr(_Use, "share", lambda self, running: self.used / self.weight if self.weight else 1.0)
+    assert careful < served(suddenly_long())[2] / 2
