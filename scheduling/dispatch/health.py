@@ -179,7 +179,7 @@ class BackendMonitor:
         if backend is None or backend.state != "ready":
             return
         if pause_s > 0:
-            log.info("backend %s: paused for %.1f s by a gateway, it %s", name, pause_s, why)
+            log.info("backend %s: paused for %.1f s by a gateway (%s)", name, pause_s, why)
             now_s = asyncio.get_running_loop().time()
             backend.outlier.pause(min(pause_s, MAX_PAUSE_S), self._leases.get(name, 0), why, now_s)
         if not refused:

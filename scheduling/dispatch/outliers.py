@@ -49,10 +49,10 @@ class Outlier:
         failed = sum(a.failed for a in recent)
         tried = max(failed, sum(a.tried for a in recent))  # a stream may have begun before the window
         if failed >= FEWEST and failed >= SHARE * tried:
-            return f"{failed} of {tried} attempts failed in {WINDOW_S:.0f} s{self._it('; ')}"
+            return f"{failed} of {tried} attempts failed in {WINDOW_S:.0f} s{self._last}"
         refused, good = sum(a.refused for _, a in seen), sum(a.succeeded for _, a in seen)
         if refused >= FEWEST and not good:
-            return f"{refused} attempts in {REFUSALS_S:.0f} s, none admitted{self._it('; ')}"
+            return f"{refused} attempts in {REFUSALS_S:.0f} s, none admitted{self._last}"
         return ""
 
     def failed(self, why: str) -> None:
@@ -62,11 +62,12 @@ class Outlier:
     @property
     def doubt(self) -> str:
         """Why a generation is asked of it, for people."""
-        return f"requests failed there{self._it(': ')}"
+        return f"requests failed there{self._last}"
 
-    def _it(self, before: str) -> str:
-        """What it did at its last failure; nothing where no gateway has said."""
-        return f"{before}it {self.why}" if self.why else ""
+    @property
+    def _last(self) -> str:
+        """What its last failure was; nothing where no gateway has said."""
+        return f" ({self.why})" if self.why else ""
 
     def moved(self, now_s: float, within_s: float) -> bool:
         """Whether pieces of answers arrived from it lately."""
@@ -107,7 +108,7 @@ class Outlier:
     def says(self, now_s: float) -> str:
         """For people: that it is offered less than it has, and why; "" where it is not."""
         if now_s < self.paused_until_s:
-            return f"paused for {self.paused_until_s - now_s:.0f} s{self._it(': ')}"
+            return f"paused for {self.paused_until_s - now_s:.0f} s{self._last}"
         if self._allowed is not None:
             slots = "1 slot" if self._allowed == 1 else f"{self._allowed} slots"
             return f"{slots} for now: it was out, and gets more as it answers"

@@ -578,4 +578,4 @@ async def test_the_last_replica_is_not_paused_and_its_ejection_says_what_failed_
     w.monitor.pause("b1", 0.0, "answers 500", refused=False)
     await w.live(15)
     assert w.state("b1") == "ejected"
-    assert w.why("b1").startswith("requests failed there: it answers 500; a probe failed: ")
+    assert w.why("b1").startswith("requests failed there (answers 500); a probe failed: ")

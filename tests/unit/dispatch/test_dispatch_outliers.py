@@ -9,7 +9,7 @@ from scheduling.state.types import Attempts
 def test_a_replica_is_ejected_when_half_of_its_attempts_fail_whatever_the_status() -> None:
     outlier = Outlier()
     assert not outlier.report(Attempts(FEWEST - 1, FEWEST - 1, why="answers 404"), 0.0)
-    assert "5 of 9 attempts failed in 10 s; it answers 404" in outlier.report(Attempts(0, 1, why="answers 404"), 1.0)
+    assert "5 of 9 attempts failed in 10 s (answers 404)" in outlier.report(Attempts(0, 1, why="answers 404"), 1.0)
 
 
 def test_few_failures_among_many_answers_and_old_ones_eject_nobody() -> None:
@@ -34,7 +34,7 @@ def test_a_busy_replica_that_refuses_some_stays_and_one_that_admits_nothing_goes
         assert not busy.report(Attempts(1, 0, 5, why="answers 429"), float(second))
         assert not closed.report(Attempts(0, 0, 1, why="answers 429"), float(second))
     assert not busy.report(Attempts(0, 0, 5), 10.0)
-    assert "none admitted; it answers 429" in closed.report(Attempts(0, 0, 1), REFUSALS_S - 1)
+    assert "none admitted (answers 429)" in closed.report(Attempts(0, 0, 1), REFUSALS_S - 1)
 
 
 def test_it_comes_back_to_one_slot_and_gets_more_as_it_answers() -> None:
@@ -59,7 +59,7 @@ def test_after_a_pause_it_gets_one_more_than_it_runs() -> None:
     outlier = Outlier()
     outlier.pause(4.0, 10, "answers 429: it admits nothing now", 0.0)
     assert outlier.offered(16, 3.9) == 0
-    assert "paused for 4 s: it answers 429" in outlier.says(0.0)
+    assert "paused for 4 s (answers 429: it admits nothing now)" in outlier.says(0.0)
     assert outlier.offered(16, 4.1) == 11
 
 
@@ -69,7 +69,7 @@ def test_what_is_said_of_a_failure_names_it_and_has_no_gap_where_no_gateway_did(
     assert outlier.report(Attempts(0, FEWEST), 0.0) == "5 of 5 attempts failed in 10 s"
     outlier.failed("answers 500")
     outlier.failed("")
-    assert outlier.doubt == "requests failed there: it answers 500"
+    assert outlier.doubt == "requests failed there (answers 500)"
     nameless = Outlier()
     nameless.pause(4.0, 1, "", 0.0)
     assert nameless.says(0.0) == "paused for 4 s"
