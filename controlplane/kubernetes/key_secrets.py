@@ -152,8 +152,7 @@ def settle(resource: CustomResource, place: SecretReference, value: str, tenants
             spec = {name: part for name, part in resource.spec.items() if name != SECRET}
             node = CustomResource(KIND, resource.namespace, credential.public_id, resource.uid, spec).node()
             apply(plan([node]), actor=actor_of(resource))
-            tenant = ApiKey.objects.get(public_id=credential.public_id).tenant.slug
-            if tenants is not None and tenant not in tenants:
+            if tenants is not None and ApiKey.objects.get(public_id=credential.public_id).tenant.slug not in tenants:
                 refused = f"namespace {resource.namespace} may not have keys of this tenant"
                 raise KeyFault(f"{resource.where}: {refused}: operator.secrets.tenants")
             [mine] = parse([node])

@@ -5,13 +5,13 @@ reserved, so that what really fills the cache just fits? Reserving every bound i
 of the slots empty where clients ask for 16,000 tokens and get 1,000: less than the engine does by itself, which takes
 what comes and preempts when its cache is full.
 
-Formula: for each entitlement, ``used`` is the share of their reservation that ended requests filled (prompt and answer
-as they were, weighted by reservation x time held, since long ones hold longest). ``N`` of them have been seen and ``n``
-run now; each that runs counts as one that fills all of its reservation, because those that take long have not ended
-yet: ``(N used + n) / (N + n)``. The mean of these over what runs, weighted by reservation, plus one standard deviation
-over the root of how many fit a replica, is the share ``s`` that the pool's requests are expected to fill at the end.
-A replica is offered with ``TARGET / s`` times its cache, at least with its cache and at most with :data:`MOST` times
-that. Nothing known, nothing overcommitted. Caches fill with time, so they are emptier than ``s`` says.
+Formula: for each entitlement, ``used`` is the share of their reservation that ended requests held on average: the
+prompt and :data:`HELD` of the answer, weighted by reservation x time held, since long ones hold longest. ``N`` of them
+have been seen and ``n`` run now; each that runs counts as halfway between that and its full reservation, because those
+that take long have not ended yet: ``(N used + n (1 + used) / 2) / (N + n)``. The mean of these over what runs, weighted
+by reservation, plus one standard deviation over the root of how many fit a replica, is the share ``s`` that the pool's
+requests are expected to hold. A replica is offered with ``TARGET / s`` times its cache, at least with its cache and at
+most with :data:`MOST` times that. Nothing known, nothing overcommitted.
 :class:`KvPressure` takes it back where an engine's cache is full or it preempts.
 Inputs: requests as they end; what runs of each entitlement; each engine's KV usage and preemptions once a second.
 Source: ours; overcommit as of memory in hypervisors, by history as in Borg's resource reclamation.
@@ -33,7 +33,7 @@ MEMORY = 1024  # requests of an entitlement that count
 FULL, CALM = 0.97, 0.9  # of a cache in use: too much was let in; more may be
 PAUSE_S = 5.0  # between two changes of a replica's part
 BACK, LEAST_PART = 0.1, 0.05
-STEP = 0.05  # the factor moves by steps, so that offers are not written anew each second
+STEP = 0.05  # by which the factor moves, so that offers are written anew less often
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Use:
 
     requests: float = 0.0
     weight: float = 0.0  # reservation [tokens] x time held [s]
-    used: float = 0.0  # the same x share that was filled
+    used: float = 0.0  # the same x share that was held
     squares: float = 0.0
     reserved: float = 0.0  # [tokens], summed
 
@@ -55,7 +55,7 @@ class _Use:
         self.reserved = keep * self.reserved + reserved
 
     def share(self, running: int) -> float:
-        """That a request is expected to fill, of its reservation."""
+        """That a request is expected to hold, of its reservation."""
         if not self.weight:
             return 1.0
         used = self.used / self.weight
