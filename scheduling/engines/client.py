@@ -7,6 +7,7 @@ Requests of tenants never pass here; the gateway streams those itself. One share
 from __future__ import annotations
 
 import ssl
+import time
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -22,6 +23,7 @@ SCRAPE_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 30.0
 WAKE_TIMEOUT_S = 120.0  # weights of a hundred gigabytes come back from host memory
 LOAD_TIMEOUT_S = 60.0  # of an adapter: tens of megabytes from a disk, or from a model hub
+FORGOTTEN_S = 600.0  # a replica that was not asked for so long is gone: longer than any call takes
 
 
 class EngineError(Exception):
@@ -192,15 +194,41 @@ def _authorities() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
+class _PerReplica(httpx.AsyncBaseTransport):
+    """Connections of each replica apart. In one pool of connections those of many replicas would close each other's
+    between two looks, replicas that hang would keep the others waiting for a place, and each call looks at all."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str, int | None], httpx.AsyncHTTPTransport] = {}
+        self._asked_s: dict[tuple[str, str, int | None], float] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        origin, now_s = (request.url.scheme, request.url.host, request.url.port), time.monotonic()
+        self._asked_s[origin] = now_s
+        if origin not in self._of:
+            self._of[origin] = httpx.AsyncHTTPTransport(
+                verify=_authorities(),
+                trust_env=False,
+                limits=httpx.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4.0),
+            )
+            gone = [one for one, asked_s in self._asked_s.items() if now_s - asked_s > FORGOTTEN_S]
+            for transport in [self._forget(one) for one in gone]:
+                await transport.aclose()
+        return await self._of[origin].handle_async_request(request)
+
+    def _forget(self, origin: tuple[str, str, int | None]) -> httpx.AsyncHTTPTransport:
+        del self._asked_s[origin]
+        return self._of.pop(origin)
+
+    async def aclose(self) -> None:
+        for transport in self._of.values():
+            await transport.aclose()
+
+
 def control_http() -> httpx.AsyncClient:
     """The client that control calls of a whole process share. The caller closes it (``aclose``)."""
     # trust_env off: a proxy set for downloads must not stand between us and our own replicas.
-    return httpx.AsyncClient(
-        verify=_authorities(),
-        trust_env=False,
-        follow_redirects=False,
-        limits=httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0),
-    )
+    return httpx.AsyncClient(transport=_PerReplica(), trust_env=False, follow_redirects=False)
 
 
 async def fetch(
