@@ -21,6 +21,7 @@ from scheduling.core.prefill_credit import Counters, Prompts
 from scheduling.core.types import Phase, PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
 from scheduling.dispatch.backend_status import status_of
+from scheduling.dispatch.outliers import worse
 from scheduling.dispatch.phases import Phases
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
@@ -190,11 +191,11 @@ class BackendMonitor:
     def report(self, attempts: Mapping[str, Attempts]) -> None:
         """What one gateway's attempts came to: who fails what others do is ejected, but for the last that serves."""
         now_s = asyncio.get_running_loop().time()
-        for name, outcomes in attempts.items():
-            backend = self._backends.get(name)
-            if backend is None:
-                continue
-            why = backend.outlier.report(outcomes, now_s)
+        told = {name: self._backends[name] for name in attempts if name in self._backends}
+        whys = {name: backend.outlier.report(attempts[name], now_s) for name, backend in told.items()}
+        for name, backend in told.items():
+            others = (b.outlier for b in self._backends.values() if b is not backend)
+            why = whys[name] or worse(backend.outlier, others, now_s)
             if why and serves(backend) and not self.phases.alone(backend):
                 self._group.create_task(self._eject_outlier(backend, why), name=f"eject-{name}")
 

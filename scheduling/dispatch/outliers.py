@@ -1,12 +1,15 @@
 """Whether a replica fails what others do: by the share of its attempts, as gateways report them. Pure.
 
 Outlier ejection as Envoy has it (failure percentage over a sliding window, a minimum volume, an ejection time that
-grows with each ejection), with one addition: a replica comes back to one slot, and gets more as it answers.
+grows with each ejection), with two additions. A replica comes back to one slot, and gets more as it answers. And one
+that fails less than half goes as well where others fail distinctly less of the same tenants' attempts (:func:`worse`).
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scheduling.state.types import Attempts
@@ -15,6 +18,10 @@ WINDOW_S = 10.0
 REFUSALS_S = 30.0  # a replica that admits nothing is paused, and so asked rarely
 FEWEST = 5  # failures in the window that say anything
 SHARE = 0.5  # of its attempts
+COMPARED_S = 60.0  # a tenant's attempts at several replicas are compared for so long, and for WINDOW_S
+WORSE_SHARE = 0.2  # of the attempts compared; below it half a pool would be lost for few failures
+WORSE_BY = 3.5  # standard deviations more failures than chance would leave to it: once in 4,000 windows
+OTHERS_TRIED = 20  # attempts of other tenants, of which some would have failed as well
 BACK_FIRST_S = 5.0  # out for at least so long after the first ejection, twice as long after each further one
 BACK_LAST_S = 300.0
 FORGIVEN_S = 120.0  # of answers without an ejection: the next one is a first one again
@@ -38,7 +45,7 @@ class Outlier:
         """One gateway's figures. Why it is to be ejected; "" where it is not."""
         seen = self._seen
         seen.append((now_s, attempts))
-        while seen and seen[0][0] <= now_s - REFUSALS_S:
+        while seen and seen[0][0] <= now_s - COMPARED_S:
             seen.popleft()
         self.why = attempts.why or self.why
         if attempts.failed or attempts.refused:
@@ -50,10 +57,26 @@ class Outlier:
         tried = max(failed, sum(a.tried for a in recent))  # a stream may have begun before the window
         if failed >= FEWEST and failed >= SHARE * tried:
             return f"{failed} of {tried} attempts failed in {WINDOW_S:.0f} s{self._last}"
-        refused, good = sum(a.refused for _, a in seen), sum(a.succeeded for _, a in seen)
+        longer = [a for at_s, a in seen if at_s > now_s - REFUSALS_S]
+        refused, good = sum(a.refused for a in longer), sum(a.succeeded for a in longer)
         if refused >= FEWEST and not good:
             return f"{refused} attempts in {REFUSALS_S:.0f} s, none admitted{self._last}"
         return ""
+
+    def compared(self, now_s: float, within_s: float) -> dict[str, tuple[int, int]]:
+        """Attempts and failures by tenant, of tenants that had failures somewhere."""
+        tried: Counter[str] = Counter()
+        failed: Counter[str] = Counter()
+        for at_s, attempts in self._seen:
+            if at_s > now_s - within_s:
+                for tenant, (n, bad) in attempts.by_tenant.items():
+                    tried[tenant] += n
+                    failed[tenant] += bad
+        return {tenant: (max(n, failed[tenant]), failed[tenant]) for tenant, n in tried.items()}
+
+    def tried(self, now_s: float, within_s: float) -> int:
+        """All attempts of so long."""
+        return sum(a.tried for at_s, a in self._seen if at_s > now_s - within_s)
 
     def failed(self, why: str) -> None:
         """A gateway says that an attempt failed, and why, beside the figures of :meth:`report`."""
@@ -118,3 +141,51 @@ class Outlier:
         self._grown_s = now_s
         if self._allowed is not None and now_s >= self.paused_until_s:
             self._allowed *= 2
+
+
+def worse(one: Outlier, others: Iterable[Outlier], now_s: float) -> str:
+    """Why a replica is to be ejected because others fail distinctly less of the same; "" where it is not.
+
+    Each tenant's attempts at it are compared with the same tenant's at the others (the test of Cochran, Mantel and
+    Haenszel), so that a tenant whose requests fail wherever they run, or that this replica alone served, shows nothing.
+    Where other tenants use the replica as well, one of them has to have failures there. The shorter time is for one
+    that began to fail lately, the longer one for little traffic.
+    """
+    others = list(others)
+    return _worse(one, others, now_s, WINDOW_S) or _worse(one, others, now_s, COMPARED_S)
+
+
+def _worse(one: Outlier, others: list[Outlier], now_s: float, within_s: float) -> str:
+    here = one.compared(now_s, within_s)
+    pairs = _pairs(here, [other.compared(now_s, within_s) for other in others])
+    tried, failed, at_others, failed_at_others = (sum(pair[i] for pair in pairs) for i in range(4))
+    if failed < FEWEST or failed < WORSE_SHARE * tried or not _beyond_chance(pairs):
+        return ""
+    with_failures = [n for n, bad in here.values() if bad]
+    if len(with_failures) == 1 and one.tried(now_s, within_s) - with_failures[0] >= OTHERS_TRIED:
+        return ""
+    last = f" ({one.why})" if one.why else ""
+    beside = f"{failed_at_others} of {at_others} of the same tenants at other replicas"
+    return f"{failed} of {tried} attempts failed in {within_s:.0f} s, {beside}{last}"
+
+
+def _pairs(
+    here: dict[str, tuple[int, int]], others: list[dict[str, tuple[int, int]]]
+) -> list[tuple[int, int, int, int]]:
+    """By tenant: attempts and failures at one replica, and at the others. Tenants that ran on one side only are left
+    out."""
+    pairs = []
+    for tenant, (tried, failed) in here.items():
+        elsewhere = [at.get(tenant, (0, 0)) for at in others]
+        pairs.append((tried, failed, sum(n for n, _ in elsewhere), sum(bad for _, bad in elsewhere)))
+    return [pair for pair in pairs if pair[0] and pair[2]]
+
+
+def _beyond_chance(pairs: list[tuple[int, int, int, int]]) -> bool:
+    """Whether more attempts fail here than if each tenant's failures had met any of its attempts alike."""
+    excess = variance = 0.0
+    for here, failed_here, there, failed_there in pairs:
+        both, failed = here + there, failed_here + failed_there
+        excess += failed_here - here * failed / both
+        variance += here * there * failed * (both - failed) / (both * both * (both - 1))
+    return excess > WORSE_BY * math.sqrt(variance)

@@ -281,6 +281,7 @@ class Attempts:
     moved: int = 0  # pieces of answers that arrived
     why: str = ""  # of the last failure or refusal
     cut: int = 0  # of those that failed: streams that had begun
+    by_tenant: dict[str, tuple[int, int]] = field(default_factory=dict)  # tried and failed, of those that had failures
 
     @property
     def tried(self) -> int:

@@ -154,6 +154,29 @@ async def test_a_replica_that_cuts_its_streams_halfway_is_ejected_although_each_
         assert not seen - {("ejected", "ready", "ready"), ("ready", "ready", "ready")}, "nobody else"
 
 
+async def test_a_replica_that_cuts_every_third_stream_is_ejected_where_others_cut_none(
+    redis_url: str, pool_id: str, figure: Callable[[str], None]
+) -> None:
+    """Less than half: only the others show that it is not the requests."""
+    async with three(redis_url, pool_id, Script(pause_s=0.02)) as (world, dispatcher):
+        sick, begun = world.engines[0], 0
+
+        def next_is_cut(_body: dict[str, Any], begins: bool) -> None:
+            nonlocal begun
+            begun += begins
+            sick.script = replace(sick.script, cut_after=2 if begun % 3 == 0 else None, whole_cut=False)
+
+        await answers(world, 20)
+        sick.watch = next_is_cut
+        work, seen = asyncio.create_task(answers(world, whole_of=REQUESTS)), set[tuple[str, ...]]()
+        while not work.done():
+            seen.add(tuple(states(dispatcher)))
+            await asyncio.sleep(0.05)
+        ended = failed(await work)
+        figure(f"every third stream cut by 1 of 3: {sum(ended.values())} of {REQUESTS} failed{of(ended)}")
+        assert seen == {("ejected", "ready", "ready"), ("ready", "ready", "ready")}
+
+
 async def test_a_replica_that_refuses_what_others_serve_is_ejected_and_one_that_refuses_as_they_do_is_not(
     redis_url: str, pool_id: str, figure: Callable[[str], None]
 ) -> None:

@@ -27,6 +27,7 @@ MAX_WHY_CHARS = 200
 OWN_REPLICAS = 2  # where a tenant's requests have to fail to be the cause
 OWN_SHARE = 0.5  # of them, on each replica that it tried
 OWN_S = 30.0  # without another failure: it begins anew
+MAX_TENANTS = 100  # told by themselves for each replica and report
 
 
 @dataclass(slots=True)
@@ -37,9 +38,16 @@ class _Replica:
     refused: int = 0
     moved: int = 0
     why: str = ""
+    by_tenant: dict[str, tuple[int, int]] = field(default_factory=dict)  # tried and failed since the last report
     row: int = 0  # failures and refusals since the last success
     succeeded_s: float = float("-inf")
     paused_s: float = float("-inf")
+
+    def count(self, tenant: str, tried: int, failed: int) -> None:
+        """An attempt of a tenant that has failures."""
+        before = self.by_tenant.get(tenant)
+        if before is not None or len(self.by_tenant) < MAX_TENANTS:
+            self.by_tenant[tenant] = ((before or (0, 0))[0] + tried, (before or (0, 0))[1] + failed)
 
 
 @dataclass(slots=True)
@@ -79,6 +87,7 @@ class AttemptCounts:
         at = self._at(pool, backend)
         if self._failing and (failing := self._failing.get((pool, tenant))) is not None:
             failing.at.setdefault(backend, _Tried(time.monotonic())).succeeded += 1
+            at.count(tenant, 1, 0)
         at.succeeded += 1
         at.moved += 1
         at.row = 0
@@ -96,7 +105,11 @@ class AttemptCounts:
         at = self._at(pool, backend)
         if not misconfigured:
             now_s = time.monotonic()
-            failing = self._failing.setdefault((pool, tenant), _Failing())
+            failing = self._failing.get((pool, tenant))
+            if failing is None:
+                failing = self._failing[pool, tenant] = _Failing()
+            else:
+                at.count(tenant, 0 if began else 1, 1)
             failing.failed_s = now_s
             tried = failing.at.setdefault(backend, _Tried(now_s))
             tried.failed += 1
@@ -153,14 +166,14 @@ class AttemptCounts:
         fresh: dict[str, dict[str, Attempts]] = {}
         for pool, replicas in self._pools.items():
             new = {
-                name: Attempts(at.succeeded, at.failed, at.refused, at.moved, at.why, at.cut)
+                name: Attempts(at.succeeded, at.failed, at.refused, at.moved, at.why, at.cut, at.by_tenant)
                 for name, at in replicas.items()
-                if at.succeeded or at.failed or at.refused or at.moved
+                if at.succeeded or at.failed or at.refused or at.moved or at.by_tenant
             }
             for name in new:
                 at = replicas[name]
                 at.succeeded = at.failed = at.cut = at.refused = at.moved = 0
-                at.why = ""
+                at.why, at.by_tenant = "", {}
             if new:
                 fresh[pool] = new
         return fresh

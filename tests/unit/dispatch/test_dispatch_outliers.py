@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from scheduling.dispatch.outliers import BACK_FIRST_S, FEWEST, GROW_S, REFUSALS_S, WINDOW_S, Outlier
+from scheduling.dispatch.outliers import (
+    BACK_FIRST_S,
+    COMPARED_S,
+    FEWEST,
+    GROW_S,
+    OTHERS_TRIED,
+    REFUSALS_S,
+    WINDOW_S,
+    Outlier,
+    worse,
+)
 from scheduling.state.types import Attempts
 
 
@@ -73,3 +83,52 @@ def test_what_is_said_of_a_failure_names_it_and_has_no_gap_where_no_gateway_did(
     nameless = Outlier()
     nameless.pause(4.0, 1, "", 0.0)
     assert nameless.says(0.0) == "paused for 4 s"
+
+
+def told(tried: int = 0, failed: int = 0, /, **by_tenant: tuple[int, int]) -> Outlier:
+    """A replica that gateways told of: ``tried`` and ``failed`` of tenants without failures elsewhere, the others by
+    name."""
+    outlier = Outlier()
+    tried += sum(n for n, _ in by_tenant.values())
+    failed += sum(bad for _, bad in by_tenant.values())
+    outlier.report(Attempts(tried, failed, cut=failed, why="cut the answer", by_tenant=by_tenant), 0.0)
+    return outlier
+
+
+def test_a_replica_that_fails_a_third_is_ejected_where_others_serve_the_same_tenants():
+    sick, well = told(one=(30, 10), two=(6, 2)), told(one=(30, 0), two=(6, 0))
+    said = "12 of 36 attempts failed in 10 s, 0 of 36 of the same tenants at other replicas (cut the answer)"
+    assert worse(sick, [well], 1.0) == said
+    assert not worse(well, [sick], 1.0)
+    assert "in 60 s" in worse(sick, [well], COMPARED_S - 1.0)
+    assert not worse(sick, [well], COMPARED_S), "that was long ago"
+
+
+def test_a_replica_that_begins_to_fail_is_not_judged_by_the_many_answers_before():
+    sick, well = told(one=(500, 0)), told(one=(500, 0))
+    for second in (30.0, 31.0):
+        sick.report(Attempts(18, 6, cut=6, by_tenant={"one": (18, 6)}), second)
+        well.report(Attempts(18, 0, by_tenant={"one": (18, 0)}), second)
+    assert worse(sick, [well], 31.0).startswith("12 of 36 attempts failed in 10 s")
+
+
+def test_a_tenant_whose_attempts_fail_alike_everywhere_or_ran_at_one_replica_only_ejects_nobody():
+    a, b = told(one=(30, 10), two=(30, 0)), told(one=(90, 30), two=(30, 0))
+    assert not worse(a, [b], 1.0)
+    assert not worse(b, [a], 1.0)
+    everything = told(one=(30, 30))
+    assert not worse(everything, [told(one=(30, 30))], 1.0)
+    assert not worse(told(one=(90, 30)), [told(two=(90, 1))], 1.0), "nothing to compare it with"
+
+
+def test_chance_and_few_failures_among_many_attempts_eject_nobody():
+    assert not worse(told(one=(12, FEWEST)), [told(one=(12, 1))], 1.0)
+    assert not worse(told(one=(1000, 100)), [told(one=(1000, 0))], 1.0), "a tenth"
+    assert not worse(told(one=(FEWEST - 1, FEWEST - 1)), [told(one=(1000, 0))], 1.0)
+
+
+def test_what_fails_of_one_tenant_alone_beside_others_who_are_served_ejects_nobody():
+    well = told(one=(60, 0), two=(60, 0))
+    assert not worse(told(OTHERS_TRIED, one=(60, 20)), [well], 1.0)
+    assert worse(told(OTHERS_TRIED - 1, one=(60, 20)), [well], 1.0), "too few others to tell"
+    assert worse(told(one=(60, 20), two=(OTHERS_TRIED, 1)), [well], 1.0)

@@ -100,6 +100,23 @@ def test_a_stream_that_begins_and_is_cut_is_one_attempt_that_failed(clock: Clock
     assert (told.failed, told.tried) == (4, 5)
 
 
+def test_a_tenants_attempts_are_told_by_themselves_from_behind_its_first_failure_on(clock: Clock) -> None:
+    counts = AttemptCounts()
+    counts.succeeded(POOL, "b", "one")
+    fail(counts, "a", "one")
+    for backend in ("a", "b"):
+        counts.succeeded(POOL, backend, "one")
+        counts.succeeded(POOL, backend, "well")
+    counts.failed(POOL, "a", "one", "the stream was cut", began=True)
+    fail(counts, "a", "one")
+    told = counts.take()[POOL]
+    assert (told["a"].by_tenant, told["b"].by_tenant) == ({"one": (2, 2)}, {"one": (1, 0)})
+    clock.now_s += OWN_S + 1.0
+    counts.take()
+    counts.succeeded(POOL, "a", "one")
+    assert counts.take()[POOL]["a"].by_tenant == {}
+
+
 def test_a_tenant_whose_streams_are_mostly_cut_wherever_they_run_is_the_cause(clock: Clock) -> None:
     counts = AttemptCounts()
     for number in range(10):
