@@ -196,11 +196,11 @@ class BackendMonitor:
         for name, backend in told.items():
             others = (b.outlier for b in self._backends.values() if b is not backend)
             why = whys[name] or worse(backend.outlier, others, now_s)
-            if why and serves(backend) and not self.phases.alone(backend):
+            if why:
                 self._group.create_task(self._eject_outlier(backend, why), name=f"eject-{name}")
 
     async def _eject_outlier(self, backend: WatchedBackend, why: str) -> None:
-        if backend.state != "ready":
+        if not serves(backend) or self.phases.alone(backend):  # of several that one report names, one stays
             return
         backend.outlier.ejected(asyncio.get_running_loop().time())
         backend.watch.why = why

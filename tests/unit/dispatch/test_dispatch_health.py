@@ -322,6 +322,16 @@ async def test_reports_about_a_replica_that_moves_do_not_eject_it(w: Ward):
 
 
 @ward
+async def test_of_two_replicas_that_one_report_says_fail_everything_one_stays(w: Ward):
+    w.monitor.report({name: Attempts(0, 20, why="answers 500") for name in ("b1", "b2")})
+    await asyncio.sleep(0.01)
+    assert set(w.store.ready) == {"b2"}
+    w.monitor.report({"b2": Attempts(0, 20, why="answers 500")})
+    await asyncio.sleep(0.01)
+    assert set(w.store.ready) == {"b2"}
+
+
+@ward
 async def test_a_draining_replica_gets_nothing_and_comes_back_when_it_does_not_drain(w: Ward):
     draining = BackendSpec("b1", "p", "http://b1", 4, 100_000, draining=True)
     w.monitor.update(pool_spec(backends=(draining, backend("b2"))))
