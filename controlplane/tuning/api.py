@@ -151,7 +151,7 @@ class StudySerializer(serializers.ModelSerializer[Study]):
 
     class Meta:
         model = Study
-        exclude = ["id", "pool", "replays"]
+        exclude = ["id", "pool", "replays", "in_flight"]
 
 
 class TrafficSerializer(serializers.Serializer[Any]):

@@ -25,6 +25,7 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from controlplane.tuning import drafts, recent, replicas
+from controlplane.tuning.in_flight import in_flight, packed, unpacked
 from scheduling.core.registry import PolicyError
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.guard import Tally, tally, watch
@@ -300,7 +301,12 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
     elif changed is not None:
         since = max(since, changed)  # what came before is not what comes now
     # A study reads its window again in every call, and has to find the same each time.
-    traffic = replicas.traffic_of(pool, since, at, most=settings.most_requests, ended_by=at - WRITTEN)
+    unended = in_flight(pool.slug, now) if study is None else unpacked(study.in_flight)
+    if unended is None:
+        return "Redis does not say what is in flight"
+    most = settings.most_requests
+    unended = unended[-most:]
+    traffic = replicas.traffic_of(pool, since, at, most=most, ended_by=at - WRITTEN, unended=unended)
     if traffic is None or len(traffic.rows) < max(settings.least_requests, FEWEST):
         if study is not None:
             tuning.stop_study(actor=tuning.OPTIMISER, pool=pool, reason="its traffic is no longer in the ledger")
@@ -308,7 +314,7 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
     seed = settings.seed + int(at.timestamp()) % 1_000_000
     began_s = time.thread_time()
     search = Search(traffic, replicas.serving_of(base), settings, seed, () if study is None else study.replays)
-    study = study or _begin(pool, base, since, at, len(traffic.rows), search.total)
+    study = study or _begin(pool, base, since, at, len(traffic.rows), search.total, packed(unended))
     if study is None:
         return "another worker is at it"
     return _go_on(pool, study, search, settings, automatic, began_s)
@@ -332,12 +338,15 @@ def _outdated(study: Study, base: PolicyVersion, now: datetime) -> str:
     return "it took too long" if now - study.at > STALE else ""
 
 
-def _begin(pool: Pool, base: PolicyVersion, since: datetime, at: datetime, requests: int, total: int) -> Study | None:
+def _begin(
+    pool: Pool, base: PolicyVersion, since: datetime, at: datetime, requests: int, total: int,
+    in_flight: list[dict[str, Any]],
+) -> Study | None:  # fmt: skip
     try:
         with transaction.atomic():
             return Study.objects.create(
                 pool=pool, at=at, base=base, window_from=since, window_until=at, requests=requests, total=total,
-                heard_at=at,
+                heard_at=at, in_flight=in_flight,
             )  # fmt: skip
     except IntegrityError:
         return None
@@ -366,7 +375,7 @@ def _conclude(pool: Pool, study: Study, search: Search, automatic: LoopSettings 
     with transaction.atomic():
         result = f"proposed: {why}" if winner is not None else f"nothing better: {why}"
         if not Study.objects.filter(pk=study.pk, state=StudyState.RUNNING).update(
-            state=StudyState.ENDED, result=result[:300], ended_at=timezone.now(), total=F("done")
+            state=StudyState.ENDED, result=result[:300], ended_at=timezone.now(), total=F("done"), in_flight=[]
         ):
             return "another worker was quicker"
         if winner is not None:

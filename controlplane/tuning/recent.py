@@ -1,14 +1,15 @@
 """What a pool has been asked for lately and in the long run: the ledger as a recording, and a sample that outlives it.
 
-The rolling window is the ledger itself, as far back as its retention goes. The long-term sample is a reservoir
-(Vitter's algorithm R) of ``SIZE`` requests that an engine worked on; from ``SIZE * MEMORY`` requests on, newer ones
-replace older ones at a constant rate, so that it stands for about the last ``SIZE * MEMORY`` requests. Which request
-gets in follows from the pool's name and its number, so looking twice changes nothing.
+The rolling window is the ledger itself, as far back as its retention goes, and what is in flight. The long-term sample
+is a reservoir (Vitter's algorithm R) of ``SIZE`` requests that an engine worked on; from ``SIZE * MEMORY`` requests on,
+newer ones replace older ones at a constant rate, so that it stands for about the last ``SIZE * MEMORY`` requests. Which
+request gets in follows from the pool's name and its number, so looking twice changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, TextIO
@@ -16,6 +17,7 @@ from typing import Any, TextIO
 from django.db import transaction
 from django.utils import timezone
 
+from controlplane.tuning.in_flight import InFlight, in_flight
 from scheduling.core.types import ServiceClass
 from scheduling.simulator.recording import Recorded, Recording, write_recording
 from scheduling.simulator.workload import Tier as LabTier
@@ -36,19 +38,38 @@ _COLUMNS = (
 
 
 def record(
-    pool: str, since: datetime, until: datetime | None = None, *, most: int = MOST, ended_by: datetime | None = None
+    pool: str,
+    since: datetime,
+    until: datetime | None = None,
+    *,
+    most: int = MOST,
+    ended_by: datetime | None = None,
+    unended: Sequence[InFlight] | None = None,
 ) -> Recording:
-    """What was received from ``since`` on, in order of arrival; the latest ``most`` of it. ``ended_by``: only what had
-    ended by then, so that asking again later finds the same."""
+    """What was received from ``since`` on, in order of arrival; the latest ``most`` of it.
+
+    ``unended``: what has no ledger record and counts all the same, in place of what is in flight now (nothing, where
+    Redis does not say). ``ended_by``: only what had ended by then, so that asking again later, with the same
+    ``unended``, finds the same."""
+    if unended is None:
+        unended = in_flight(pool, timezone.now()) or ()  # before the ledger, in which it is when it ends meanwhile
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since)
     if until is not None:
         rows = rows.filter(received_at__lt=until)
     if ended_by is not None:
         rows = rows.filter(done_at__lte=ended_by)
-    entries = list(rows.order_by("-received_at", "-id").values_list(*_COLUMNS)[: min(most, MOST)])
-    entries.reverse()
-    start = entries[0][0] if entries else since
-    recorded = tuple(_recorded(row, start) for row in entries)
+    most = min(most, MOST)
+    entries = list(rows.order_by("-received_at", "-id").values_list("request_id", *_COLUMNS)[:most])
+    ended = {request_id for request_id, *_ in entries}
+    moments = [(row[0], _recorded(tuple(row), row[0])) for _, *row in reversed(entries)]
+    moments += [
+        (one.received_at, one.row)
+        for one in unended
+        if one.id not in ended and since <= one.received_at and (until is None or one.received_at < until)
+    ]
+    moments = sorted(moments, key=lambda moment: moment[0])[-most:]
+    start = moments[0][0] if moments else since
+    recorded = tuple(replace(row, arrival_s=_after(start, at) or 0.0) for at, row in moments)
     return Recording(pool, tiers_of({row.tier for row in recorded}), recorded)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Q
+from django.utils import timezone
 
 from controlplane.tuning import recent
+from controlplane.tuning.in_flight import InFlight, in_flight
 from scheduling.core.calibration import StepFit
 from scheduling.core.outcomes import Outcome
 from scheduling.core.percentiles import interpolated
@@ -18,7 +21,7 @@ from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Phase, Slo
 from scheduling.engines.kinds import kind_of
 from scheduling.simulator.compare import grant_delay_s
-from scheduling.simulator.recording import Recorded, Recording
+from scheduling.simulator.recording import IN_FLIGHT, Recorded, Recording
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome as Replayed
 from scheduling.simulator.result import is_late
@@ -165,10 +168,12 @@ def traffic_of(
     most: int | None = None,
     calibration: Calibration | None = None,
     ended_by: datetime | None = None,
+    unended: Sequence[InFlight] | None = None,
 ) -> Traffic | None:
-    """What was asked for in a window, its latest ``most`` requests; None without any, or without backends."""
+    """What was asked for in a window, its latest ``most`` requests (:func:`recent.record`); None without any, or
+    without backends."""
     fetched = recent.MOST if most is None else 2 * most
-    recording = recent.record(pool.slug, since, until, most=fetched, ended_by=ended_by)
+    recording = recent.record(pool.slug, since, until, most=fetched, ended_by=ended_by, unended=unended)
     return as_traffic(pool, recording, most=most, calibration=calibration)
 
 
@@ -182,7 +187,7 @@ def as_traffic(
 ) -> Traffic | None:
     """A recording on the pool's own engines (``without`` some), under its own limits: what it refused then is decided
     anew."""
-    rows = [row for row in recording.rows if row.ran or row.turned_away]
+    rows = [row for row in recording.rows if row.ran or row.turned_away or row.in_flight]
     rows = rows[-most:] if most else rows
     logged = None if calibration is not None else logged_steps(pool.slug)  # one that is asked for is what is tried
     replicas = replicas_of(pool, calibration or latest(pool.slug), logged, without=without)
@@ -244,12 +249,15 @@ def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | N
         return None
     logged = logged_steps(pool.slug)
     best = max(logged.values(), key=lambda one: (one.steps, -one.error), default=None)
-    fit = calibrate(timed(pool.slug, since, until), best)
+    unended = in_flight(pool.slug, timezone.now())
+    if unended is None:
+        return None  # what loads the engines now is not known
+    fit = calibrate([*timed(pool.slug, since, until), *running_now(unended, since, until)], best)
     if fit is None:
         return None
     before, worth = latest(pool.slug), None
     if before is not None:
-        worth = trust(pool, max(since, min(before.at, until - UNSEEN)), until, before)
+        worth = trust(pool, max(since, min(before.at, until - UNSEEN)), until, before, unended)
     if worth is not None and worth.requests < LEAST_COMPARED:
         worth = None
     row = Calibration.objects.create(
@@ -285,62 +293,114 @@ def timed(pool: str, since: datetime, until: datetime) -> list[Timed]:
     ]
 
 
-def trust(pool: Pool, since: datetime, until: datetime, calibration: Calibration | None = None) -> Trust | None:
+def running_now(unended: Sequence[InFlight], since: datetime, until: datetime) -> list[Timed]:
+    """What runs of a window's requests, as the calibration wants it: load, of which nothing else is known yet."""
+    return [
+        Timed(
+            one.row.backend, one.received_at.timestamp() + one.row.wait_s, None,
+            one.received_at.timestamp() + one.row.ttlt_s, one.row.input_tokens, max(1, one.row.output_tokens),
+        )
+        for one in unended
+        if one.row.wait_s is not None and since <= one.received_at < until
+    ]  # fmt: skip
+
+
+def trust(
+    pool: Pool,
+    since: datetime,
+    until: datetime,
+    calibration: Calibration | None = None,
+    unended: Sequence[InFlight] | None = None,
+) -> Trust | None:
     """Replays a window, as far as the policy of now served in it, and compares the same requests with what happened.
 
-    At its ends requests are replayed and not compared: the replay begins with nothing waiting, and what had not ended
-    yet is not in the ledger. None without requests or without a calibration.
+    At its ends requests are replayed and not compared: the replay begins with nothing waiting. What is in flight
+    (``unended``; None: it is read now) is replayed too, and the replay is looked at as of the same moment: what has not
+    ended by then has no latency on either side, and counts as missed where no end can be in time. None without requests
+    or without a calibration, and where Redis does not say what is in flight.
     """
     fit = calibration or latest(pool.slug)
     version = PolicyVersion.objects.filter(pool=pool, number=pool.policy_version).first()
     since = since if version is None else max(since, version.at)
-    traffic = traffic_of(pool, since, until, most=COMPARED, calibration=fit)
+    if unended is None and (unended := in_flight(pool.slug, timezone.now())) is None:
+        return None
+    traffic = traffic_of(pool, since, until, most=COMPARED, calibration=fit, unended=unended)
     if traffic is None or fit is None:
         return None
-    asked = [*zip(traffic.fitting(traffic.rows), traffic.serve(serving_of(pool)), strict=True)]
+    rows = traffic.fitting(traffic.rows)
+    now_s = max((row.arrival_s + row.ttlt_s for row in rows if row.in_flight), default=math.inf)
+    asked = [
+        (row, _seen(row, again, fit.overhead_s, now_s))
+        for row, again in zip(rows, traffic.serve(serving_of(pool)), strict=True)
+    ]
     began_s, span_s = traffic.rows[0].arrival_s, traffic.rows[-1].arrival_s - traffic.rows[0].arrival_s
     edge_s = min(EDGE_S, EDGE * span_s)
     asked = [one for one in asked if edge_s <= one[0].arrival_s - began_s <= span_s - edge_s]
-    pairs = [(row, again) for row, again in asked if row.outcome == Outcome.COMPLETED and not again.refused]
-    streams = [(row.ttft_s, again.ttft_s + fit.overhead_s) for row, again in pairs if row.ttft_s is not None]
-    if not streams:
+    both = [(row, again) for row, again in asked if (row.ran or row.in_flight) and again.outcome != Outcome.REFUSED]
+    live = [row for row, _ in both if row.outcome == Outcome.COMPLETED]
+    simulated = [again for row, again in both if again.outcome == Outcome.COMPLETED and _may_complete(row)]
+    figures = [_figures(live), _figures(simulated)]
+    if not all(figures):
         return None  # not one of them says when its first token came
-    answers = [(row.ttlt_s, again.ttlt_s + fit.overhead_s) for row, again in pairs]
-    columns = [column for seen in (streams, answers) for column in _figures(seen)]
-    refused = (sum(row.turned_away for row, _ in asked), sum(bool(again.refused) for _, again in asked))
+    slos = {tier.name: tier.slo for tier in traffic.tiers}
+    kept = [_kept([one[side] for one in asked if one[0].outcome != Outcome.CANCELLED], slos) for side in (0, 1)]
+    refused = (sum(row.turned_away for row, _ in asked), sum(again.outcome == Outcome.REFUSED for _, again in asked))
     return Trust(
-        len(pairs),
-        dict(zip(FIGURES, columns, strict=True)),
+        len(live),
+        dict(zip(FIGURES, zip(*figures, strict=True), strict=True)),
         (100.0 * refused[0] / len(asked), 100.0 * refused[1] / len(asked)),
-        _attainment(asked, {tier.name: tier.slo for tier in traffic.tiers}, fit.overhead_s),
+        {tier: (share, kept[1][tier]) for tier, share in kept[0].items() if tier in kept[1]},
     )
 
 
-def _figures(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """p50 and p95, each live and simulated."""
-    live, simulated = zip(*pairs, strict=True)
-    return [(interpolated(live, q), interpolated(simulated, q)) for q in (0.5, 0.95)]
+def _seen(row: Recorded, again: Replayed, overhead_s: float, now_s: float) -> Recorded:
+    """A simulated request as a recording has it that is made at ``now_s``: one that ends later is in flight."""
+    if again.refused:
+        return replace(row, outcome=Outcome.REFUSED, wait_s=None, ttft_s=None, ttlt_s=again.ttlt_s)
+    ttft_s = None if row.whole else again.ttft_s + overhead_s
+    ttlt_s, age_s = again.ttlt_s + overhead_s, now_s - row.arrival_s
+    if ttlt_s <= age_s:
+        return replace(
+            row, outcome=Outcome.COMPLETED, output_tokens=again.output_tokens, wait_s=again.wait_s, ttft_s=ttft_s,
+            ttlt_s=ttlt_s,
+        )  # fmt: skip
+    waits = again.wait_s > age_s
+    return replace(row, outcome=IN_FLIGHT, wait_s=None if waits else again.wait_s, ttft_s=None, ttlt_s=age_s)
 
 
-def _attainment(
-    asked: Sequence[tuple[Recorded, Replayed]], slos: Mapping[str, Slo], overhead_s: float
-) -> dict[str, tuple[float, float]]:
-    """By tier that promises something: what was kept of everything asked [%], live and simulated, by one rule. What
-    its client left is in neither; of an answer that came whole the first token is seen in neither."""
-    kept: dict[str, list[tuple[bool, bool]]] = {}
-    for row, again in asked:
+def _may_complete(row: Recorded) -> bool:
+    """Whether nothing but time keeps a request from having completed."""
+    return row.outcome == Outcome.COMPLETED or row.in_flight
+
+
+def _figures(rows: Sequence[Recorded]) -> list[float]:
+    """p50 and p95 of first tokens, where they were seen, and of whole answers [s]; empty where none was seen."""
+    streams = [row.ttft_s for row in rows if row.ttft_s is not None]
+    return [interpolated(seen, q) for seen in (streams, [row.ttlt_s for row in rows]) for q in (0.5, 0.95) if streams]
+
+
+def _kept(rows: Sequence[Recorded], slos: Mapping[str, Slo]) -> dict[str, float]:
+    """By tier that promises something: what was kept of everything asked [%]. What is in flight and may still be in
+    time is not in it; of an answer that came whole the first token is not seen."""
+    kept: dict[str, list[bool]] = {}
+    for row in rows:
         slo = slos[row.tier]
-        if row.outcome == Outcome.CANCELLED or (slo.ttft_s is None and slo.ttlt_s is None):
+        if slo.ttft_s is None and slo.ttlt_s is None:
             continue
-        whole, out = row.ttft_s is None, max(1, row.output_tokens)
-        first_s, then_s = (0.0, 0.0) if whole else (row.ttft_s or 0.0, again.ttft_s + overhead_s)
-        live = row.outcome == Outcome.COMPLETED and not is_late(slo, first_s, row.ttlt_s, out)
-        simulated = not again.refused and not is_late(slo, then_s, again.ttlt_s + overhead_s, again.output_tokens)
-        kept.setdefault(row.tier, []).append((live, simulated))
-    return {
-        tier: (100.0 * sum(a for a, _ in rows) / len(rows), 100.0 * sum(b for _, b in rows) / len(rows))
-        for tier, rows in sorted(kept.items())
-    }
+        if row.in_flight:
+            if _late_already(slo, row):
+                kept.setdefault(row.tier, []).append(False)
+            continue
+        late = is_late(slo, row.ttft_s or 0.0, row.ttlt_s, max(1, row.output_tokens))
+        kept.setdefault(row.tier, []).append(row.outcome == Outcome.COMPLETED and not late)
+    return {tier: 100.0 * sum(each) / len(each) for tier, each in sorted(kept.items())}
+
+
+def _late_already(slo: Slo, row: Recorded) -> bool:
+    """Whether what is in flight has missed its SLO, however it ends: one that runs may have had its first token at its
+    grant, and may have its longest answer."""
+    first_s = row.ttlt_s if row.wait_s is None else row.wait_s
+    return is_late(slo, first_s, row.ttlt_s, max(1, row.output_bound))
 
 
 def window(minutes: float, now: datetime) -> tuple[datetime, datetime]:

@@ -1,9 +1,10 @@
 """Recorded traffic of a pool: a file that any lab can replay, without a word of what was said.
 
-JSON lines. The first names the pool and its tiers, with what was promised; every other is one request that ended:
-arrival [s] after the first one, sizes [tokens], who (tenant, tier, entitlement), category, what was expected of it,
-when things happened [s after its arrival; null: it did not come to that], and its outcome. Prompts, answers, keys and
-request ids are not in it.
+JSON lines. The first names the pool and its tiers, with what was promised; every other is one request: arrival [s]
+after the first one, sizes [tokens], who (tenant, tier, entitlement), category, what was expected of it, when things
+happened [s after its arrival; null: it did not come to that], and its outcome. One that was in flight when it was
+recorded has the tokens that it had by then, and its age as ``ttlt_s``. Prompts, answers, keys and request ids are not
+in it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.workload import Tier
 
 FORMAT = 1
+IN_FLIGHT = "in_flight"  # outcome of a request that waited or ran when it was recorded
 MARK = "quartermaster_recording"
 DECIDED_ANEW = frozenset(
     reason.value
@@ -52,8 +54,8 @@ class Recorded:
 
     @property
     def ran(self) -> bool:
-        """Whether an engine worked on it, so that a replay has something to serve."""
-        return self.outcome != "refused" and self.wait_s is not None
+        """Whether an engine worked on it until it ended, so that a replay knows all that there was to serve."""
+        return self.outcome not in ("refused", IN_FLIGHT) and self.wait_s is not None
 
     @property
     def whole(self) -> bool:
@@ -64,6 +66,11 @@ class Recorded:
     def turned_away(self) -> bool:
         """Whether its pool refused it for a reason that a replay with admission decides anew."""
         return not self.ran and self.reason in DECIDED_ANEW
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether it waited or ran when it was recorded: load as far as is known, of whom nobody knows how it ends."""
+        return self.outcome == IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,10 @@ class Traffic:
     from it [s].
 
     ``pool`` and its ``entitlements``: who may enter, as the product decides it (:mod:`scheduling.simulator.admission`).
-    A row that was refused live is asked again, and taken to have the answer that was expected of it. Rows of
-    entitlements that the pool does not have are let in. Without ``pool`` all are, within ``concurrency``
-    (entitlements' limits, 0 none) and ``headroom`` (the last free slots, kept for who is within a baseline)."""
+    A row that was refused live is asked again. It and one in flight are taken to have the answer that was expected of
+    them, the latter at least what it has so far. Rows of entitlements that the pool does not have are let in. Without
+    ``pool`` all are, within ``concurrency`` (entitlements' limits, 0 none) and ``headroom`` (the last free slots, kept
+    for who is within a baseline)."""
 
     rows: tuple[Recorded, ...]
     tiers: tuple[Tier, ...]
@@ -191,6 +192,6 @@ class Traffic:
 def _sizes(row: Recorded) -> tuple[int, int, int]:
     """Prompt, answer, and the answer's bound [tokens]."""
     given, out = max(1, row.input_tokens), max(1, row.output_tokens)
-    if row.turned_away:
-        out = max(1, round(row.expected_tokens or row.output_bound))
+    if row.turned_away or row.in_flight:
+        out = max(out, round(row.expected_tokens or row.output_bound))
     return given, out, max(row.output_bound, out)

@@ -67,15 +67,15 @@ class QueueStore:
             raise QueueUnavailable(type(error).__name__) from error
         return seconds + micros / 1e6 + int(offset_ms or 0) / 1000
 
-    def running(self, pool: str) -> list[LiveRequest]:
-        """What runs, oldest grant first; :data:`MAX_RUNNING` of it where there is more."""
-        return sorted(self._all(pool, "held"), key=lambda each: (each.entry.granted_ms, each.id))
+    def running(self, pool: str, most: int = MAX_RUNNING) -> list[LiveRequest]:
+        """What runs, oldest grant first; ``most`` of it where there is more."""
+        return sorted(self._all(pool, "held", most), key=lambda each: (each.entry.granted_ms, each.id))
 
-    def waiting(self, pool: str) -> list[LiveRequest]:
-        """What waits, in no order; :data:`MAX_RUNNING` of it where there is more."""
-        return self._all(pool, "queue")
+    def waiting(self, pool: str, most: int = MAX_RUNNING) -> list[LiveRequest]:
+        """What waits, in no order; ``most`` of it where there is more."""
+        return self._all(pool, "queue", most)
 
-    def _all(self, pool: str, table: str) -> list[LiveRequest]:
+    def _all(self, pool: str, table: str, most: int) -> list[LiveRequest]:
         requests: dict[str, LiveRequest] = {}
         try:
             for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:{table}", count=MAX_RUNNING):
@@ -83,7 +83,7 @@ class QueueStore:
                     requests[name.decode()] = LiveRequest(pool, name.decode(), decode_entry(data))
                 except ValueError:
                     continue  # of another version: its pool's leader ends it
-                if len(requests) >= MAX_RUNNING:
+                if len(requests) >= most:
                     break
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error

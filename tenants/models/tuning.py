@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
 
 from scheduling.tuning.settings import LoopSettings, read_settings
 from tenants.models.capacity import Pool
@@ -131,6 +131,11 @@ class Study(models.Model):
     done = models.PositiveIntegerField(default=0, help_text="Replays so far.")
     total = models.PositiveIntegerField(default=0, help_text="Replays that it takes at most.")
     replays = models.JSONField(default=list, db_column="told", help_text="What each replay came to, in order.")
+    in_flight = models.JSONField(
+        default=list,
+        db_default=Value([], models.JSONField()),  # so that a release without the column can still begin a study
+        help_text="What waited and ran when it began, while it runs: its window has them too.",
+    )
     result = models.CharField(max_length=300, blank=True)
     cpu_s = models.FloatField(default=0.0, help_text="Processor time that it has taken [s].")
     heard_at = models.DateTimeField(null=True, help_text="When it last went on.")

@@ -36,9 +36,9 @@ from tenants.audit import SYSTEM
 from tenants.models import Pool, Project
 from tests.support import worlds
 from tests.support.api_inputs import OPERATIONS, filled
+from tests.support.live_entries import entry
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import ENTITLEMENTS, MemoryStore, globex_record, record, sample
-from tests.unit.telemetry.test_queue_api import entry
 
 pytestmark = pytest.mark.django_db
 

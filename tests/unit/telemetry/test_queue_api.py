@@ -12,33 +12,18 @@ import pytest
 import redis
 from rest_framework.test import APIClient
 
-from scheduling.core.types import QueuedRequest, ServiceClass, Slo
-from scheduling.state.codec import Entry, decode_notice, encode_entry, encode_request
+from scheduling.state.codec import decode_notice
 from scheduling.state.notices import CancelNotice
-from scheduling.state.types import RequestFacts, StoredRequest, preview_key
+from scheduling.state.types import preview_key
 from telemetry.ledger import writer
 from telemetry.ledger.queue import QueueStore
 from tenants.models import AuditEntry, Price
 from tests.support import worlds
+from tests.support.live_entries import entry
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import MemoryStore, record, refused
 
 pytestmark = pytest.mark.django_db
-
-
-def entry(name: str, tenant: str, gateway: str, granted_ms: int = 0) -> bytes:
-    request = QueuedRequest(
-        id=name, seq=1, arrival_s=time.time(), entitlement=f"{tenant}-llama", tenant=tenant, tier="standard", rank=1,
-        weight=30.0, service_class=ServiceClass.ELASTIC, input_tokens=10, output_bound=50, output_tokens=20.0,
-        kv_tokens=60, gateway=gateway,
-    )  # fmt: skip
-    stored = StoredRequest(request, RequestFacts("llama", "k1", True, Slo(ttft_s=5.0, tbt_s=0.2)))
-    return encode_entry(
-        Entry(
-            1, f"{tenant}-llama", "elastic", "gpu-1" if granted_ms else "", 60, 60, 30, 100, 1, granted_ms, gateway, 1,
-            0, "-", encode_request(stored),
-        )
-    )  # fmt: skip
 
 
 PREVIEW = {
