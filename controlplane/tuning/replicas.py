@@ -14,9 +14,10 @@ from django.utils import timezone
 from controlplane.tuning import recent
 from controlplane.tuning.in_flight import InFlight, in_flight
 from scheduling.core.calibration import StepFit
+from scheduling.core.engine_limits import EngineFacts, in_force
 from scheduling.core.outcomes import Outcome
 from scheduling.core.percentiles import interpolated
-from scheduling.core.prefill_credit import USUAL_BUDGET
+from scheduling.core.prefill_credit import MAX_BUDGET, USUAL_BUDGET
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Phase, Slo
 from scheduling.engines.kinds import kind_of
@@ -99,12 +100,7 @@ def setting_of(serving: Serving) -> dict[str, Any]:
 def logged_steps(pool: str) -> dict[str, StepFit]:
     """What the schedulers inside a pool's engines say of their steps now, by backend, where it predicts well enough to
     go by; empty where none does, or nobody is heard."""
-    try:
-        stored = live_store().load(pool)
-    except (LiveUnavailable, Unavailable):
-        return {}
-    backends = {} if stored is None else stored.snapshot.get("backends", {})
-    step_times = {name: row.get("step_time") or {} for name, row in backends.items()}
+    step_times = {name: row.get("step_time") or {} for name, row in _backends_now(pool).items()}
     return {
         name: StepFit(
             StepTime(**{field.name: row[field.name] for field in fields(StepTime)}), row["error"], row["steps"]
@@ -112,6 +108,44 @@ def logged_steps(pool: str) -> dict[str, StepFit]:
         for name, row in step_times.items()
         if row.get("believed")
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of an engine: what it says of itself, and how many sequences it was seen to run at once."""
+
+    facts: EngineFacts = field(default_factory=EngineFacts)
+    learned: int | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Told:
+        """From its row in a snapshot."""
+        facts = EngineFacts(
+            row.get("engine_slots"), row.get("engine_step_tokens"), kv_tokens=row.get("engine_kv_tokens")
+        )
+        slots = row.get("slots_in_force")
+        bounds = [bound for bound in (row.get("slots"), facts.slots) if bound]
+        return cls(facts, slots if slots and bounds and slots < min(bounds) else None)
+
+
+def told_of(pool: str) -> dict[str, Told]:
+    """What is known now of a pool's engines, by backend; empty where nobody is heard."""
+    return {name: Told.of(row) for name, row in _backends_now(pool).items()}
+
+
+def _step_budget(told: Mapping[str, Told]) -> int | None:
+    """Tokens a step, where those engines that say it say the same."""
+    budgets = {one.facts.step_tokens for one in told.values() if one.facts.step_tokens}
+    return min(budgets.pop(), MAX_BUDGET) if len(budgets) == 1 else None
+
+
+def _backends_now(pool: str) -> Mapping[str, dict[str, Any]]:
+    """The pool's backends in the leader's last snapshot."""
+    try:
+        stored = live_store().load(pool)
+    except (LiveUnavailable, Unavailable):
+        return {}
+    return {} if stored is None else stored.snapshot.get("backends", {})
 
 
 def in_service(pool: Pool, without: Collection[str] = ()) -> list[Backend]:
@@ -133,19 +167,27 @@ def replicas_of(
     as its own steps say, where those are ``logged``. Prefill replicas are the last ones; they and decode replicas are
     left out without any of the other kind, as live. A prompt's KV cache is as large as an unknown engine's.
 
-    A step budget that no calibration has found is the one that live credits begin with, as most engines serve by it.
+    Slots and KV tokens are those in force, as live. A step budget is what the engine says of itself, else what the
+    others all say, else what the calibration found; without one, that which live credits begin with, as most engines
+    serve by it.
     """
     unknown = load_preset(UNKNOWN)
     step = StepTime(**calibration.step_time) if calibration is not None else unknown.step_time
-    budget = calibration.token_budget if calibration is not None else USUAL_BUDGET
+    told = told_of(pool.slug)
+    budget = _step_budget(told) or (USUAL_BUDGET if calibration is None else calibration.token_budget)
     own = {name: fit.step_time for name, fit in (logged or {}).items()}
-    return tuple(
-        Replica(
-            own.get(row.slug, step), row.slots, row.kv_tokens, budget, _credit(pool, row), "priority",
-            phase=Phase(row.phase), kv_bytes_per_token=unknown.kv_bytes_per_token,
-        )
-        for row in in_service(pool, without)
-    )  # fmt: skip
+    found = []
+    for row in in_service(pool, without):
+        engine = told.get(row.slug) or Told()
+        used, _ = in_force(row.spec(), engine.facts, engine.learned, pool.max_model_len)
+        steps = min(engine.facts.step_tokens or budget, MAX_BUDGET)
+        found.append(
+            Replica(
+                own.get(row.slug, step), used.slots, used.kv_tokens, steps, _credit(pool, row), "priority",
+                phase=Phase(row.phase), kv_bytes_per_token=unknown.kv_bytes_per_token,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def apart(pool: str) -> bool:
@@ -252,7 +294,8 @@ def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | N
     unended = in_flight(pool.slug, timezone.now())
     if unended is None:
         return None  # what loads the engines now is not known
-    fit = calibrate([*timed(pool.slug, since, until), *running_now(unended, since, until)], best)
+    rows = [*timed(pool.slug, since, until), *running_now(unended, since, until)]
+    fit = calibrate(rows, best, _step_budget(told_of(pool.slug)))
     if fit is None:
         return None
     before, worth = latest(pool.slug), None

@@ -54,9 +54,12 @@ class StepTimeFit:
     token_budget: int  # of a step
 
 
-def calibrate(rows: Sequence[Timed], logged: StepFit | None = None) -> StepTimeFit | None:
+def calibrate(rows: Sequence[Timed], logged: StepFit | None = None, budget: int | None = None) -> StepTimeFit | None:
     """Step times of replicas that are alike; None where the requests are too few or too alike to tell. Where the
-    engines' own steps were ``logged``, those say how long they take, and requests only what comes on top."""
+    engines' own steps were ``logged``, those say how long they take, and requests only what comes on top. ``budget``:
+    tokens of a step, where the engines say it; None: it is found from first tokens, which tell little of it where
+    prompts are granted one by one."""
+    budgets = BUDGETS if budget is None else (budget,)
     bursts: list[Burst] = []
     waits: list[tuple[float, float, float, float]] = []  # first token [s], prompt tokens, sequences, their contexts
     for backend in sorted({row.backend for row in rows}):
@@ -67,15 +70,15 @@ def calibrate(rows: Sequence[Timed], logged: StepFit | None = None) -> StepTimeF
     if len(bursts) < LEAST:
         return None
     if logged is not None:
-        overhead_s, budget = _overhead(logged.step_time, waits)
-        return StepTimeFit(logged.step_time, overhead_s, logged.error, len(waits), budget)
+        overhead_s, found = _overhead(logged.step_time, waits, budgets)
+        return StepTimeFit(logged.step_time, overhead_s, logged.error, len(waits), found)
     usual = float(np.median([burst.seconds / burst.steps for burst in bursts]))
     bursts = [burst for burst in bursts if burst.seconds / burst.steps >= AT_ONCE * usual]
     step_time, error = fit(bursts[:: max(1, len(bursts) // MOST)])
     if step_time is None:
         return None
-    step_time, overhead_s, budget = _first_tokens(step_time, waits)
-    return StepTimeFit(step_time, overhead_s, error, len(waits), budget)
+    step_time, overhead_s, found = _first_tokens(step_time, waits, budgets)
+    return StepTimeFit(step_time, overhead_s, error, len(waits), found)
 
 
 def _observe(
@@ -125,7 +128,9 @@ def _begun(
     return np.minimum(starts, end)
 
 
-def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, float]]) -> tuple[StepTime, float, int]:
+def _first_tokens(
+    step: StepTime, waits: Sequence[tuple[float, float, float, float]], budgets: Sequence[int]
+) -> tuple[StepTime, float, int]:
     """What a first token takes beyond the steps that decode anyway: its prompt, in so many steps, and the overhead of
     each request. It waits for half a step before its own."""
     took, prompts, sequences, contexts = (np.array(column) for column in zip(*waits, strict=True))
@@ -135,15 +140,17 @@ def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, flo
         left = took - 1.5 * plain
         cost = max(0.0, float((left * prompts).sum() / (prompts * prompts).sum()))
         step = StepTime(step.t0, cost, step.b, step.c, 0.0, 0.0, 0.0)
-    return step, *_overhead(step, waits)
+    return step, *_overhead(step, waits, budgets)
 
 
-def _overhead(step: StepTime, waits: Sequence[tuple[float, float, float, float]]) -> tuple[float, int]:
-    """What each request takes beyond its steps, and into how many tokens a step is cut."""
+def _overhead(
+    step: StepTime, waits: Sequence[tuple[float, float, float, float]], budgets: Sequence[int]
+) -> tuple[float, int]:
+    """What each request takes beyond its steps, and which of these budgets its prompts were cut into."""
     took, prompts, sequences, contexts = (np.array(column) for column in zip(*waits, strict=True))
     plain = step.t0 + step.b * sequences + step.c * contexts
     fits: list[tuple[float, float, int]] = []
-    for budget in BUDGETS:
+    for budget in budgets:
         steps = np.maximum(1.0, np.ceil(prompts / budget)) + 0.5
         left = took - steps * plain - step.a * prompts
         overhead_s = max(0.0, float(np.median(left)))

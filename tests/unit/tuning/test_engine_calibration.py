@@ -265,3 +265,28 @@ def test_the_lab_goes_by_the_steps_that_each_engine_logged_and_by_none_that_pred
     again = replicas.recalibrate(pool, now - timedelta(hours=1), now)
     assert again is not None
     assert again.step_time != asdict(slow), "nobody is heard: the requests say it"
+
+
+def test_the_lab_steps_and_holds_what_each_engine_says_of_itself(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    """What was typed in is bounded by it, as live; a calibration has to find only what engines do not say."""
+    now = timezone.now()
+    traffic(300, now, rate=2.0)
+    trusted(pool)
+    name = pool.backends.get().slug
+
+    def replica() -> Replica:
+        found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+        assert found is not None
+        return found.replicas[0]
+
+    assert (replica().token_budget, replica().slots, replica().kv_tokens) == (2048, 4, 100_000)
+    said = {"slots": 4, "engine_slots": 3, "engine_step_tokens": 1024, "engine_kv_tokens": 60_000, "slots_in_force": 3}
+    heard(monkeypatch, **{name: said})
+    assert (replica().token_budget, replica().slots, replica().kv_tokens) == (1024, 3, 60_000)
+    made = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert made is not None
+    assert made.token_budget == 1024, "found from first tokens it would be another"
+    heard(monkeypatch, **{name: said | {"engine_slots": None, "slots_in_force": 2}})
+    assert replica().slots == 2, "it was seen to run no more"
+    heard(monkeypatch, other=said)
+    assert (replica().token_budget, replica().slots) == (1024, 4), "one that says nothing steps as the others do"
