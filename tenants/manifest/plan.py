@@ -17,6 +17,8 @@ from tenants.manifest.kinds import API_KEY, BACKEND, KINDS, MEMBERSHIP, POOL, Ki
 from tenants.manifest.reader import ManifestError, Node
 from tenants.models import ApiKey, Budget, BudgetScope
 
+_Found = dict[tuple[type[Model], str], Model]  # rows that were looked up, by kind and name
+
 
 class _TakenBack(Exception):
     """Rolls a trial back."""
@@ -99,10 +101,11 @@ def apply(wanted: Plan, *, actor: Actor, keep: bool = True) -> None:
     Raises:
         ManifestError: by line, when the catalog refuses a value; without one, when they refuse the whole.
     """
+    found: _Found = {}
     try:
         with suppress(_TakenBack), services.change(actor=actor) as current:
             for change in wanted.changes:
-                _do(change, actor)
+                _do(change, actor, found)
             if not keep:
                 services.judge(actor=actor, current=current)
                 raise _TakenBack
@@ -110,7 +113,7 @@ def apply(wanted: Plan, *, actor: Actor, keep: bool = True) -> None:
         raise ManifestError(error.messages) from error
 
 
-def _do(change: Change, actor: Actor) -> None:
+def _do(change: Change, actor: Actor, found: _Found) -> None:
     where = change.desired.fault if change.desired else lambda message, attribute="": message
     try:
         row = _fresh(change, actor) if change.row is None else _now(change.row, where)
@@ -121,7 +124,9 @@ def _do(change: Change, actor: Actor) -> None:
             person = change.kind is MEMBERSHIP and rule.attribute == "user"  # set when the row was made
             if change.desired is not None and rule.path in change.desired.state and not person:
                 value = rule.store(change.desired.state[rule.path])
-                setattr(row, rule.attribute, _row(rule.ref, value, where, rule.attribute) if rule.ref else value)
+                if rule.ref is not None:
+                    value = _row(rule.ref, value, where, rule.attribute, found)
+                setattr(row, rule.attribute, value)
         services.save(actor=actor, instance=row)
     except ValidationError as error:
         by_field = error.message_dict if hasattr(error, "error_dict") else {NON_FIELD_ERRORS: error.messages}
@@ -160,12 +165,15 @@ def _fresh(change: Change, actor: Actor) -> Model:
     return MEMBERSHIP.model(user=user)
 
 
-def _row(model: type[Model], name: str | None, where: Any, attribute: str) -> Model | None:
+def _row(model: type[Model], name: str | None, where: Any, attribute: str, found: _Found) -> Model | None:
+    """The row that another one names. Asked for once: kinds are in the order in which they need each other, so that
+    what is named has been written by then, and what is deleted goes last."""
     if name is None:
         return None
-    row = model._default_manager.filter(slug=name).first()
+    row = found.get((model, name)) or model._default_manager.filter(slug=name).first()
     if row is None:
         raise ManifestError([where(f"there is no {model._meta.verbose_name} {name!r}", attribute)])
+    found[model, name] = row
     return row
 
 

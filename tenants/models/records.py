@@ -111,8 +111,11 @@ class AuditHead(models.Model):
     @classmethod
     def locked(cls) -> AuditHead:
         """Inside a transaction: whoever has it writes the next entry."""
-        cls.objects.get_or_create(pk=1)
-        return cls.objects.select_for_update().get(pk=1)
+        head = cls.objects.select_for_update().filter(pk=1).first()
+        if head is None:
+            cls.objects.get_or_create(pk=1)
+            head = cls.objects.select_for_update().get(pk=1)
+        return head
 
 
 class CatalogVersion(models.Model):

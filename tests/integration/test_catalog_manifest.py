@@ -12,7 +12,8 @@ import pytest
 import yaml
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
-from django.db import models
+from django.db import connection, models
+from django.test.utils import CaptureQueriesContext
 
 from tenants import manifest, services
 from tenants.audit import SYSTEM
@@ -331,3 +332,28 @@ def test_a_tiers_largest_grammar_is_in_the_file(tmp_path: Path):
     assert "maxGrammarBytes: 4096" in manifest.export()
     told = _refused(tmp_path, _list(GOLD + "    maxGrammarBytes: 999999\n"))
     assert "131072" in told
+
+
+def _projects(number: int) -> str:
+    one = "- {kind: Project, metadata: {name: p-%d}, spec: {tenantRef: {name: acme}}}\n"
+    return _list(*(one % i for i in range(number)))
+
+
+@pytest.mark.parametrize("options", [(), ("--yes",)])
+def test_where_nobody_is_asked_each_object_is_written_once(
+    world: worlds.World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+    with CaptureQueriesContext(connection) as queries:
+        assert "Applied 5 changes." in _apply(tmp_path, _projects(5), *options)
+    written = [query["sql"] for query in queries if query["sql"].startswith("INSERT")]
+    assert sum("tenants_project" in sql for sql in written) == 5
+
+
+def test_what_many_objects_name_is_read_once(world: worlds.World, tmp_path: Path) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert "Applied 20 changes." in _apply(tmp_path, _projects(20), "--yes")
+    by_name = [query["sql"] for query in queries if '"tenants_tenant"."slug" = ' in query["sql"]]
+    assert len(by_name) == 1
+    heads = [q["sql"] for q in queries if 'FROM "tenants_audithead"' in q["sql"]]
+    assert len(heads) <= 21  # of the audit log, one for each entry, and one that makes it

@@ -39,13 +39,19 @@ class Command(BaseCommand):
         actor = Actor(getpass.getuser(), "cli")
         try:
             wanted = manifest.plan(manifest.read(*self._source(options["file"])), prune=options["prune"])
-            manifest.apply(wanted, actor=actor, keep=False)  # faults show before anybody is asked
-            self._show(wanted)
-            if not wanted.changes or options["dry_run"]:
-                return
-            if not options["yes"] and not self._agreed(options["file"], wanted):
-                raise CommandError("Nothing was changed.")
-            manifest.apply(wanted, actor=actor)
+            if options["dry_run"] or not (options["yes"] or self._needs_nobody(options["file"], wanted)):
+                manifest.apply(wanted, actor=actor, keep=False)  # faults show before anybody is asked
+                self._show(wanted)
+                if not wanted.changes or options["dry_run"]:
+                    return
+                if not self._agreed(options["file"]):
+                    raise CommandError("Nothing was changed.")
+                manifest.apply(wanted, actor=actor)
+            else:
+                manifest.apply(wanted, actor=actor)
+                self._show(wanted)
+                if not wanted.changes:
+                    return
         except manifest.ManifestError as error:
             raise CommandError(f"Nothing was changed.\n{error}") from error
         self.stdout.write(self.style.SUCCESS(f"Applied {len(wanted.changes)} changes."))
@@ -58,14 +64,13 @@ class Command(BaseCommand):
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"{name} cannot be read: {error}") from error
 
-    def _agreed(self, file: str, wanted: manifest.Plan) -> bool:
+    def _needs_nobody(self, file: str, wanted: manifest.Plan) -> bool:
         """At a terminal a person is asked. A pipeline that applies what lies in git is not, but for what it deletes."""
-        if file == "-" or not sys.stdin.isatty():
-            if any(change.verb == "delete" for change in wanted.changes):
-                raise CommandError(
-                    "This deletes objects and needs a confirmation: use --yes, or --dry-run to see them."
-                )
-            return True
+        return not _at_terminal(file) and all(change.verb != "delete" for change in wanted.changes)
+
+    def _agreed(self, file: str) -> bool:
+        if not _at_terminal(file):
+            raise CommandError("This deletes objects and needs a confirmation: use --yes, or --dry-run to see them.")
         return input("Apply? [y/N] ").strip().lower() in ("y", "yes")
 
     def _show(self, wanted: manifest.Plan) -> None:
@@ -81,6 +86,10 @@ class Command(BaseCommand):
             self.stdout.write(self.style.NOTICE(f"! {note}"))
         if not wanted.changes:
             self.stdout.write("No change.")
+
+
+def _at_terminal(file: str) -> bool:
+    return file != "-" and sys.stdin.isatty()
 
 
 def _text(value: Any) -> str:
