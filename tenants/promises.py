@@ -19,6 +19,11 @@ from scheduling.core.capacity import DIMENSIONS, Amounts
 from tenants.models import EntitlementState, Pool, ScalingMode
 from tenants.rows import scaling_spec
 
+# Of an entitlement, what :func:`promised` reads.
+COLUMNS = (
+    "pool_id", "concurrency", "kv_tokens", "tokens_per_s", "state", "valid_from", "valid_until", "tier__service_class",
+)  # fmt: skip
+
 
 def promised(pool: Pool) -> Amounts:
     """Baselines of all entitlements that have not ended, whether in force yet or not."""

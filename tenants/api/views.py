@@ -6,7 +6,7 @@ import inspect
 from io import StringIO
 from typing import Any, ClassVar
 
-from django.db.models import QuerySet
+from django.db.models import Prefetch, QuerySet
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, viewsets
@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from scheduling.core.parameters import parameters_of
 from scheduling.core.registry import modifiers, orderings, routings
-from tenants import audit, audit_chain, engine_figures, services
+from tenants import audit, audit_chain, engine_figures, promises, services
 from tenants.access import scope_of
 from tenants.api import serializers
 from tenants.api.base import WRITES, CatalogViewSet, Right, ScopedView, WritableViewSet, described, is_trial
@@ -131,7 +131,10 @@ class PoolViewSet(WritableViewSet):
     rights: ClassVar = {"policy": Right.OPERATE}
 
     def get_queryset(self) -> QuerySet[Pool]:
-        return super().get_queryset().prefetch_related("backends", "entitlements__tier")
+        # What a pool has promised is summed up from its entitlements, of which there may be thousands: the columns that
+        # say it, and the tier joined, for SQLite refuses a list of more than 1,000 tiers.
+        promised = Entitlement.objects.select_related("tier").only(*promises.COLUMNS)
+        return super().get_queryset().prefetch_related("backends", Prefetch("entitlements", promised))
 
     @extend_schema(
         summary="Change a pool's policy",

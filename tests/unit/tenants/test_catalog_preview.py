@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
@@ -19,7 +21,7 @@ from telemetry.ledger.writer import write
 from telemetry.models import LedgerEntry, UsageHour
 from tenants import services
 from tenants.audit import SYSTEM
-from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Tenant
+from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Tenant, Tier
 from tests.support import worlds
 from tests.support.telemetry_world import record
 
@@ -282,3 +284,45 @@ def test_the_schema_says_of_each_write_whether_it_can_be_tried(world: worlds.Wor
             if answer.status_code not in (401, 403, 404) and refused == said:
                 wrong.append((method, path, answer.status_code))
     assert wrong == []
+
+
+MANY = 1_100  # tenants of one pool, each with a tier: SQLite refuses an expression with more than 1,000 terms
+
+
+@pytest.fixture
+def many(world: worlds.World) -> worlds.World:
+    like = world.entitlements["globex"].tier
+    tiers = Tier.objects.bulk_create(
+        Tier(slug=f"t-{i}", slo=like.slo, service_class="elastic", rank=like.rank, weight=1) for i in range(MANY)
+    )
+    tenants = Tenant.objects.bulk_create(Tenant(slug=f"t-{i}") for i in range(MANY))
+    Entitlement.objects.bulk_create(
+        Entitlement(slug=f"e-{i}", tenant=tenant, pool=world.pool, tier=tier, concurrency=1, state="bound")
+        for i, (tenant, tier) in enumerate(zip(tenants, tiers, strict=True))
+    )
+    return world
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("entitlements/e-7", {"concurrency": 3}), ("tiers/standard", {"weight": 9}), ("pools/llama", {"queue_limit": 5})],
+)
+def test_a_change_in_a_pool_of_many_tenants_can_be_tried(
+    many: worlds.World, adam: APIClient, path: str, body: dict[str, Any]
+) -> None:
+    answer = adam.patch(f"/api/v1/{path}/?dry_run=true", body, format="json")
+    assert answer.status_code == 200, answer.json()
+    assert [pool["pool"] for pool in answer.json()["pools"]] == ["llama"]
+
+
+def test_trying_a_change_reads_no_pool_that_it_does_not_touch(world: worlds.World, adam: APIClient) -> None:
+    other = Pool.objects.create(slug="other", model="other/model")
+    with CaptureQueriesContext(connection) as queries:
+        adam.patch("/api/v1/entitlements/acme-premium/?dry_run=true", {"concurrency": 3}, format="json")
+    assert not [q["sql"] for q in queries if f'"pool_id" IN ({world.pool.pk}, {other.pk})' in q["sql"]]
+
+
+def test_pools_are_listed_where_their_entitlements_have_a_thousand_tiers(many: worlds.World, adam: APIClient) -> None:
+    answer = adam.get("/api/v1/pools/")
+    assert answer.status_code == 200, answer.json()
+    assert answer.json()["results"][0]["promised"]["slots"] >= MANY
