@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.api.common import Telemetry, viewer_of
+from telemetry.ledger.selectors import id_begins
 from telemetry.models import Alert
 from tenants.access import scope_of
 from tenants.models import ApiKey, Backend, Entitlement, Pool, Project, Tenant
@@ -85,10 +86,9 @@ def _matches(request: Request, text: str) -> Iterator[Match]:
         yield _line("project", project.slug, project.slug, project.tenant.slug)
     yield from _keys(scope.visible(ApiKey), text.removeprefix("qm-"))
     if len(text) >= LEAST_OF_REQUEST:
-        for number in (
-            viewer_of(request).requests().filter(request_id__startswith=text).values_list("request_id", "tenant")[:EACH]
-        ):
-            yield _line("request", number[0], number[0], number[1])
+        rows = viewer_of(request).requests().filter(**id_begins(text)).order_by("request_id")
+        for number, tenant in rows.values_list("request_id", "tenant")[:EACH]:
+            yield _line("request", number, number, tenant)
     if text.isdecimal() and len(text) < 10 and scope.sees_all:
         for alert in Alert.objects.filter(pk=int(text)):
             yield _line("alert", str(alert.pk), alert.line, alert.tenant, alert.state)

@@ -40,6 +40,7 @@ from telemetry.ledger import tail
 from telemetry.ledger.explore import GROUPS, LARGEST, MOST, ORDERS, SORTS, explored, exported, largest
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.ledger.sampling import Reach
+from telemetry.ledger.selectors import id_begins
 from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
@@ -153,7 +154,7 @@ class RequestsQuery(serializers.Serializer[Any]):
         """As :meth:`narrowed`, in the words of a query that has :data:`SPAN_ALIASES`."""
         times, rest = self.narrowed(operator)
         if "request_id" in rest:
-            rest["request_id__startswith"] = rest.pop("request_id")
+            rest |= id_begins(rest.pop("request_id"))
         for name in SPANS:
             for ending, lookup in (("over", "gt"), ("under", "lt")):
                 bound = rest.pop(f"{name}_{ending}", None)

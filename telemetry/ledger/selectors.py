@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db import connection
 from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay, TruncHour
 
@@ -38,6 +39,15 @@ def between(since: datetime | None, until: datetime | None) -> QuerySet[LedgerEn
     if until is not None:
         rows = rows.filter(received_at__lt=until)
     return rows
+
+
+def id_begins(text: str) -> dict[str, str]:
+    """Lookups of the requests whose id begins with this. SQLite uses no index for LIKE and would read all rows; it
+    compares texts byte by byte, so that a range says the same. PostgreSQL has an index for LIKE and compares by
+    language."""
+    if connection.vendor == "sqlite":
+        return {"request_id__gte": text, "request_id__lt": text + "\U0010ffff"}
+    return {"request_id__startswith": text}
 
 
 def usage(rows: QuerySet[LedgerEntry], group_by: Sequence[str]) -> QuerySet[LedgerEntry, dict[str, Any]]:

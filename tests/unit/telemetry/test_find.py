@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from telemetry.ledger import writer
@@ -79,3 +81,22 @@ def test_a_tenant_keeps_its_colour_whoever_comes_and_goes(world: worlds.World) -
     after = asked(world, "olga", "tenant-colors")["colors"]
     assert {name: after[name] for name in before} == before
     assert asked(world, "carol", "tenant-colors")["colors"] == {"globex": before["globex"]}
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL reads a table of two rows as a whole")
+@pytest.mark.parametrize("query", [{"q": "req_01a2"}, {"request_id": "req_01a2"}])
+def test_a_request_is_looked_for_in_an_index_and_not_among_all_rows(world: worlds.World, query: dict[str, str]) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        asked(world, "olga", "find" if "q" in query else "requests", **query)
+    asked_for = [q["sql"] for q in queries if "telemetry_ledgerentry" in q["sql"] and "req_01a2" in q["sql"]]
+    assert asked_for
+    for sql in asked_for:
+        with connection.cursor() as cursor:
+            plan = " ".join(str(row) for row in cursor.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall())
+        assert "(request_id>? AND request_id<?)" in plan
+
+
+def test_a_request_is_found_by_the_beginning_of_its_number_and_by_no_other_part(world: worlds.World) -> None:
+    number = record(1).request_id
+    assert ("request", number) in found(world, "olga", number[:-1])
+    assert ("request", number) not in found(world, "olga", number[1:])
