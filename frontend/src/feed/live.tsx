@@ -3,6 +3,7 @@
 import { createContext, use, useCallback, useEffect, useMemo, useState, useSyncExternalStore, type ReactNode } from "react";
 import type { FeedState } from "./reducer";
 import { outagesOf, type Outage } from "./outages";
+import { Pace } from "./pace";
 import type { Away } from "./types";
 import { FeedClient, type Ports, type Transport } from "./socket";
 
@@ -33,22 +34,16 @@ export class View {
   shown: FeedState;
   paused = false;
   private listeners = new Set<() => void>();
-  private due = false;
 
   constructor(client: FeedClient) {
     this.client = client;
     this.shown = client.state;
-    client.subscribe(() => this.soon());
-  }
-
-  /** Once a frame: two hundred pools send two hundred changes a second. */
-  private soon(): void {
-    if (this.due) return;
-    this.due = true;
-    requestAnimationFrame(() => {
-      this.due = false;
-      this.refresh();
+    const pace = new Pace(() => this.refresh(), {
+      now: () => performance.now(),
+      after: (ms, action) => setTimeout(action, ms),
+      frame: requestAnimationFrame.bind(window),
     });
+    client.subscribe(() => pace.soon());
   }
 
   subscribe = (listener: () => void): (() => void) => {
