@@ -34,34 +34,36 @@ class Send(Protocol):
 class GroupSender:
     """Sends to the Channels group from any thread, through an event loop of its own.
 
-    At most one message is on its way: when the layer hangs, changes are dropped, and readers heal from the stored
-    snapshot. ``each``: no message stands for the next one, so each is sent, and may be lost.
+    Of each pool at most one message is on its way: when the layer hangs, changes are dropped, and readers heal from the
+    stored snapshot. ``each``: no message stands for the next one, so each is sent, and may be lost.
     """
 
     def __init__(self, each: bool = False) -> None:
         self._each = each
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._sending: concurrent.futures.Future[None] | None = None
+        self._sending: dict[str, concurrent.futures.Future[None]] = {}  # by pool
 
     def __call__(self, message: dict[str, Any]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=_run, args=(self._loop,), name="live-feed", daemon=True)
             self._thread.start()
-        if not self._each and self._sending is not None and not self._sending.done():
-            return
-        self._sending = asyncio.run_coroutine_threadsafe(_group_send(message), self._loop)
+        for pool in [pool for pool, sending in self._sending.items() if sending.done()]:
+            del self._sending[pool]
+        pool = message.get("pool", "")
+        if self._each or pool not in self._sending:
+            self._sending[pool] = asyncio.run_coroutine_threadsafe(_group_send(message), self._loop)
 
     def close(self) -> None:
         """Ends the loop and its thread; a message on its way gets its second to arrive."""
         if self._loop is None or self._thread is None:
             return
-        if self._sending is not None:
-            concurrent.futures.wait([self._sending], timeout=2.0)
+        concurrent.futures.wait(self._sending.values(), timeout=2.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
-        self._loop = self._thread = self._sending = None
+        self._loop = self._thread = None
+        self._sending.clear()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
