@@ -116,7 +116,10 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         if message.history and message.pool is not None:
             subscriber.ask_history(message.pool)
             return
-        for pool in [message.pool] if message.pool is not None else list(subscriber.sent):
+        # Who asks for all pools has heard nothing of some for a while. What is still to be sent will tell; whole
+        # snapshots instead would keep a slow link from ever catching up.
+        asked = [pool for pool in subscriber.sent if not self.hub.is_behind(subscriber, pool)]
+        for pool in [message.pool] if message.pool is not None else asked:
             if pool in subscriber.sent and self._due(pool):
                 subscriber.resync(pool)
 

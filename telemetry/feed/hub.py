@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 import weakref
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
@@ -45,6 +46,10 @@ FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before 
 # points that this process then keeps.
 HISTORIES = 12
 
+# Changes of a pool that are kept for sockets that missed some: with thousands of entitlements a whole snapshot has
+# megabytes, and while it is on its way over a slow link there are more changes, so that only snapshots would follow.
+STEPS_KEPT, STEPS_BYTES = 60, 1024 * 1024
+
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all
 
 
@@ -59,6 +64,15 @@ class _Scoped:
     history: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A change by one, for those who see all."""
+
+    since: int  # the revision that it changes
+    revision: int
+    text: str
+
+
 @dataclass(slots=True)
 class _Pool:
     """The latest of one pool. Revisions count this hub's own steps, for the feed's numbers may start again."""
@@ -66,11 +80,28 @@ class _Pool:
     epoch: int
     snapshot: snapshots.Snapshot
     revision: int
-    patch: bytes = b""  # from ``patch_from``, where the last step was a change by one
-    patch_from: int = 0
+    patch_from: int = 0  # the revision before, where the last step was a change by one
+    steps: deque[_Step] = field(default_factory=deque)  # the last changes in a row, oldest first
+    full_bytes: int = 0  # of the last whole snapshot that was sent to who sees all
     scoped: dict[Sight, _Scoped] = field(default_factory=dict)
     points: deque[history.Point] | None = None  # loaded when a socket first asks
     heard_s: float = 0.0  # when it took its last step, monotonic
+
+    def keep(self, patch: bytes) -> None:
+        """Keeps the change that led here, and of those before it as many as fit."""
+        change = {"type": "delta", "pool": self.snapshot["pool"], "seq": self.snapshot["seq"]}
+        self.steps.append(_Step(self.patch_from, self.revision, _text(change | {"patch": msgspec.Raw(patch)})))
+        while len(self.steps) > STEPS_KEPT or sum(len(step.text) for step in self.steps) > STEPS_BYTES:
+            self.steps.popleft()
+
+    def step_after(self, revision: int) -> _Step | None:
+        """The change that comes after a revision. None where a whole snapshot is less than all that follow, or one of
+        them is not kept."""
+        missed = [step for step in self.steps if step.since >= revision]
+        if not missed or missed[0].since != revision:
+            return None
+        less = sum(len(step.text) for step in missed) <= self.full_bytes // 2
+        return missed[0] if less or len(missed) == 1 else None
 
 
 class Subscriber:
@@ -82,6 +113,7 @@ class Subscriber:
         self.doubted = asyncio.Event()  # whether it may still look is to be asked at once
         self.sent: dict[str, int] = {}  # pool on its screen -> revision; 0 asks for the whole snapshot
         self.histories = True  # sent with each pool, without being asked for
+        self.last = ""  # the pool that it was sent last: the others come first
         self.history_due: list[str] = []
         self.history_told: set[str] = set()
         self.bell = asyncio.Event()
@@ -169,6 +201,10 @@ class LiveHub:
         """Names of the visible pools."""
         return [name for name in sorted(self._pools) if self._scoped(self._pools[name], sight).snapshot is not None]
 
+    def is_behind(self, subscriber: Subscriber, pool: str) -> bool:
+        """Whether there is more of a pool to send to a socket."""
+        return pool in self._pools and subscriber.sent.get(pool) != self._pools[pool].revision
+
     async def next_message(self, subscriber: Subscriber) -> str | None:
         """The next text this socket has to get, or None when it is up to date.
 
@@ -178,16 +214,21 @@ class LiveHub:
             name = subscriber.history_due.pop(0)
             if name in self._pools:
                 return await self._history(name, subscriber.sight)
-        for name, pool in sorted(self._pools.items()):
-            had = subscriber.sent.get(name)
+        names = sorted(self._pools)
+        after = bisect_right(names, subscriber.last)
+        for name in names[after:] + names[:after]:
+            pool, had = self._pools[name], subscriber.sent.get(name)
             if had == pool.revision:
                 continue
+            if had and subscriber.sight is None and (step := pool.step_after(had)) is not None:
+                subscriber.last, subscriber.sent[name] = name, step.revision
+                return step.text
             scoped = self._scoped(pool, subscriber.sight)
             if scoped.snapshot is None:
                 if had is None:
                     continue
                 return self._removed(subscriber, name)
-            subscriber.sent[name] = pool.revision
+            subscriber.last, subscriber.sent[name] = name, pool.revision
             if had and had == pool.patch_from and scoped.delta is not None:
                 return scoped.delta
             if had is None and subscriber.histories:
@@ -195,6 +236,8 @@ class LiveHub:
             if scoped.full is None:
                 seq = scoped.snapshot["seq"]
                 scoped.full = _text({"type": "snapshot", "pool": name, "seq": seq, "data": scoped.snapshot})
+            if subscriber.sight is None:
+                pool.full_bytes = len(scoped.full)
             return scoped.full
         for name in subscriber.sent.keys() - self._pools.keys():
             return self._removed(subscriber, name)
@@ -254,8 +297,9 @@ class LiveHub:
                 return  # of a leader that was replaced, or known already
             if epoch == pool.epoch and seq == ours + 1:
                 snapshot = snapshots.apply(pool.snapshot, msgspec.json.decode(message["patch"]))
-                after = _Pool(epoch, snapshot, 0, message["patch"], pool.revision, pool.scoped, pool.points)
+                after = _Pool(epoch, snapshot, 0, pool.revision, pool.steps, pool.full_bytes, pool.scoped, pool.points)
                 self._step(message["pool"], after)
+                after.keep(message["patch"])
                 return
         await self.reload()
 
@@ -294,13 +338,11 @@ class LiveHub:
         if before is not None and before.revision == pool.revision:
             return before
         scoped = _Scoped(pool.revision, snapshots.visible(pool.snapshot, sight))
-        if scoped.snapshot is not None and pool.patch:
+        former = before.snapshot if before is not None and pool.patch_from == before.revision else None
+        if sight is not None and former is not None and scoped.snapshot is not None:
             name, seq = pool.snapshot["pool"], scoped.snapshot["seq"]
-            if sight is None:
-                scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": msgspec.Raw(pool.patch)})
-            elif before is not None and before.revision == pool.patch_from and before.snapshot is not None:
-                patch = snapshots.delta(before.snapshot, scoped.snapshot)
-                scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": patch})
+            patch = snapshots.delta(former, scoped.snapshot)
+            scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": patch})
         pool.scoped[sight] = scoped
         return scoped
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from channels.layers import get_channel_layer
 from channels.testing import WebsocketCommunicator
 
+from scheduling.core.types import EntitlementSpec
 from telemetry.feed import snapshots
 from telemetry.feed.publisher import GROUP, Publisher
 from telemetry.feed.window import Window
@@ -25,12 +26,13 @@ class Feed:
         self.publisher = Publisher(store, self.messages.append)
         self.window = Window()
         self.at_s = NOW
+        self.entitlements: Mapping[str, EntitlementSpec] = ENTITLEMENTS
 
     async def second(self, *, lost: bool = False, **changes: Any) -> snapshots.Snapshot:
         """One second later. ``lost``: the group never hears of it."""
         self.at_s += 1
         moment = sample(self.at_s, **changes)
-        self.publisher.publish(moment, self.window, ENTITLEMENTS)
+        self.publisher.publish(moment, self.window, self.entitlements)
         messages, self.messages[:] = list(self.messages), []
         if not lost:
             for message in messages:
