@@ -49,8 +49,10 @@ def status_of(
 
 
 def state_why(backend: WatchedBackend, now_s: float) -> str:
-    less = backend.outlier.says(now_s) if backend.state == "ready" else ""
-    return f"{backend.why}; {less}" if less else backend.why
+    if backend.state != "ready":
+        return backend.why
+    unread = f"its figures are not known: {backend.unread}" if backend.unread else ""
+    return "; ".join(part for part in (unread or backend.why, backend.outlier.says(now_s)) if part)
 
 
 def credit_why(backend: WatchedBackend) -> str:

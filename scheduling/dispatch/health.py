@@ -29,6 +29,7 @@ from scheduling.dispatch.sleeping import PoolSleep
 from scheduling.dispatch.step_logs import follow_steps
 from scheduling.dispatch.watched import (
     WAKE_S,
+    WHY_CHARS,
     EngineFactory,
     WatchedBackend,
     address,
@@ -363,7 +364,9 @@ class BackendMonitor:
             verdict = backend.watch.failed(str(error))
             if verdict is HealthStep.PROBE:
                 backend.metrics = None  # not known, rather than old
+                backend.unread = str(error)[:WHY_CHARS]
         else:
+            backend.unread = ""
             fresh = now_s - self._leases_at <= LEASES_FRESH_S
             if metrics is not None and metrics.asleep:
                 await self._change(backend, "asleep", "its engine was put to sleep")

@@ -238,6 +238,17 @@ async def test_an_engine_whose_metrics_cannot_be_read_stays_while_it_generates(w
 
 
 @ward
+async def test_why_the_figures_of_a_replica_that_serves_are_not_known_is_said_until_they_are(w: Ward):
+    w.engines["b1"].scrapable = False
+    await w.live(5)
+    assert w.state("b1") == "ready"
+    assert "its figures are not known: " in w.why("b1")
+    w.engines["b1"].scrapable = True
+    await w.live(2)
+    assert "figures" not in w.why("b1")
+
+
+@ward
 async def test_tokens_that_gateways_see_are_progress(w: Ward):
     engine = w.engines["b1"]
     engine.scrapable = False

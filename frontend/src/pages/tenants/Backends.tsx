@@ -91,7 +91,7 @@ function BackendState({ row, live }: { row: Backend; live: BackendFigures | unde
   return (
     <>
       <Badge tone={row.silent_since ? "bad" : unseen !== undefined && state === "ready" ? "warn" : backendTones[state]}>{state}</Badge>
-      {why && state !== "ready" && <span className="mt-0.5 block text-2xs text-soft">{why}</span>}
+      {why && (state !== "ready" || unseen !== undefined) && <span className="mt-0.5 block text-2xs text-soft">{why}</span>}
       {unseen !== undefined && !row.silent_since && <span className="block text-2xs text-warn">unseen {since({ since: unseen })}</span>}
       {row.silent_since && (
         <span className="block text-2xs text-bad">
