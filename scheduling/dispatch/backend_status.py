@@ -26,6 +26,7 @@ def status_of(
         why="taken out of service by an administrator" if backend.spec.draining else lacks or state_why(backend, now_s),
         wake_fails=wake_fails(backend, now_s),
         observed_s=backend.observed_s,
+        generates=backend.state == "ready" and bool(backend.unread),
         engine_running=metrics.running if metrics else None,
         engine_waiting=metrics.waiting if metrics else None,
         kv_usage=metrics.kv_usage if metrics else None,

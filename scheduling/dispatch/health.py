@@ -364,9 +364,9 @@ class BackendMonitor:
             verdict = backend.watch.failed(str(error))
             if verdict is HealthStep.PROBE:
                 backend.metrics = None  # not known, rather than old
-                backend.unread = str(error)[:WHY_CHARS]
+            unread = str(error)[:WHY_CHARS]
         else:
-            backend.unread = ""
+            unread = backend.unread = ""
             fresh = now_s - self._leases_at <= LEASES_FRESH_S
             if metrics is not None and metrics.asleep:
                 await self._change(backend, "asleep", "its engine was put to sleep")
@@ -381,14 +381,14 @@ class BackendMonitor:
             verdict, asked = HealthStep.PROBE, True
         if verdict is HealthStep.PROBE and not asked and backend.outlier.moved(now_s, MOVED_S):
             backend.watch.alive()
-            backend.doubted = False
+            backend.doubted, backend.unread = False, unread
             verdict = HealthStep.KEEP
         if verdict is HealthStep.PROBE:
             backend.ask, backend.asked_s = False, now_s
             probe = await backend.control.probe(patience_s(backend))
             if probe or self._answers_others(backend, now_s):
                 backend.watch.alive()
-                backend.doubted = False
+                backend.doubted, backend.unread = False, unread
             else:
                 if asked:
                     backend.outlier.ejected(now_s)

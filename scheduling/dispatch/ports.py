@@ -48,6 +48,7 @@ class BackendStatus:
     kv_tokens: int = 0
     kv_offered: int = 0  # that may be reserved of these, as requests use less than they reserve
     prefill_credit: int = 0  # prompt tokens; 0: no bound
+    generates: bool = False  # it was seen to, although its figures cannot be read
     limits_why: str = ""  # what is less than was typed, and why
     credit_why: str = ""
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known

@@ -58,7 +58,7 @@ class WatchedBackend:
     why: str = "has not generated a token yet"
     metrics: EngineMetrics | None = None
     observed_s: float = 0.0
-    unread: str = ""  # why its figures are not known, although it serves
+    unread: str = ""  # why its figures are not known, although it was seen to generate since
     doubted: bool = False  # a gateway suspects it and no scrape has come back since
     watch: ProgressWatch = field(default_factory=ProgressWatch)
     outlier: Outlier = field(default_factory=Outlier)

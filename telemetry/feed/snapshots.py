@@ -105,7 +105,7 @@ def carry_down(previous: Mapping[str, Any], current: Snapshot, window: Window) -
     for id_, row in current["backends"].items():
         if row["state"] not in _SERVES_NOTHING and "unseen_since" not in row:
             continue
-        if row["state"] in _OUT_OF_SERVICE:
+        if row["state"] in _OUT_OF_SERVICE or row.get("generates"):
             continue
         before = previous.get("backends", {}).get(id_, {})
         seen_s = row.get("unseen_since", current["at"])
@@ -263,7 +263,12 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
     if status.wake_fails:
         row["wake_fails"] = True
     if _unseen(status, sample.at_s):
-        seen_s = {"observed_s": round(status.observed_s, 1), "unseen_since": round(status.observed_s, 1)}
+        seen_s: dict[str, Any] = {
+            "observed_s": round(status.observed_s, 1),
+            "unseen_since": round(status.observed_s, 1),
+        }
+        if status.generates:
+            seen_s["generates"] = True
         return row | (seen_s if status.observed_s else {}) | _unknown_adapters(sample)
     observed: dict[str, float | None] = {
         "engine_running": status.engine_running,

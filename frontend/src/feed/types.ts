@@ -121,6 +121,8 @@ export interface BackendFigures {
   observed_s?: number;
   /** When it was last seen, where it does not answer now. */
   unseen_since?: number;
+  /** It serves all the same: its figures cannot be read, and tokens of it were seen. */
+  generates?: boolean;
   /** Since when it serves nothing although nobody took it out of service, and the requests it lost since, by tenant. */
   down_since?: number;
   lost?: Counts;

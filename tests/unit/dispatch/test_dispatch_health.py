@@ -243,9 +243,20 @@ async def test_why_the_figures_of_a_replica_that_serves_are_not_known_is_said_un
     await w.live(5)
     assert w.state("b1") == "ready"
     assert "its figures are not known: " in w.why("b1")
+    assert [s.generates for s in w.monitor.statuses()] == [True, False]
     w.engines["b1"].scrapable = True
     await w.live(2)
     assert "figures" not in w.why("b1")
+    assert not w.monitor.statuses()[0].generates
+
+
+@ward
+async def test_a_replica_that_answers_nothing_is_not_said_to_generate(w: Ward):
+    w.engines["b1"].scrapable = w.engines["b1"].generates = False
+    for _ in range(30):
+        await w.live(1)
+        assert not w.monitor.statuses()[0].generates
+    assert w.state("b1") == "ejected"
 
 
 @ward

@@ -416,6 +416,17 @@ def test_a_lost_replica_says_since_when_and_whose_requests_it_lost() -> None:
     assert not {"down_since", "lost"} & back["backends"]["gpu-1"].keys()
 
 
+def test_a_replica_that_generates_is_not_lost_although_its_figures_cannot_be_read() -> None:
+    unread = BackendStatus("gpu-1", "ready", "its figures are not known: garbage", NOW - 60, generates=True)
+    snapshot = snapshots.snapshot(sample(NOW, backends=[unread]), Window(), ENTITLEMENTS, 1)
+    snapshots.carry_down({}, snapshot, Window())
+    row = snapshot["backends"]["gpu-1"]
+    assert (row["generates"], row["unseen_since"], "down_since" in row) == (True, NOW - 60, False)
+    unseen = snapshots.snapshot(sample(NOW, backends=[replace(unread, generates=False)]), Window(), ENTITLEMENTS, 2)
+    snapshots.carry_down(snapshot, unseen, Window())
+    assert unseen["backends"]["gpu-1"]["down_since"] == NOW - 60
+
+
 def test_a_replica_that_was_drained_is_not_lost_and_members_do_not_see_whose_requests_were() -> None:
     window = filled(globex(2, outcome="failed", reason="backend_lost", slo_met=False))
     drained = snapshots.snapshot(down(NOW, "draining", NOW - 60), window, ENTITLEMENTS, 1)

@@ -18,6 +18,12 @@ it("calls no replica missing that sleeps on purpose, and says how long the next 
   expect(asleep(12, 3)).toBe("waking: serves in about 12 s");
 });
 
+it("does not call a replica lost that serves although its figures cannot be read", () => {
+  const mute = { state: "ready" as const, slots: 8, unseen_since: 930 };
+  expect(slotsOf(shot({ backends: { a: mute } })).missing).toBe(8);
+  expect(slotsOf(shot({ backends: { a: { ...mute, generates: true } } }))).toMatchObject({ usable: 8, missing: 0, lost: [] });
+});
+
 it("leaves members the sum of their own limits", () => {
   expect(slotsOf(shot({ scope: "own", slots: 12, backends: { a: { state: "ejected" } } }))).toMatchObject({ all: 12, usable: 12, missing: 0 });
 });

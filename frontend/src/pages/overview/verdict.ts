@@ -63,7 +63,7 @@ export interface Room {
 export function slotsOf(snapshot: Snapshot): Room {
   const backends = Object.entries(snapshot.backends ?? {}).filter(([, b]) => !sleeps(b.state));
   if (snapshot.scope === "own" || backends.every(([, b]) => b.slots === undefined)) return { all: snapshot.slots ?? 0, usable: snapshot.slots ?? 0, missing: 0, wakes: snapshot.wakes_in_s, lost: [] };
-  const lost = backends.filter(([, b]) => b.down_since !== undefined || b.unseen_since !== undefined || (b.state !== "ready" && b.state !== "unknown"));
+  const lost = backends.filter(([, b]) => b.down_since !== undefined || (b.unseen_since !== undefined && !b.generates) || (b.state !== "ready" && b.state !== "unknown"));
   const all = backends.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
   const gone = lost.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
   return { all, usable: all - gone, missing: gone, wakes: snapshot.wakes_in_s, lost: lost.map(([id, b]) => ({ id, since: b.down_since ?? b.unseen_since, drained: b.state === "draining" || b.state === "drained" })) };

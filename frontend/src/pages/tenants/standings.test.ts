@@ -55,6 +55,8 @@ it("an open alert is no good state, and an idle installation is idle", () => {
 it("nothing is healthy while a replica does not answer", () => {
   const silent = { ...away("engine", "a"), backend: "a-1" };
   expect(verdictOf([pool("a", "healthy")], [silent], 0)).toMatchObject({ level: "at risk", text: "a: a-1 does not answer", to: "/pools/a" });
+  expect(verdictOf([pool("a", "healthy")], [{ ...silent, serves: true }], 0)).toMatchObject({ text: "a: a-1 serves, its figures are not known" });
+  expect(verdictOf([pool("a", "healthy")], [{ ...silent, ejected: true }], 0)).toMatchObject({ text: "a: a-1 was ejected" });
 });
 
 const was = { until: "3 s ago", why: "89.9 % in time, should be 90.0 %" };

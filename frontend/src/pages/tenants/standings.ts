@@ -57,7 +57,7 @@ export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[
   if (worst === undefined) return undefined;
   if (worst.level === "failing" || worst.level === "unknown" || worst.level === "at risk") return of(worst.level, worst.pool, reasonOf(worst));
   const silent = away.find(({ source }) => source === "engine");
-  if (silent?.pool) return of("at risk", silent.pool, `${silent.backend ?? "a replica"} does not answer`);
+  if (silent?.pool) return of("at risk", silent.pool, `${silent.backend ?? "a replica"} ${silent.ejected ? "was ejected" : silent.serves ? "serves, its figures are not known" : "does not answer"}`);
   if (openAlerts > 0) return { level: "at risk", text: `${openAlerts === 1 ? "one alert is" : `${openAlerts} alerts are`} open`, to: "/alerts", label: "Alerts" };
   const healthy = pools.some(({ level }) => level === "healthy");
   return { level: healthy ? "healthy" : worst.level, text: pools.length === 1 ? `${worst.pool}: ${worst.why}` : `${pools.length} pools: ${tallied(pools)}`, to: "/pools", label: "Pools" };
