@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError as ModelError
 from django.db.models import F, QuerySet
 from django.http import Http404
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field, extend_schema_serializer
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -321,9 +321,15 @@ class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
     def get_queryset(self) -> QuerySet[Trial]:
         rows = Trial.objects.filter(pool=self.pool()).select_related("base", "version")
         wanted = self.request.query_params.get("state")
-        return rows.filter(state=wanted) if wanted in TrialState.values else rows
+        if wanted and wanted not in TrialState.values:
+            raise serializers.ValidationError({"state": f"Use one of {', '.join(TrialState.values)}."})
+        return rows.filter(state=wanted) if wanted else rows
 
-    @extend_schema(summary="Trials of a pool, newest first", operation_id="pools_trials")
+    @extend_schema(
+        summary="Trials of a pool, newest first",
+        operation_id="pools_trials",
+        parameters=[OpenApiParameter("state", str, enum=TrialState.values, description="Only those in this state.")],
+    )
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return super().get(request, *args, **kwargs)
 

@@ -19,6 +19,7 @@ from telemetry.feed.sources import sources
 from tenants.access import scope_of
 from tenants.api.authentication import AUTHENTICATION
 from tenants.api.base import as_answer, check_write
+from tenants.api.parameters import check_parameters
 
 
 class MayLook(BasePermission):
@@ -38,6 +39,7 @@ class Telemetry(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        check_parameters(request, self)
         check_write(request)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:

@@ -22,13 +22,12 @@ from telemetry.api.common import Telemetry, viewer_of
 from telemetry.api.csv_files import CSVRenderer, stream
 from telemetry.ledger import usage
 from tenants.api.inputs import Moment
-from tenants.api.serializers import StrictQuery
 
 MAX_ROWS = 20_000
 FILTERS = ("tenant", "pool", "model", "entitlement", "key", "user", "tier")
 
 
-class UsageQuery(StrictQuery):
+class UsageQuery(serializers.Serializer[Any]):
     """What to add up, and over which time."""
 
     group_by = serializers.CharField(default="tenant")

@@ -24,6 +24,7 @@ from tenants.access import Scope, scope_of
 from tenants.api.authentication import AUTHENTICATION
 from tenants.api.filters import Filter, ListedFilters
 from tenants.api.inputs import Page
+from tenants.api.parameters import check_parameters
 from tenants.audit import Actor
 
 WRITES = ("create", "partial_update", "destroy")
@@ -87,6 +88,7 @@ class ScopedView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        check_parameters(request, self)
         check_write(request, trial=getattr(self, "action", None) in self.trials)
 
     def right(self) -> Right:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, ClassVar, cast
 
 from django.contrib.auth import get_user_model
@@ -15,6 +14,7 @@ from scheduling.core.capacity import DIMENSIONS
 from scheduling.core.parameters import NO_UNIT, Choices, Parameter, Range
 from tenants import binding, promises
 from tenants.access import scope_of
+from tenants.api import parameters
 from tenants.api.inputs import Timed
 from tenants.models import (
     AccessToken,
@@ -40,39 +40,22 @@ from tenants.models.limits import ALL_OF_KEY, OF_USER
 from tenants.ownership import resource_of
 
 UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that there are, and answered with their list
-UNKNOWN_LETTERS = 100  # of an unknown name that are compared
 
 
 # Refuses fields it does not know: a misspelt one would otherwise change nothing, silently. (A docstring would describe
 # each class in the schema that has none of its own.)
 class Strict(serializers.Serializer[Any]):
     # no docstring: the schema would describe every body without one by it
-    also: ClassVar[tuple[str, ...]] = ()  # names that somebody else reads
-    called: ClassVar[str] = "field"
-
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict):
-            unknown = [name for name in data if name not in self.fields and name not in self.also]
+            unknown = [name for name in data if name not in self.fields]
             if unknown:
-                errors = {name: [self._unknown(str(name))] for name in unknown[:UNKNOWN_NAMED]}
+                writable = [field for field, rule in self.fields.items() if not rule.read_only]
+                errors = {name: [parameters.unknown(str(name), writable, "field")] for name in unknown[:UNKNOWN_NAMED]}
                 if len(unknown) > UNKNOWN_NAMED:
                     errors["non_field_errors"] = [f"{len(unknown) - UNKNOWN_NAMED} more fields are unknown."]
                 raise serializers.ValidationError(errors)
         return super().to_internal_value(data)
-
-    def _unknown(self, name: str) -> str:
-        writable = [field for field, rule in self.fields.items() if not rule.read_only]
-        close = difflib.get_close_matches(name[:UNKNOWN_LETTERS], writable, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        known = ", ".join((*writable, *self.also)) or "none"
-        return f"There is no such {self.called}.{hint} {self.called.capitalize()}s: {known}."
-
-
-class StrictQuery(Strict):
-    """What a URL asks for, and how it is answered: a misspelled filter would answer for everybody."""
-
-    also = ("format",)
-    called = "parameter"
 
 
 class CatalogSerializer(Strict, Timed):

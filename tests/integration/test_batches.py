@@ -146,7 +146,7 @@ def ledger(up: Up, batch_id: str, count: int = 32) -> list[dict[str, Any]]:
     while True:
         found: list[dict[str, Any]] = []
         with httpx.Client(base_url=f"{up.url}/api/v1", headers=up.admin(), timeout=60) as api:
-            answer = api.get("/requests", params={"request_id": batch_id, "page_size": 100}).json()
+            answer = api.get("/requests", params={"request_id": batch_id, "limit": 100}).json()
             found = answer["results"]
         if len(found) >= count or time.monotonic() > end:
             return found

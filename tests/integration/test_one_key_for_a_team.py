@@ -169,7 +169,7 @@ def test_a_team_uses_all_its_models_with_one_key_until_its_user_is_removed(
         assert row["input_tokens"] > 0, model
         assert float(row["cost"]) > 0, row
     assert billed()["vectors"]["output_tokens"] == 0
-    rows = done(api.get("requests", params={"key_id": key["id"], "page_size": 200}), 200)["results"]
+    rows = done(api.get("requests", params={"key_id": key["id"], "limit": 200}), 200)["results"]
     assert {row["model"] for row in rows} == set(MODELS.values())
     assert {row["user"] for row in rows} == {"ada"}
 

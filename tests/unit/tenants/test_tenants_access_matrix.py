@@ -307,6 +307,9 @@ def test_carols_lists_show_nothing_of_acme(route: str, world: worlds.World) -> N
     for query in ("", "?search=acme", "?tenant=acme", "?limit=1000"):
         for path in (route, "audit"):
             answer = _client(world, "carol").get(f"/api/v1/{path}{query}")
+            if query.startswith("?tenant") and answer.status_code == 400:
+                assert "There is no such parameter." in answer.json()["tenant"][0], "rows of no tenant"
+                continue
             assert answer.status_code == 200
             assert "acme" not in answer.content.decode()
             assert "alice" not in answer.content.decode()
