@@ -351,3 +351,26 @@ def test_a_long_name_pushes_nothing_out_of_the_window_of_a_phone(page: Page, run
     assert box is not None
     assert box["x"] + box["width"] <= 390
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_page_of_one_object_asks_for_no_list_of_all(page: Page, running: Running) -> None:
+    """An installation has thousands of tenants, entitlements and keys: megabytes for a page that shows few of them."""
+    running.log_in(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.partition("/api/v1/")[2]))
+
+    def of(address: str, *lists: str) -> list[str]:
+        asked.clear()
+        page.goto(running.at(address))
+        settled(page)
+        return [url for url in asked if url.partition("?")[0].rstrip("/") in lists]
+
+    pool = running.demo["pool"]
+    of_pool = of(f"/pools/{pool}", "entitlements", "backends")
+    assert of_pool
+    assert all(f"pool={pool}" in url for url in of_pool), of_pool
+    of_tenant = of("/tenants/acme", "tenants", "entitlements")
+    assert of_tenant
+    assert all("acme" in url for url in of_tenant), of_tenant
+    assert of("/usage", "keys") == []
+    assert of("/usage?by=key", "keys") != []

@@ -173,8 +173,8 @@ export function NewRun({ pools, onMade, onClose }: Props) {
   const [lost, setLost] = useState<string[]>([]);
   const [newcomers, setNewcomers] = useState<Newcomer[]>([]);
   const [asItWas, setAsItWas] = useState(true);
-  const backends = (useCatalog<Backend>("backends").data ?? []).filter((row) => row.pool === pool && !row.draining);
-  const shares = (useCatalog<Entitlement>("entitlements").data ?? []).filter((row) => row.pool === pool);
+  const backends = (useCatalog<Backend>("backends", { pool }, pool !== "").data ?? []).filter((row) => !row.draining);
+  const shares = useCatalog<Entitlement>("entitlements", { pool }, pool !== "").data ?? [];
   const [times, many, number] = [between(load, LEAST, MOST), between(replicas, 1, 64, true), between(variants, 1, 30, true)];
   const changed = (typeof times === "number" && times !== 1) || typeof many === "number" || slos.trim() !== "" || objects.length + lost.length + newcomers.length > 0;
   const compared = changed && asItWas ? ["unchanged", ...policies] : policies;

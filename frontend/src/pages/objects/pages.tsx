@@ -24,16 +24,16 @@ const staff = user.role !== "member";
 export function PoolPage() {
   const { pool: slug = "" } = useParams();
   const pools = useCatalog<Pool>("pools");
-  const backends = useCatalog<Backend>("backends", {}, staff);
-  const entitlements = useCatalog<Entitlement>("entitlements");
+  const backends = useCatalog<Backend>("backends", { pool: slug }, staff);
+  const entitlements = useCatalog<Entitlement>("entitlements", { pool: slug });
   const snapshot = useSnapshots().find((one) => one.pool === slug);
   const outage = hides(useOutages(), slug);
   if (pools.error) return <Failed error={pools.error} retry={() => void pools.refetch()} />;
   if (pools.isPending) return <Waiting />;
   const pool = pools.data.find((one) => one.slug === slug);
   if (!pool) return <NoSuch kind="pool" name={slug} list={POOLS} />;
-  const own = (backends.data ?? []).filter((row) => row.pool === slug);
-  const shares = (entitlements.data ?? []).filter((row) => row.pool === slug);
+  const own = backends.data ?? [];
+  const shares = entitlements.data ?? [];
   return (
     <ObjectPage
       kind="pool"

@@ -32,15 +32,15 @@ const KINDS = [
 
 /** Shares, tiers and slots that a draft changes beside the policy. */
 export function Objects({ pool, objects, onChange }: { pool: string; objects: readonly Tried[]; onChange: (objects: Tried[]) => void }) {
-  const entitlements = useCatalog<Entitlement>("entitlements");
+  const entitlements = useCatalog<Entitlement>("entitlements", { pool });
   const tiers = useCatalog<Tier>("tiers");
-  const backends = useCatalog<Backend>("backends");
+  const backends = useCatalog<Backend>("backends", { pool });
   const [kind, setKind] = useState<string>("entitlement");
   const [name, setName] = useState("");
   const [field, setField] = useState("concurrency");
   const [value, setValue] = useState("");
-  const mine = (entitlements.data ?? []).filter((row) => row.pool === pool);
-  const rows: Row[] = (kind === "entitlement" ? mine : kind === "backend" ? (backends.data ?? []).filter((row) => row.pool === pool) : (tiers.data ?? []).filter((tier) => mine.some((row) => row.tier === tier.slug))) as unknown as Row[];
+  const mine = entitlements.data ?? [];
+  const rows: Row[] = (kind === "entitlement" ? mine : kind === "backend" ? (backends.data ?? []) : (tiers.data ?? []).filter((tier) => mine.some((row) => row.tier === tier.slug))) as unknown as Row[];
   const row = rows.find((one) => one.slug === name);
   const n = Number(value);
   const fits = row !== undefined && value.trim() !== "" && Number.isFinite(n) && n >= 0 && n !== row[field];

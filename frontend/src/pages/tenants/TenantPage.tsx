@@ -125,7 +125,7 @@ function Tabs({ slug, tab }: { slug: string; tab: string }) {
 /** One tenant: what it may, who acts for it, what it uses. */
 export function TenantPage() {
   const { tenant: slug = "", tab = "entitlements" } = useParams();
-  const { data, error, isPending, refetch } = useCatalog<Tenant>("tenants");
+  const { data, error, isPending, refetch } = useCatalog<Tenant>("tenants", { search: slug });
   const navigate = useNavigate();
   const refresh = useRefresh();
   const sheet = useSheet("this tenant");

@@ -31,7 +31,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     placeholderData: keepPreviousData,
     refetchInterval: REFRESH_MS,
   });
-  const keys = useCatalog<Key>("keys", tenant ? { tenant } : {}).data;
+  const keys = useCatalog<Key>("keys", tenant ? { tenant } : {}, groups.includes("key")).data;
   const names = new Map(keys?.map((key) => [key.id, key.name]));
   const set = (changes: Record<string, string>) =>
     setQuery(
