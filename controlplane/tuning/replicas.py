@@ -17,6 +17,7 @@ from scheduling.core.calibration import StepFit
 from scheduling.core.engine_limits import EngineFacts, in_force
 from scheduling.core.outcomes import Outcome
 from scheduling.core.percentiles import interpolated
+from scheduling.core.placement import relative_speed
 from scheduling.core.prefill_credit import MAX_BUDGET, USUAL_BUDGET
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Phase, Slo
@@ -176,8 +177,9 @@ def replicas_of(
     told = told_of(pool.slug)
     budget = _step_budget(told) or (USUAL_BUDGET if calibration is None else calibration.token_budget)
     own = {name: fit.step_time for name, fit in (logged or {}).items()}
-    found = []
-    for row in in_service(pool, without):
+    found, rows = [], in_service(pool, without)
+    for row in rows:
+        alike = [one.tokens_per_s for one in rows if one.phase == row.phase]
         engine = told.get(row.slug) or Told()
         used, _ = in_force(row.spec(), engine.facts, engine.learned, pool.max_model_len)
         steps = min(engine.facts.step_tokens or budget, MAX_BUDGET)
@@ -185,6 +187,7 @@ def replicas_of(
             Replica(
                 own.get(row.slug, step), used.slots, used.kv_tokens, steps, _credit(pool, row), "priority",
                 phase=Phase(row.phase), kv_bytes_per_token=unknown.kv_bytes_per_token,
+                speed=relative_speed(row.tokens_per_s, alike),
             )
         )  # fmt: skip
     return tuple(found)

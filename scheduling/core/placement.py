@@ -7,7 +7,8 @@ replicas prompts with that beginning ran last. With each point goes what it is w
 tokens of outstanding work (:func:`worth`, computed by the gateway): the deepest point that names a replica counts.
 
 **The rule.** Of the replicas with room whose outstanding work is at most ``skew`` tokens above the least (or as much as
-the mean, where that is more): the one with the smallest outstanding work, less what it is worth to run there. Ties:
+the mean, where that is more): the one with the smallest outstanding work, less what it is worth to run there. Work
+counts by how long it takes (:attr:`BackendView.load_tokens`): on a replica of half the speed, twice. Ties:
 fewest running, then rendezvous hashing of the first point, so that prompts which nobody knows spread over idle replicas
 and every gateway sends the same beginning to the same one. A request without points: the least outstanding work, then
 fewest running, then name.
@@ -19,12 +20,13 @@ on both are equal but for their work: what all share does not unbalance.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
 
-from scheduling.core.types import BackendView
+from scheduling.core.types import FULL_SPEED, BackendView
 
 GAIN: Final = 48  # outstanding tokens that a cached token of a conversation that goes on is worth at most
 HALF_GAIN_TOKENS: Final = 4096  # half of that where so many are cached
@@ -35,6 +37,7 @@ PLACES_KEPT: Final = 4  # replicas of a point, the last first
 NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
 POINT_CHARS: Final = NAME_CHARS + 5  # and its worth, in hex
 MAX_WORTH: Final = 0xFFFFF
+SLOWEST: Final = 10  # per mille of the fastest replica that one counts as at least: measuring may go wrong
 
 Point = tuple[str, int]  # name, and what it is worth to run where it is cached [tokens of outstanding work]
 
@@ -98,13 +101,21 @@ def place(fit: Sequence[BackendView], warmth: Warmth | None = None) -> BackendVi
     if not fit:
         return None
     if warmth is None:
-        return min(fit, key=lambda b: (b.work_tokens, b.running, b.id))
-    work = [b.work_tokens for b in fit]
-    most = min(work) + max(warmth.skew, sum(work) / len(work))
-    ranked = [(b.work_tokens - warmth.worth.get(b.id, 0), b.running, b) for b in fit if b.work_tokens <= most]
+        return min(fit, key=lambda b: (b.load_tokens, b.running, b.id))
+    load = [b.load_tokens for b in fit]
+    most = min(load) + max(warmth.skew, sum(load) / len(load))
+    ranked = [(b.load_tokens - warmth.worth.get(b.id, 0), b.running, b) for b in fit if b.load_tokens <= most]
     score, running, _ = min(ranked, key=lambda r: r[:2])
     equal = [b for s, n, b in ranked if s == score and n == running]
     return equal[0] if len(equal) == 1 else min(equal, key=lambda b: rendezvous(warmth.seed, b.id))
+
+
+def relative_speed(tokens_per_s: float, of_all: Collection[float]) -> int:
+    """A replica's speed, per mille of the fastest, from what those of its pool were measured to process [tokens/s].
+    All count as equally fast where one of them was not measured (0)."""
+    if min(of_all, default=0.0) <= 0 or not math.isfinite(max(of_all)):
+        return FULL_SPEED
+    return max(SLOWEST, min(FULL_SPEED, round(FULL_SPEED * tokens_per_s / max(of_all))))
 
 
 def rendezvous(seed: str, name: str) -> str:

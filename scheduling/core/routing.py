@@ -32,8 +32,8 @@ class LeastWork:
     """Least outstanding work.
 
     Question: which replica with room runs this request?
-    Key: outstanding estimated tokens, then running sequences, then name: the order of the ``admit`` script, so that a
-    request is placed alike whether it waited or not.
+    Key: outstanding estimated tokens by how fast the replica is, then running sequences, then name: the order of the
+    ``admit`` script, so that a request is placed alike whether it waited or not.
     Inputs: view of each replica (leases, not the engine's word: it is exact and never stale).
     Cost: O(replicas). Who starves: none; a replica with slow requests simply gets fewer.
     Source: join the shortest queue, with work in place of length (Harchol-Balter 2013, ch. 24).

@@ -150,6 +150,9 @@ class ScalingSpec:
         return self.mode is ScalingMode.AUTOMATIC and bool(self.driver) and self.min_replicas == 0 and self.idle_s > 0
 
 
+FULL_SPEED = 1000  # of the fastest replica of a pool, and of all where they are not told apart
+
+
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """One server (replica) of a pool, of the pool's kind of engine."""
@@ -169,6 +172,7 @@ class BackendSpec:
     step_tokens: int = 0  # what its engine computes in one step at most; 0: it does not say
     phase: Phase = Phase.BOTH
     longest: int = 0  # KV tokens that one request may need there; 0: as many as the pool allows
+    speed: int = FULL_SPEED  # per mille of the fastest of its pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +410,12 @@ class BackendView:
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
     adapters: frozenset[str] = frozenset()  # that it has loaded
     longest: int = 0  # KV tokens that one request may need; 0: no bound
+    speed: int = FULL_SPEED  # per mille of the fastest of its pool
+
+    @property
+    def load_tokens(self) -> float:
+        """Outstanding work, as so many tokens would take the fastest replica of its pool."""
+        return self.work_tokens * FULL_SPEED / self.speed
 
     def serves(self, adapter: str) -> bool:
         """Whether it has what a request is for. Every replica has the base model (empty)."""

@@ -236,9 +236,9 @@ class BackendMonitor:
             shared = snapshot.backends.get(name)
             offered: tuple[int, ...] | None = None
             if shared and shared.ready:
-                offered = (shared.slots, shared.kv_tokens, shared.prefill_credit, shared.longest)
+                offered = (shared.slots, shared.kv_tokens, shared.prefill_credit, shared.longest, shared.speed)
             offer = self.phases.offer(backend)
-            wanted = (offer.slots, offer.kv_tokens, offer.prefill_tokens, offer.longest)
+            wanted = (offer.slots, offer.kv_tokens, offer.prefill_tokens, offer.longest, offer.speed)
             if self.phases.answers(backend) and offered != wanted:
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()

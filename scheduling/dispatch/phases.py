@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from scheduling.core.engine_limits import longest_of
 from scheduling.core.legs import share
+from scheduling.core.placement import relative_speed
 from scheduling.core.types import BackendSpec, Phase, PoolView
 from scheduling.dispatch.watched import WatchedBackend, limits_of, offer_of, serves
 
@@ -63,7 +64,7 @@ class Phases:
 
     def offer(self, backend: WatchedBackend) -> BackendSpec:
         """What is granted of it now."""
-        return self._bounded(backend, self._shared(offer_of(backend)))
+        return self._paced(self._bounded(backend, self._shared(offer_of(backend))))
 
     def slots(self) -> dict[str, int]:
         """Of the prefill replicas that may compute prompts now."""
@@ -89,6 +90,12 @@ class Phases:
         alike = (b for b in self._backends.values() if b.spec.phase is spec.phase and not b.spec.draining)
         bound = longest_of(backend.context, [b.context for b in alike if b.context is not None], backend.longest)
         return replace(spec, longest=bound) if bound else spec
+
+    def _paced(self, spec: BackendSpec) -> BackendSpec:
+        """With its speed, of those that do what it does. One that is away for a moment counts."""
+        alike = [b.spec for b in self._backends.values() if b.spec.phase is spec.phase and not b.spec.draining]
+        speed = relative_speed(spec.tokens_per_s, [one.tokens_per_s for one in alike])
+        return replace(spec, speed=speed) if speed != spec.speed else spec
 
     def _shared(self, spec: BackendSpec) -> BackendSpec:
         if spec.phase is not Phase.DECODE:

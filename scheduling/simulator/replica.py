@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scheduling.core.registry import make_ordering
 from scheduling.core.step_time import StepTime
-from scheduling.core.types import BackendView, Phase
+from scheduling.core.types import FULL_SPEED, BackendView, Phase
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 
@@ -19,7 +19,8 @@ class Replica:
     is found while it serves, as live. ``order``: how the engine takes what it was granted, an ordering policy by name:
     "fifo" as vLLM's fcfs does, "priority" as its priority scheduling by the number it is told
     (:mod:`scheduling.core.engine_order`). ``cache_tokens``: its prefix cache; 0: as large as its KV cache.
-    ``kv_bytes_per_token``: what a prefill replica hands over of each prompt token.
+    ``kv_bytes_per_token``: what a prefill replica hands over of each prompt token. ``speed``: how fast placement takes
+    it to be, per mille of the fastest.
     """
 
     step_time: StepTime
@@ -31,6 +32,7 @@ class Replica:
     cache_tokens: int = 0
     phase: Phase = Phase.BOTH
     kv_bytes_per_token: int = 0
+    speed: int = FULL_SPEED
 
     def engine(self) -> ContinuousEngine:
         config = EngineConfig(
@@ -44,4 +46,5 @@ class Replica:
 
     def view(self, name: str) -> BackendView:
         """The replica as the scheduler sees it, with nothing on it."""
-        return BackendView(name, self.slots, self.kv_tokens, prefill_credit=self.prefill_tokens or 0)
+        credit = self.prefill_tokens or 0
+        return BackendView(name, self.slots, self.kv_tokens, prefill_credit=credit, speed=self.speed)

@@ -143,15 +143,15 @@ def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice
     return GrantNotice(request_id, int(attempt), backend, policy, why, int(more[0]) if more else 0)
 
 
-def encode_offer(slots: int, kv_tokens: int, prefill_credit: int, longest: int) -> str:
+def encode_offer(slots: int, kv_tokens: int, prefill_credit: int, longest: int, speed: int) -> str:
     """What scripts say of a ready replica."""
-    return f"{slots} {kv_tokens} {prefill_credit} {longest}"
+    return f"{slots} {kv_tokens} {prefill_credit} {longest} {speed}"
 
 
-def decode_offer(words: str) -> tuple[int, int, int, int]:
-    """``(slots, kv_tokens, prefill_credit, longest)``. Of the last two 0 is no bound."""
-    slots, kv_tokens, credit, longest = words.split(" ")
-    return int(slots), int(kv_tokens), int(credit), int(longest)
+def decode_offer(words: str) -> tuple[int, int, int, int, int]:
+    """``(slots, kv_tokens, prefill_credit, longest, speed)``. Of the third and fourth 0 is no bound."""
+    slots, kv_tokens, credit, longest, speed = words.split(" ")
+    return int(slots), int(kv_tokens), int(credit), int(longest), int(speed)
 
 
 @dataclass(frozen=True, slots=True)

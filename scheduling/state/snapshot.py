@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from scheduling.core.admission import refill
+from scheduling.core.types import FULL_SPEED
 from scheduling.state import codec
 from scheduling.state.standing import read_standing
 from scheduling.state.types import BackendTotals, Counts, EntitlementTotals, PoolSnapshot
@@ -32,11 +33,13 @@ def make_snapshot(
         if rest:
             names[kind].add(rest.rpartition(":")[0])
     for name in sorted(names["b"]):
-        slots, kv, credit, longest = codec.decode_offer(ready.get(name, "0 0 0 0"))
+        offer = codec.decode_offer(ready[name]) if name in ready else (0, 0, 0, 0, FULL_SPEED)
+        slots, kv, credit, longest, speed = offer
         run, used, work, prefill, owned = (_sum(totals, f"b:{name}:{f}") for f in ("run", "kv", "work", "pre", "own"))
         backends[name] = BackendTotals(
-            name in ready, slots, kv, run, used, work, credit, prefill, prefill_owned=owned, longest=longest
-        )
+            name in ready, slots, kv, run, used, work, credit, prefill, prefill_owned=owned, longest=longest,
+            speed=speed,
+        )  # fmt: skip
     for name in sorted(names["e"]):
         run, wait, kv = (_sum(totals, f"e:{name}:{f}") for f in ("run", "wait", "kv"))
         level: float | None = None

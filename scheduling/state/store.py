@@ -17,6 +17,7 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_pace import FASTER
 from scheduling.core.types import (
+    FULL_SPEED,
     BackendSpec,
     EntitlementSpec,
     Estimate,
@@ -311,7 +312,9 @@ class PoolStore(PoolKeys):
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         """Puts a replica in (``spec``) or out (None) of those that may get work. ``ill``: gateways are told."""
         ready, slots, kv = (0, 0, 0) if spec is None else (1, spec.slots, spec.kv_tokens)
-        bounds = (0, 0, 0) if spec is None else (spec.prefill_tokens, spec.step_tokens, spec.longest)
+        bounds = (0, 0, 0, FULL_SPEED)
+        if spec is not None:
+            bounds = (spec.prefill_tokens, spec.step_tokens, spec.longest, spec.speed)
         _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, *bounds))
 
     async def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
@@ -393,10 +396,10 @@ class PoolStore(PoolKeys):
         backends: dict[str, BackendTotals] = {}
         at = 0
         for name, offer in zip(ready[::2], ready[1::2], strict=True):
-            slots, kv, credit, longest = codec.decode_offer(offer.decode())
+            slots, kv, credit, longest, speed = codec.decode_offer(offer.decode())
             run, used, work, prefill, falls, owned = figures[at : at + 6]
             backends[name.decode()] = BackendTotals(
-                True, slots, kv, run, used, work, credit, prefill, falls, owned, longest
+                True, slots, kv, run, used, work, credit, prefill, falls, owned, longest, speed
             )
             at += 6
         running = dict(zip(entitlements, figures[at:], strict=True))

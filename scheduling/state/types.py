@@ -19,7 +19,7 @@ from scheduling.core.frozen import quickly_made
 from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.outcomes import unmet as is_unmet
-from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
+from scheduling.core.types import FULL_SPEED, BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
 LEADER_MS: Final = 2_000  # a leadership not extended for so long is free, and scripts hand out slots themselves
@@ -368,6 +368,7 @@ class BackendTotals:
     falls_ms: int = 0  # in how many ms fewer count if no first token comes; 0: not before
     prefill_owned: int = 0  # of ``prefill_used``: by owners of reserved capacity
     longest: int = 0  # KV tokens of one request; 0: no bound
+    speed: int = FULL_SPEED  # per mille of the fastest of its pool
 
 
 def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
@@ -386,6 +387,7 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             prefill_owned=b.prefill_owned,
             falls_s=b.falls_ms / 1000.0,
             longest=b.longest,
+            speed=b.speed,
         )
         for name, b in backends.items()
     }

@@ -287,7 +287,7 @@ class ReferenceLeader(PoolMemory):
             if ill:
                 self._publish(EJECTED_CHANNEL, backend_id.encode())
         else:
-            self.ready[backend_id] = (spec.slots, spec.kv_tokens, spec.prefill_tokens, spec.longest)
+            self.ready[backend_id] = (spec.slots, spec.kv_tokens, spec.prefill_tokens, spec.longest, spec.speed)
             if spec.step_tokens:
                 self.steps[backend_id] = spec.step_tokens
             else:
@@ -406,6 +406,7 @@ class ReferenceLeader(PoolMemory):
                 *self._ahead(b.id),
                 b.prefill_owned,
                 b.longest,
+                b.speed,
             )
             for b in self._backends()
         }

@@ -82,7 +82,7 @@ class PoolMemory(LimitMemory):
         """What FLUSHALL does."""
         super().flush()
         self.meta: dict[str, int | float | str] = {}
-        self.ready: dict[str, tuple[int, int, int, int]] = {}
+        self.ready: dict[str, tuple[int, int, int, int, int]] = {}
         self.adapters: dict[str, tuple[bool, frozenset[str]]] = {}  # whether they may be loaded, and who has them
         self.leases: dict[str, int] = {}
         self.held: dict[str, Entry] = {}
@@ -171,9 +171,9 @@ class PoolMemory(LimitMemory):
                 self._total(f"b:{name}:work"), prefill_credit=credit, prefill_used=self._ahead(name)[0],
                 prefill_owned=min(self._total(f"b:{name}:own"), self._ahead(name)[0]),
                 adapters=frozenset(adapter for adapter, (_, homes) in self.adapters.items() if name in homes),
-                longest=longest,
+                longest=longest, speed=speed,
             )
-            for name, (slots, kv, credit, longest) in self.ready.items()
+            for name, (slots, kv, credit, longest, speed) in self.ready.items()
         )  # fmt: skip
 
     def _ahead(self, backend: str) -> tuple[int, int]:

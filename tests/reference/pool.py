@@ -416,7 +416,7 @@ class ReferencePool(ReferenceLeader):
         mine = offers.pop(backend, None)
         paused = mine is not None and (refused or any(b.slots > 0 for b in offers.values()))
         if mine is not None and paused:
-            self.ready[backend] = (0, mine.kv_tokens, mine.prefill_credit, mine.longest)
+            self.ready[backend] = (0, mine.kv_tokens, mine.prefill_credit, mine.longest, mine.speed)
         self._notify("p", f"{backend} {math.ceil(pause_s * 1000) if paused else 0} {int(refused)} {why}")
 
     def report(self, attempts: Mapping[str, Attempts]) -> None:

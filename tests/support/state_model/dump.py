@@ -71,7 +71,9 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
         meta=_texts(hashes["meta"]),
         adapters=_texts(hashes["adapters"]),
         ready={
-            k: " ".join(w.decode() for w in (v, credits.get(k, b"0"), credits.get(f"{k} longest", b"0")))
+            k: b" ".join(
+                (v, credits.get(k, b"0"), credits.get(f"{k} longest", b"0"), credits.get(f"{k} speed", b"1000"))
+            ).decode()
             for k, v in hashes["ready"].items()
         },
         leases=_ints(scored["leases"]),
@@ -85,7 +87,7 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
         meter=_ints(hashes["meter"]),
         prey=_ints(scored["prey"]),
         prefills=_ints(scored["prefills"]),
-        paces={k: v.decode() for k, v in credits.items() if " " in k and not k.endswith(" longest")},
+        paces={k: v.decode() for k, v in credits.items() if " " in k and not k.endswith((" longest", " speed"))},
         evicted=hashes["evicted"],
         leaving=_ints(scored["leaving"]),
         warm=_texts(hashes["warm"]),

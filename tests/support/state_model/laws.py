@@ -107,7 +107,7 @@ class Laws:
                 if grew(f"b:{at}:pre"):
                     self._check_credit(move, at, held, before, after)
                 if grew(f"b:{at}:run"):
-                    slots, kv, _, longest = codec.decode_offer(after.ready[at])
+                    slots, kv, _, longest, _ = codec.decode_offer(after.ready[at])
                     assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
                     assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
                     new = (e for name, e in held.items() if e.backend == at and name not in before.held)
@@ -164,7 +164,7 @@ class Laws:
     def _check_credit(self, move: str, at: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
         """What was granted is within the credit of the replica, or it is one prompt alone. Of an owner's prompt that is
         so among the prompts of owners."""
-        _, _, credit, _ = codec.decode_offer(after.ready[at])
+        credit = codec.decode_offer(after.ready[at])[2]
         holding = [name for name, e in held.items() if e.backend == at and e.prefill]
         used = after.totals[f"b:{at}:pre"]
         assert credit > 0, f"{move} took of a credit that {at} does not have"
@@ -225,10 +225,10 @@ class Laws:
     def _could_run(self, before: Dump, after: Dump) -> Iterator[tuple[str, Entry]]:
         free = {
             b: (slots - after.totals.get(f"b:{b}:run", 0), kv - after.totals.get(f"b:{b}:kv", 0))
-            for b, (slots, kv, _, _) in ((b, codec.decode_offer(words)) for b, words in after.ready.items())
+            for b, (slots, kv, *_) in ((b, codec.decode_offer(words)) for b, words in after.ready.items())
         }
         offers = {b: codec.decode_offer(words) for b, words in after.ready.items()}
-        if any(credit for _, _, credit, _ in offers.values()):
+        if any(credit for _, _, credit, *_ in offers.values()):
             return  # one that lacks only credit holds up those after it
         spared = sum(max(0, slots) for slots, _ in free.values()) <= int(after.meta.get("headroom", 0))
         first = Counter(place.partition(" ")[0] for place in before.order)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from scheduling.core.admission import RIGHTS
 from scheduling.core.types import (
+    FULL_SPEED,
     BackendSpec,
     Standing,
 )
@@ -34,12 +35,12 @@ class LeaderMoves(Sides):
 
     def set_ready(
         self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False, credit: int = 0, step: int = 0,
-        longest: int = 0,
+        longest: int = 0, speed: int = FULL_SPEED,
     ) -> None:  # fmt: skip
         spec: BackendSpec | None = None
         if slots is not None:
             spec = backend(at, slots, (120 if at == "b2" else 250) * slots)
-            spec = dataclasses.replace(spec, prefill_tokens=credit, step_tokens=step, longest=longest)
+            spec = dataclasses.replace(spec, prefill_tokens=credit, step_tokens=step, longest=longest, speed=speed)
         self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
         self._compare_told()
 

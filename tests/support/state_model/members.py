@@ -54,6 +54,7 @@ WEIGHTS = (0.05, 0.3, 0.3, 8.0, 33.3, 33.3, 80.25, 600.0)
 REQUESTS = 80
 BACKENDS = ("b1", "b2", "b3")
 ADAPTERS = ("sql", "org/law-v1.2")
+SPEEDS = (1000, 1000, 400, 333)  # per mille of the fastest replica
 LONGEST = (0, 0, 90)  # requests need 60 to 250 KV tokens
 CREDITS = (0, 0, 60, 130, 300)  # prompts have 40 to 108 tokens
 STEPS = (0, 30, 100)  # step budgets

@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.kv_overcommit import KvUse
-from scheduling.core.types import BackendSpec, BackendView, PoolView
+from scheduling.core.types import FULL_SPEED, BackendSpec, BackendView, PoolView
 from scheduling.dispatch.health import BackendMonitor
 from scheduling.dispatch.watched import offer_of
 from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
@@ -52,6 +52,7 @@ class Store:
                 self.ready[name].kv_tokens if name in self.ready else 0,
                 leases.get(name, 0), 0, 0,
                 longest=self.ready[name].longest if name in self.ready else 0,
+                speed=self.ready[name].speed if name in self.ready else FULL_SPEED,
             )
             for name in {*self.ready, *leases}
         }  # fmt: skip
@@ -450,6 +451,23 @@ async def test_a_figure_typed_too_large_is_bounded_by_what_the_engine_says(w: Wa
     await w.live(5)
     assert (w.store.ready["b3"].slots, w.store.ready["b3"].kv_tokens) == (16, 50_000)
     assert w.store.ready["b1"].slots == w.pool.backends[0].slots, "what says nothing keeps what was typed"
+
+
+@ward
+async def test_replicas_of_unlike_speed_are_offered_with_how_fast_each_was_measured(w: Ward):
+    fast, slow = (replace(typed(name), tokens_per_s=rate) for name, rate in (("b3", 9000.0), ("b4", 3000.0)))
+    pool = pool_spec(backends=(fast, slow))
+    w.monitor.update(pool)
+    await w.live(3)
+    assert (w.store.ready["b3"].speed, w.store.ready["b4"].speed) == (FULL_SPEED, 333)
+    w.engines["b3"].reachable = False
+    await w.live(60)
+    assert w.store.ready["b4"].speed == 333, "it is no faster while the other is away"
+    w.engines["b3"].reachable = True
+    await w.live(60)
+    w.monitor.update(replace(pool, backends=(fast, slow, typed("b5"))))
+    await w.live(3)
+    assert {w.store.ready[name].speed for name in ("b3", "b4", "b5")} == {FULL_SPEED}, "of one nothing is known"
 
 
 @ward

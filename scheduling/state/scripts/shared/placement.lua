@@ -29,18 +29,19 @@ local function words_of(text)
   return words
 end
 
--- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work, less what is
--- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
+-- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work by its speed, less
+-- what is cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
 -- are free, whether one has room but for its prefill credit, the credit of the replica that was chosen, and whether one
 -- has room that lacks the adapter. `exclude`: where it must not run, a space between them. Without a record, or points in it: by outstanding work alone; ties: fewest running,
 -- then name. An owner goes beside others' prompts only where no replica has room without that, and there where the
 -- fewest of their tokens are before its own. `homes`: who has the adapter (shared/adapters.lua); nil: there is none.
 local function choose(ready, v, kv, exclude, pre, record, owner, homes)
-  local fit, owned, fewest, credits, least, sum, slots, free, roomy, cold = {}, {}, 0, {}, math.huge, 0, 0, 0, false, false
+  local fit, owned, fewest, credits, loads, least, sum = {}, {}, 0, {}, {}, math.huge, 0
+  local slots, free, roomy, cold = 0, 0, false, false
   local out = words_of(exclude)
   for i = 1, #ready, 2 do
     local name = ready[i]
-    local s, k, longest, credit = offered(ready[i + 1])
+    local s, k, longest, credit, speed = offered(ready[i + 1])
     slots = slots + s
     local j = REPLICAS + (i - 1) / 2 * SUMS
     local run = v[j]
@@ -51,7 +52,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     if fits then
       local held = v[j + 3]
       local ahead = prefill_fits(credit, held, pre) and 0 or ahead_of(name, held, now_ms())  -- never more counts
-      credits[i] = credit
+      credits[i], loads[i] = credit, v[j + 2] * 1000 / speed
       if prefill_fits(credit, ahead, pre) then
         fit[#fit + 1] = i
       elseif owner and prefill_fits(credit, owned_ahead(v[j + 4], ahead), pre) then
@@ -62,8 +63,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
   end
   if #fit == 0 then fit = owned end
   for _, i in ipairs(fit) do
-    local work = v[REPLICAS + (i - 1) / 2 * SUMS + 2]
-    least, sum = math.min(least, work), sum + work
+    least, sum = math.min(least, loads[i]), sum + loads[i]
   end
   local p = #fit > 1 and record and points_of(record)
   local worth = p and worth_of(p) or {}  -- to run there, in tokens of outstanding work
@@ -71,8 +71,8 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
   local best, at, best_run, best_score, best_credit = false, 0, 0, 0, 0
   for _, i in ipairs(fit) do
     local name, j = ready[i], REPLICAS + (i - 1) / 2 * SUMS
-    local run, score = v[j], v[j + 2] - (worth[name] or 0)
-    if v[j + 2] <= most then
+    local run, score = v[j], loads[i] - (worth[name] or 0)
+    if loads[i] <= most then
       local better = not best or score < best_score or (score == best_score and run < best_run)
       if not better and score == best_score and run == best_run then
         if p then
