@@ -111,7 +111,7 @@ def effects(actor: Actor, write: Callable[[], object]) -> Effects:
             after = _pictures(touched)
             entries = tuple(AuditEntry.objects.filter(pk__gt=newest).order_by("pk"))
             transaction.set_rollback(True)
-        before = _pictures(touched)  # as it was again, and still under the lock of whoever writes
+        before = _pictures(touched)  # as it was again; PostgreSQL has given the lock back by now
         transaction.set_rollback(True)
     pools = {}
     for key in touched:
