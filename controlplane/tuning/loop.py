@@ -177,7 +177,7 @@ def traffic_so_far(pool: Pool, now: datetime) -> tuple[datetime, int]:
     it needs."""
     settings = tuning.tuning_of(pool).loop
     since = window_since(pool, settings, now)
-    rows = recent.record(pool.slug, since, now, most=2 * settings.least_requests).rows
+    rows = recent.record(pool.slug, since, now, most=2 * settings.least_requests, unended=()).rows
     return since, min(settings.least_requests, sum(1 for row in rows if row.ran or row.turned_away))
 
 

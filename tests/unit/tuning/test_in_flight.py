@@ -198,3 +198,15 @@ def test_what_is_in_flight_is_late_only_where_no_end_can_be_in_time(row: tuple[f
     age_s, wait_s = row
     asked = Recorded(0.0, 10, 0, "acme", "standard", output_bound=100, wait_s=wait_s, ttlt_s=age_s, outcome=IN_FLIGHT)
     assert replicas._late_already(Slo(ttft_s=5.0, tbt_s=0.2), asked) is late
+
+
+def test_how_much_traffic_there_is_for_a_replay_is_counted_without_asking_redis(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    """*Policies* asks it again and again, and a queue may be long."""
+    asked: list[str] = []
+    monkeypatch.setattr(recent, "in_flight", lambda slug, _: asked.append(slug) or [])
+    now = timezone.now()
+    traffic(20, now - timedelta(seconds=5))
+    assert loop.traffic_so_far(tuned(pool), now)[1] == 20
+    assert not asked
