@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.stage import Stage
 
@@ -64,6 +64,25 @@ def test_a_request_tells_its_story_and_has_an_address(page: Page, stage: Stage) 
     expect(drawer).to_contain_text(waited["request_id"])
     page.reload()
     expect(page.get_by_role("dialog")).to_contain_text(waited["why"])
+
+
+def test_a_request_that_has_just_ended_is_shown_as_soon_as_the_ledger_has_it(page: Page, stage: Stage) -> None:
+    stage.open("/requests")
+    ended, asked = stage.rows[-1], []
+
+    def written_late(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) <= 2:
+            route.fulfill(status=404, json={"detail": "Not found."})
+        else:
+            route.fallback()
+
+    page.route(re.compile(f"/api/v1/requests/{ended['request_id']}"), written_late)
+    stage.open(f"/requests?request={ended['request_id']}")
+    drawer = page.get_by_role("dialog")
+    expect(drawer).to_contain_text("It is not in the ledger yet.")
+    expect(drawer).to_contain_text(ended["tenant"])
+    expect(drawer).not_to_contain_text("It is not in the ledger yet.")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page).not_to_have_url(re.compile("request="))
@@ -71,7 +90,7 @@ def test_a_request_tells_its_story_and_has_an_address(page: Page, stage: Stage) 
 
 def test_a_request_that_does_not_exist_is_said_so(page: Page, stage: Stage) -> None:
     stage.open("/requests?request=req_nothing")
-    expect(page.get_by_role("dialog")).to_contain_text("No request matches.")
+    expect(page.get_by_role("dialog")).to_contain_text("There is no request with this id in the ledger")
 
 
 def test_an_empty_ledger_is_said_so(page: Page, stage: Stage) -> None:

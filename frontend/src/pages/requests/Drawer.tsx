@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, type ReactNode } from "react";
 import { Link } from "react-router";
+import { ApiError } from "../../api/client";
 import { request, type LedgerRow, type Story as Told } from "../../api/requests";
 import { category } from "../../charts/palette";
 import { CopyButton } from "../../components/Copy";
@@ -250,6 +251,14 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
   );
 }
 
+// Between its end and its record in the ledger, a moment later, nobody has a request.
+const LOOKS = 6;
+const LOOK_MS = 1000;
+const NOT_YET = "It is not in the ledger yet. A request that has just ended is there within seconds; looking again.";
+const NOT_HERE = "There is no request with this id in the ledger, and none waits or runs. It may be older than what the ledger keeps, or of a tenant that you do not see.";
+
+const isMissing = (problem: Error | null): boolean => problem instanceof ApiError && problem.status === 404;
+
 /** One request's story, beside the list. */
 export function Drawer({ id, known, onClose, newer, older, onShow }: { id: string; known: LedgerRow | undefined; onClose: () => void; newer?: string | undefined; older?: string | undefined; onShow?: (id: string) => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -258,8 +267,10 @@ export function Drawer({ id, known, onClose, newer, older, onShow }: { id: strin
     if (!element.open) element.showModal();
   }, []);
   const now = useNow();
-  const { data: told, error } = useQuery({
+  const { data: told, error, failureReason } = useQuery({
     queryKey: ["request", id],
+    retry: (failures, problem) => (isMissing(problem) ? failures < LOOKS : failures < 2 && !(problem instanceof ApiError && problem.status < 500)),
+    retryDelay: LOOK_MS,
     queryFn: ({ signal }) => request(id, signal),
     // What ended stays as it is; one that waits or runs is looked at until it has.
     staleTime: ({ state }) => (state.data && !state.data.alive ? Infinity : 0),
@@ -300,7 +311,7 @@ export function Drawer({ id, known, onClose, newer, older, onShow }: { id: strin
             </button>
           </span>
         </div>
-        {alive ? <StillAlive id={id} alive={alive} now={now} /> : row ? <Story row={row} story={told && !told.alive ? told.story : undefined} /> : error ? <p className="text-sm text-soft">{error.message}</p> : <div className="skeleton h-80" />}
+        {alive ? <StillAlive id={id} alive={alive} now={now} /> : row ? <Story row={row} story={told && !told.alive ? told.story : undefined} /> : error ? <p className="text-sm text-soft">{isMissing(error) ? NOT_HERE : error.message}</p> : isMissing(failureReason) ? <p className="text-sm text-soft">{NOT_YET}</p> : <div className="skeleton h-80" />}
       </div>
     </dialog>
   );
