@@ -340,13 +340,13 @@ def _outdated(study: Study, base: PolicyVersion, now: datetime) -> str:
 
 def _begin(
     pool: Pool, base: PolicyVersion, since: datetime, at: datetime, requests: int, total: int,
-    in_flight: list[dict[str, Any]],
+    unended: list[dict[str, Any]],
 ) -> Study | None:  # fmt: skip
     try:
         with transaction.atomic():
             return Study.objects.create(
                 pool=pool, at=at, base=base, window_from=since, window_until=at, requests=requests, total=total,
-                heard_at=at, in_flight=in_flight,
+                heard_at=at, in_flight=unended,
             )  # fmt: skip
     except IntegrityError:
         return None

@@ -6,7 +6,7 @@ A filter that is misspelled would answer for everybody, and whoever asked would 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
@@ -15,12 +15,22 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
 LETTERS = 100  # of an unknown name that are compared with those that there are
-NAMED = 20  # unknown names that are told of
+NAMED = 20  # unknown names that are told of, each with the list of those that there are
 EVERYWHERE = ("format",)  # how an answer is written, which DRF reads
 
 
-def unknown(name: str, known: Collection[str], called: str) -> str:
-    """In words: there is no such name, which one may have been meant, and which there are."""
+def refuse_unknown(names: Sequence[Any], known: Collection[str], called: str) -> None:
+    """Raises ValidationError where there are ``names``: that there is none of them, which one may have been meant, and
+    which there are."""
+    if not names:
+        return
+    errors = {name: [_told(str(name), known, called)] for name in names[:NAMED]}
+    if len(names) > NAMED:
+        errors["non_field_errors"] = [f"{len(names) - NAMED} more {called}s are unknown."]
+    raise ValidationError(errors)
+
+
+def _told(name: str, known: Collection[str], called: str) -> str:
     close = difflib.get_close_matches(name[:LETTERS], known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"There is no such {called}.{hint} {called.capitalize()}s: {', '.join(known) or 'none'}."
@@ -31,12 +41,7 @@ def check_parameters(request: Request, view: Any) -> None:
     if request.method not in ("GET", "HEAD") or not request.query_params:
         return
     known = documented(type(view), getattr(view, "action", None) or "get", view)
-    wrong = [name for name in request.query_params if name not in known]
-    if wrong:
-        errors = {name: [unknown(name, known, "parameter")] for name in wrong[:NAMED]}
-        if len(wrong) > NAMED:
-            errors["non_field_errors"] = [f"{len(wrong) - NAMED} more parameters are unknown."]
-        raise ValidationError(errors)
+    refuse_unknown([name for name in request.query_params if name not in known], known, "parameter")
 
 
 _documented: dict[tuple[type, str], tuple[str, ...]] = {}

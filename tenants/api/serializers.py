@@ -14,8 +14,8 @@ from scheduling.core.capacity import DIMENSIONS
 from scheduling.core.parameters import NO_UNIT, Choices, Parameter, Range
 from tenants import binding, promises
 from tenants.access import scope_of
-from tenants.api import parameters
 from tenants.api.inputs import Timed
+from tenants.api.parameters import refuse_unknown
 from tenants.models import (
     AccessToken,
     Adapter,
@@ -39,8 +39,6 @@ from tenants.models.credentials import reachable
 from tenants.models.limits import ALL_OF_KEY, OF_USER
 from tenants.ownership import resource_of
 
-UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that there are, and answered with their list
-
 
 # Refuses fields it does not know: a misspelt one would otherwise change nothing, silently. (A docstring would describe
 # each class in the schema that has none of its own.)
@@ -48,13 +46,8 @@ class Strict(serializers.Serializer[Any]):
     # no docstring: the schema would describe every body without one by it
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict):
-            unknown = [name for name in data if name not in self.fields]
-            if unknown:
-                writable = [field for field, rule in self.fields.items() if not rule.read_only]
-                errors = {name: [parameters.unknown(str(name), writable, "field")] for name in unknown[:UNKNOWN_NAMED]}
-                if len(unknown) > UNKNOWN_NAMED:
-                    errors["non_field_errors"] = [f"{len(unknown) - UNKNOWN_NAMED} more fields are unknown."]
-                raise serializers.ValidationError(errors)
+            writable = [field for field, rule in self.fields.items() if not rule.read_only]
+            refuse_unknown([name for name in data if name not in self.fields], writable, "field")
         return super().to_internal_value(data)
 
 
