@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -85,11 +86,19 @@ def test_a_helper_that_died_is_replaced_and_a_stopped_one_is_gone(helper: hashin
 # --- counts
 
 
+TOGETHER = 40
+
+
 class ReadThenWrite(RedisStore):
-    """What there was before: reads, adds, writes."""
+    """What there was before: reads, adds, writes. All have read before the first one writes."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._have_read = threading.Barrier(TOGETHER)
 
     def take(self, key: str, limit: int, window_s: int) -> int:
         count = int(self._redis.get(key) or 0)
+        self._have_read.wait()
         if count >= limit:
             return window_s
         self._redis.set(key, count + 1, ex=window_s)
@@ -97,21 +106,21 @@ class ReadThenWrite(RedisStore):
 
 
 def _admitted(store: Store, key: str) -> int:
-    start = threading.Barrier(40)
+    start = threading.Barrier(TOGETHER)
 
     def one(_: int) -> bool:
         start.wait()
         return store.take(key, 10, 300) == 0
 
-    with ThreadPoolExecutor(40) as pool:
-        return sum(pool.map(one, range(40)))
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        return sum(pool.map(one, range(TOGETHER)))
 
 
 def test_ten_of_forty_at_the_same_moment_are_admitted(redis_url: str) -> None:
     stores: dict[str, Callable[[], Store]] = {"redis": lambda: RedisStore(redis_url), "local": LocalStore}
     for name, make in stores.items():
-        assert _admitted(make(), f"test:atomic:{name}") == 10
-    assert _admitted(ReadThenWrite(redis_url), "test:atomic:broken") > 10, "the test would not notice"
+        assert _admitted(make(), f"test:atomic:{name}:{uuid.uuid4()}") == 10
+    assert _admitted(ReadThenWrite(redis_url), f"test:atomic:broken:{uuid.uuid4()}") > 10, "the test would not notice"
 
 
 def test_a_count_ends_by_itself_and_refusals_do_not_prolong_it(redis_url: str) -> None:
