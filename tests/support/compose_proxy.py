@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -52,11 +52,11 @@ class Names:
 
     def _serve(self) -> None:
         while True:
-            try:
-                asked, client = self._socket.recvfrom(512)
-            except OSError:
+            asked, client = self._socket.recvfrom(512)
+            if not asked:  # nobody asks so
                 return
-            self._socket.sendto(self._answer(asked), client)
+            with suppress(OSError):  # whoever asked has gone
+                self._socket.sendto(self._answer(asked), client)
 
     def _answer(self, asked: bytes) -> bytes:
         end = asked.index(b"\0", 12) + 5
@@ -67,6 +67,8 @@ class Names:
         return head + asked[12:end] + b"".join(record + socket.inet_aton(one) for one in found)
 
     def close(self) -> None:
+        self._socket.sendto(b"", self._socket.getsockname())
+        self._thread.join()
         self._socket.close()
 
 
@@ -100,7 +102,8 @@ class Webs:
 
     def listed(self) -> list[str]:
         """What a container engine's name server says: whoever runs, ready or not."""
-        return [address for name, address in self.addresses.items() if self.parts.running[name].poll() is None]
+        started = list(self.addresses.items())  # in one step: the name server asks on a thread of its own
+        return [address for name, address in started if self.parts.running[name].poll() is None]
 
     def stop(self, name: str, patience_s: float | None = None) -> float:
         """As a container is stopped: SIGTERM, and killed after its grace period, compose's unless one is given. How
