@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 from django.db import models
+from django.test.utils import isolate_apps
 from rest_framework import serializers as rest
 
 from tenants.api import serializers
@@ -37,6 +38,7 @@ def test_every_text_that_people_write_by_rest_is_bounded() -> None:
     assert set(bounds.unbounded(written)) <= CHECKED_ELSEWHERE
 
 
+@isolate_apps()  # so that the model can be made again
 def test_a_text_without_a_bound_is_found() -> None:
     class Loose(models.Model):
         text = models.TextField()
