@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 import time
 from collections import deque
@@ -313,8 +314,16 @@ def protocol(
                 self.cycle.keep_alive = False
 
         def close_idle(self) -> None:
-            if self._head_open and not self._head_size and (self.cycle is None or self.cycle.response_complete):
+            """One that has not asked yet is not idle: its first request may be on its way."""
+            asked = self.cycle is not None and self.cycle.response_complete
+            if asked and self._head_open and not self._head_size and not self._more_has_come():
                 self.transport.close()
+
+        def _more_has_come(self) -> bool:
+            """Whether the kernel has something of this connection that was not read yet."""
+            come = select.poll()
+            come.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+            return bool(come.poll(0))
 
         def _stop_timer(self) -> None:
             if self._head_timer is not None:

@@ -31,6 +31,7 @@ from controlplane.web.protocol import protocol
 from controlplane.web.websockets import MESSAGE_BYTES, BoundedSocket
 
 LEAVING_STEP_S = 0.05
+LAST_S = 0.3  # for a request that was sent before its sender could find the port closed
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
 
 
@@ -70,7 +71,19 @@ class Server(uvicorn.Server):
         # Still listening where nobody else does: whoever asks is told "not ready" and "try again elsewhere" instead of
         # finding a closed port.
         await application.drain(max(0.0, self.drain_s - (time.monotonic() - began)))
+        await self._refuse_the_last()
         await super().shutdown(sockets)
+
+    async def _refuse_the_last(self) -> None:
+        """Nobody can come any more. Whoever has just come, and whose request is on its way, is told to try again
+        elsewhere: a proxy must not repeat a request that was lost with its connection, but may one that was refused."""
+        for server in self.servers:
+            server.close()
+        end = time.monotonic() + LAST_S
+        while time.monotonic() < end and not self._hurried:
+            if not self.server_state.connections:
+                break
+            await asyncio.sleep(LEAVING_STEP_S)
 
     async def _leave(self, shared: list[asyncio.base_events.Server]) -> None:
         """Requests are still taken and answered, each with ``connection: close``, until ``leave_s`` are over, or until
