@@ -2,14 +2,15 @@
 
 Outlier ejection as Envoy has it (failure percentage over a sliding window, a minimum volume, an ejection time that
 grows with each ejection), with two additions. A replica comes back to one slot, and gets more as it answers. And one
-that fails less than half goes as well where others fail distinctly less of the same tenants' attempts (:func:`worse`).
+that fails less than half goes as well where others fail distinctly less of the same tenants' attempts (:func:`worse`),
+and so does one that answers without content what others answer.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduling.state.types import Attempts
@@ -22,6 +23,7 @@ COMPARED_S = 60.0  # a tenant's attempts at several replicas are compared for so
 WORSE_SHARE = 0.2  # of the attempts compared; below it half a pool would be lost for few failures
 WORSE_BY = 3.5  # standard deviations more failures than chance would leave to it: once in 4,000 windows
 OTHERS_TRIED = 20  # attempts of other tenants, of which some would have failed as well
+OTHERS_ANSWERED = 1  # likewise for answers without content, which a client can ask for
 BACK_FIRST_S = 5.0  # out for at least so long after the first ejection, twice as long after each further one
 BACK_LAST_S = 300.0
 FORGIVEN_S = 120.0  # of answers without an ejection: the next one is a first one again
@@ -63,13 +65,13 @@ class Outlier:
             return f"{refused} attempts in {REFUSALS_S:.0f} s, none admitted{self._last}"
         return ""
 
-    def compared(self, now_s: float, within_s: float) -> dict[str, tuple[int, int]]:
-        """Attempts and failures by tenant, of tenants that had failures somewhere."""
+    def compared(self, what: _Compared, now_s: float, within_s: float) -> dict[str, tuple[int, int]]:
+        """Attempts, and bad ones among them, by tenant."""
         tried: Counter[str] = Counter()
         failed: Counter[str] = Counter()
         for at_s, attempts in self._seen:
             if at_s > now_s - within_s:
-                for tenant, (n, bad) in attempts.by_tenant.items():
+                for tenant, (n, bad) in what.by_tenant(attempts).items():
                     tried[tenant] += n
                     failed[tenant] += bad
         return {tenant: (max(n, failed[tenant]), failed[tenant]) for tenant, n in tried.items()}
@@ -143,8 +145,23 @@ class Outlier:
             self._allowed *= 2
 
 
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What of attempts is compared between replicas."""
+
+    by_tenant: Callable[[Attempts], Mapping[str, tuple[int, int]]]  # attempts, and bad ones among them
+    verb: str  # of bad ones, in the past
+    others: int  # attempts of other tenants at the replica, of which some would have been bad as well
+    all_told: bool  # tenants without bad ones are told of as well
+
+
+FAILURES = _Compared(lambda attempts: attempts.by_tenant, "failed", OTHERS_TRIED, False)
+EMPTY = _Compared(lambda attempts: attempts.empty_by_tenant, "were answered without content", OTHERS_ANSWERED, True)
+
+
 def worse(one: Outlier, others: Iterable[Outlier], now_s: float) -> str:
-    """Why a replica is to be ejected because others fail distinctly less of the same; "" where it is not.
+    """Why a replica is to be ejected because others fail distinctly less of the same, or answer what it answers without
+    content; "" where it is not.
 
     Each tenant's attempts at it are compared with the same tenant's at the others (the test of Cochran, Mantel and
     Haenszel), so that a tenant whose requests fail wherever they run, or that this replica alone served, shows nothing.
@@ -152,21 +169,26 @@ def worse(one: Outlier, others: Iterable[Outlier], now_s: float) -> str:
     that began to fail lately, the longer one for little traffic.
     """
     others = list(others)
-    return _worse(one, others, now_s, WINDOW_S) or _worse(one, others, now_s, COMPARED_S)
+    for what in (FAILURES, EMPTY):
+        for within_s in (WINDOW_S, COMPARED_S):
+            if why := _worse(one, others, what, now_s, within_s):
+                return why
+    return ""
 
 
-def _worse(one: Outlier, others: list[Outlier], now_s: float, within_s: float) -> str:
-    here = one.compared(now_s, within_s)
-    pairs = _pairs(here, [other.compared(now_s, within_s) for other in others])
+def _worse(one: Outlier, others: list[Outlier], what: _Compared, now_s: float, within_s: float) -> str:
+    here = one.compared(what, now_s, within_s)
+    pairs = _pairs(here, [other.compared(what, now_s, within_s) for other in others])
     tried, failed, at_others, failed_at_others = (sum(pair[i] for pair in pairs) for i in range(4))
     if failed < FEWEST or failed < WORSE_SHARE * tried or not _beyond_chance(pairs):
         return ""
     with_failures = [n for n, bad in here.values() if bad]
-    if len(with_failures) == 1 and one.tried(now_s, within_s) - with_failures[0] >= OTHERS_TRIED:
+    all_tried = sum(n for n, _ in here.values()) if what.all_told else one.tried(now_s, within_s)
+    if len(with_failures) == 1 and all_tried - with_failures[0] >= what.others:
         return ""
-    last = f" ({one.why})" if one.why else ""
+    last = f" ({one.why})" if one.why and what is FAILURES else ""
     beside = f"{failed_at_others} of {at_others} of the same tenants at other replicas"
-    return f"{failed} of {tried} attempts failed in {within_s:.0f} s, {beside}{last}"
+    return f"{failed} of {tried} attempts {what.verb} in {within_s:.0f} s, {beside}{last}"
 
 
 def _pairs(

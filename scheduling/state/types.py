@@ -282,6 +282,8 @@ class Attempts:
     why: str = ""  # of the last failure or refusal
     cut: int = 0  # of those that failed: streams that had begun
     by_tenant: dict[str, tuple[int, int]] = field(default_factory=dict)  # tried and failed, of those that had failures
+    empty_by_tenant: dict[str, tuple[int, int]] = field(default_factory=dict)  # tried, and ended without content: of
+    # all tenants, since an answer of the pool had none
 
     @property
     def tried(self) -> int:

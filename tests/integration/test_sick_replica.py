@@ -177,6 +177,33 @@ async def test_a_replica_that_cuts_every_third_stream_is_ejected_where_others_cu
         assert seen == {("ejected", "ready", "ready"), ("ready", "ready", "ready")}
 
 
+async def test_a_replica_that_answers_without_content_what_others_answer_is_ejected(
+    redis_url: str, pool_id: str, figure: Callable[[str], None]
+) -> None:
+    """It is done at once, so it draws nearly everything, and nobody says that anything failed."""
+    async with three(redis_url, pool_id, Script(pause_s=0.02)) as (world, dispatcher):
+        await answers(world, 20)
+        before = len(world.engines[0].bodies)
+        world.engines[0].script = Script(pause_s=0.005, word="")
+        work, seen = asyncio.create_task(answers(world, 4 * REQUESTS)), set[tuple[str, ...]]()
+        while not work.done():
+            seen.add(tuple(states(dispatcher)))
+            await asyncio.sleep(0.05)
+        assert failed(await work) == {}
+        figure(f"{len(world.engines[0].bodies) - before} of {4 * REQUESTS} answers without content, by 1 of 3")
+        assert seen == {("ejected", "ready", "ready"), ("ready", "ready", "ready")}
+
+
+async def test_where_all_replicas_answer_without_content_none_is_ejected(redis_url: str, pool_id: str) -> None:
+    async with three(redis_url, pool_id, Script(pause_s=0.01, word="")) as (world, dispatcher):
+        work, seen = asyncio.create_task(answers(world, 2 * REQUESTS)), set[tuple[str, ...]]()
+        while not work.done():
+            seen.add(tuple(states(dispatcher)))
+            await asyncio.sleep(0.05)
+        assert failed(await work) == {}
+        assert seen == {("ready",) * 3}
+
+
 async def test_a_replica_that_refuses_what_others_serve_is_ejected_and_one_that_refuses_as_they_do_is_not(
     redis_url: str, pool_id: str, figure: Callable[[str], None]
 ) -> None:

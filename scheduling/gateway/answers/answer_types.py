@@ -320,6 +320,7 @@ class WholeAnswer:
     usage: Usage
     believed: bool  # the usage is what the engine said
     body: bytes
+    empty: bool = False  # it has no content, where it is a text
 
 
 def read_answer(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
@@ -348,7 +349,7 @@ def read_answer(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
     top["usage"] = Raw(_with_nulls(usage, answer.usage))
     if model is not None:
         top["model"] = Raw(encode(model))
-    return WholeAnswer(answer.id, finish, usage, believed, encode(top))
+    return WholeAnswer(answer.id, finish, usage, believed, encode(top), not characters)
 
 
 def finish_of(reasons: Iterable[str | None]) -> str:

@@ -284,12 +284,13 @@ def read_message(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
     message, top = _whole(data, _decode_message, "the answer is not a message")
     if message.type != "message":
         raise Broken("the answer is not a message")
-    usage, believed = _settle(message.usage, asked, 0, sum(block.characters for block in message.content))
+    characters = sum(block.characters for block in message.content)
+    usage, believed = _settle(message.usage, asked, 0, characters)
     if not believed:
         top["usage"] = Raw(encode({"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}))
     if model is not None:
         top["model"] = Raw(encode(model))
-    return WholeAnswer(message.id, _finish(message.stop_reason), usage, believed, encode(top))
+    return WholeAnswer(message.id, _finish(message.stop_reason), usage, believed, encode(top), not characters)
 
 
 # --- OpenAI's responses
@@ -424,7 +425,7 @@ def read_response(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
         top["usage"] = Raw(encode(_response_usage(usage)))
     if model is not None:
         top["model"] = Raw(encode(model))
-    return WholeAnswer(response.id, response.finish, usage, believed, encode(top))
+    return WholeAnswer(response.id, response.finish, usage, believed, encode(top), not response.output)
 
 
 def _whole(data: bytes, decode: Any, why: str) -> tuple[Any, dict[str, Raw]]:

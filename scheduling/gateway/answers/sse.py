@@ -81,6 +81,11 @@ class Frames:
         return self._first.id if self._first is not None else ""
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing of the answer has content."""
+        return not self._characters
+
+    @property
     def tokens(self) -> int:
         """Output tokens by our own count."""
         frames = max(0, self.count - (self._asked.choices if self._asked.chat else 0))  # first frames name the role

@@ -7,6 +7,9 @@ the share of its attempts that fail (:mod:`scheduling.dispatch.outliers`).
 A tenant whose requests fail wherever they run, on replicas that serve others meanwhile, says nothing of a replica: its
 failures count no more, or one tenant could have all replicas of a pool but one ejected. The leader hears of each all
 the same, and asks the replica for a token (:mod:`scheduling.dispatch.progress`).
+
+An answer without content is none of these failures, since a model may have nothing to say. It is told by tenant, for
+the leader to compare replicas by: one that answers everything with nothing is a magnet as well.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ PAUSE_AGAIN_S = 0.5  # those that were on their way when it was paused fail as w
 MAX_WHY_CHARS = 200
 OWN_REPLICAS = 2  # where a tenant's requests have to fail to be the cause
 OWN_SHARE = 0.5  # of them, on each replica that it tried
-OWN_S = 30.0  # without another failure: it begins anew
+OWN_S = 30.0  # without another failure, or answer without content: it begins anew
 MAX_TENANTS = 100  # told by themselves for each replica and report
 
 
@@ -39,15 +42,17 @@ class _Replica:
     moved: int = 0
     why: str = ""
     by_tenant: dict[str, tuple[int, int]] = field(default_factory=dict)  # tried and failed since the last report
+    empty_by_tenant: dict[str, tuple[int, int]] = field(default_factory=dict)  # tried and empty, where some were
     row: int = 0  # failures and refusals since the last success
     succeeded_s: float = float("-inf")
     paused_s: float = float("-inf")
 
-    def count(self, tenant: str, tried: int, failed: int) -> None:
-        """An attempt of a tenant that has failures."""
-        before = self.by_tenant.get(tenant)
-        if before is not None or len(self.by_tenant) < MAX_TENANTS:
-            self.by_tenant[tenant] = ((before or (0, 0))[0] + tried, (before or (0, 0))[1] + failed)
+
+def _count(by_tenant: dict[str, tuple[int, int]], tenant: str, tried: int, bad: int) -> None:
+    """An attempt of a tenant of which some were bad."""
+    before = by_tenant.get(tenant)
+    if before is not None or len(by_tenant) < MAX_TENANTS:
+        by_tenant[tenant] = ((before or (0, 0))[0] + tried, (before or (0, 0))[1] + bad)
 
 
 @dataclass(slots=True)
@@ -74,6 +79,7 @@ class AttemptCounts:
     def __init__(self) -> None:
         self._pools: dict[str, dict[str, _Replica]] = {}
         self._failing: dict[tuple[str, str], _Failing] = {}  # by pool and tenant
+        self._emptied: dict[str, float] = {}  # by pool: when an answer without content came [s]
 
     def _at(self, pool: str, backend: str) -> _Replica:
         replicas = self._pools.setdefault(pool, {})
@@ -87,11 +93,19 @@ class AttemptCounts:
         at = self._at(pool, backend)
         if self._failing and (failing := self._failing.get((pool, tenant))) is not None:
             failing.at.setdefault(backend, _Tried(time.monotonic())).succeeded += 1
-            at.count(tenant, 1, 0)
+            _count(at.by_tenant, tenant, 1, 0)
+        if self._emptied and pool in self._emptied:
+            _count(at.empty_by_tenant, tenant, 1, 0)
         at.succeeded += 1
         at.moved += 1
         at.row = 0
         at.succeeded_s = time.monotonic()
+
+    def empty(self, pool: str, backend: str, tenant: str) -> None:
+        """An answer that :meth:`succeeded` was told of has ended without content."""
+        if pool in self._emptied:
+            _count(self._at(pool, backend).empty_by_tenant, tenant, 0, 1)
+        self._emptied[pool] = time.monotonic()
 
     def moved(self, pool: str, backend: str, pieces: int) -> None:
         """Pieces of a stream arrived."""
@@ -109,7 +123,7 @@ class AttemptCounts:
             if failing is None:
                 failing = self._failing[pool, tenant] = _Failing()
             else:
-                at.count(tenant, 0 if began else 1, 1)
+                _count(at.by_tenant, tenant, 0 if began else 1, 1)
             failing.failed_s = now_s
             tried = failing.at.setdefault(backend, _Tried(now_s))
             tried.failed += 1
@@ -163,17 +177,20 @@ class AttemptCounts:
         """What is new since the last call, by pool and replica."""
         since_s = time.monotonic() - OWN_S
         self._failing = {who: failing for who, failing in self._failing.items() if failing.failed_s >= since_s}
+        self._emptied = {pool: at_s for pool, at_s in self._emptied.items() if at_s >= since_s}
         fresh: dict[str, dict[str, Attempts]] = {}
         for pool, replicas in self._pools.items():
             new = {
-                name: Attempts(at.succeeded, at.failed, at.refused, at.moved, at.why, at.cut, at.by_tenant)
+                name: Attempts(
+                    at.succeeded, at.failed, at.refused, at.moved, at.why, at.cut, at.by_tenant, at.empty_by_tenant
+                )
                 for name, at in replicas.items()
-                if at.succeeded or at.failed or at.refused or at.moved or at.by_tenant
+                if at.succeeded or at.failed or at.refused or at.moved or at.by_tenant or at.empty_by_tenant
             }
             for name in new:
                 at = replicas[name]
                 at.succeeded = at.failed = at.cut = at.refused = at.moved = 0
-                at.why, at.by_tenant = "", {}
+                at.why, at.by_tenant, at.empty_by_tenant = "", {}, {}
             if new:
                 fresh[pool] = new
         return fresh

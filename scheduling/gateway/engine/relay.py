@@ -231,6 +231,10 @@ class Relay:
         if submitted.refused_at not in ("", submitted.backend):
             self._attempts.failed(pool, submitted.refused_at, tenant, "refuses inputs that another replica serves")
 
+    def _said_nothing(self, submitted: Submitted) -> None:
+        """An answer has no content. That may be right, or its replica says nothing to anybody."""
+        self._attempts.empty(submitted.access.pool.id, submitted.backend, submitted.access.entitlement.tenant)
+
     async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
         call, access, idempotency = submitted.call, submitted.access, submitted.estimated.idempotency
         try:
@@ -243,6 +247,8 @@ class Relay:
             raise self._broken(submitted, exc.why) from None
         self._check_own(submitted, connection, answer.id)
         self._served(submitted)
+        if answer.empty:
+            self._said_nothing(submitted)
         connection.release()
         submitted.connection = None
         self._count(submitted, answer.usage, answer.believed)
@@ -307,6 +313,8 @@ class Relay:
             out = pour.named(frames.feed(data))
         assert frames.usage is not None
         self._count(submitted, frames.usage, frames.believed)
+        if frames.empty:
+            self._said_nothing(submitted)
         if frames.surplus:
             connection.abort()  # whatever it says next, nobody asked for it
         else:

@@ -7,6 +7,7 @@ from scheduling.dispatch.outliers import (
     COMPARED_S,
     FEWEST,
     GROW_S,
+    OTHERS_ANSWERED,
     OTHERS_TRIED,
     REFUSALS_S,
     WINDOW_S,
@@ -132,3 +133,26 @@ def test_what_fails_of_one_tenant_alone_beside_others_who_are_served_ejects_nobo
     assert not worse(told(OTHERS_TRIED, one=(60, 20)), [well], 1.0)
     assert worse(told(OTHERS_TRIED - 1, one=(60, 20)), [well], 1.0), "too few others to tell"
     assert worse(told(one=(60, 20), two=(OTHERS_TRIED, 1)), [well], 1.0)
+
+
+def mute(**empty_by_tenant: tuple[int, int]) -> Outlier:
+    """A replica that answered some of its attempts without content."""
+    outlier = Outlier()
+    tried = sum(n for n, _ in empty_by_tenant.values())
+    outlier.report(Attempts(tried + OTHERS_TRIED, empty_by_tenant=empty_by_tenant), 0.0)
+    return outlier
+
+
+def test_a_replica_that_answers_with_nothing_what_others_answer_is_ejected():
+    sick, well = mute(one=(200, 200), two=(40, 40)), mute(one=(1, 0), two=(1, 0))
+    said = "240 of 240 attempts were answered without content in 10 s, 0 of 2 of the same tenants at other replicas"
+    assert worse(sick, [well], 1.0) == said
+    assert not worse(well, [sick], 1.0)
+    assert not worse(mute(one=(30, 6)), [mute(one=(30, 6))], 1.0), "the model has nothing to say"
+    assert worse(mute(one=(30, 30)), [well], 1.0), "nobody else uses it"
+
+
+def test_one_tenant_ejects_no_replica_that_answers_others_by_asking_for_empty_answers():
+    well = mute(one=(60, 0), two=(1000, 0))
+    assert not worse(mute(one=(60, 60), two=(OTHERS_ANSWERED, 0)), [well], 1.0)
+    assert worse(mute(one=(60, 60), two=(2, 1)), [well], 1.0), "another one sees it as well"

@@ -149,3 +149,22 @@ def test_half_a_minute_without_a_failure_clears_a_tenant(clock: Clock) -> None:
     counts.take()
     assert not counts.is_own_fault(POOL, "odd")
     assert not counts._failing
+
+
+def test_answers_without_content_are_told_by_tenant_and_are_no_failures(clock: Clock) -> None:
+    counts = AttemptCounts()
+    for _ in range(4):
+        counts.succeeded(POOL, "mute", "one")
+        counts.empty(POOL, "mute", "one")
+        for tenant in ("one", "well"):
+            counts.succeeded(POOL, "well", tenant)
+    told = counts.take()[POOL]
+    assert told["mute"].empty_by_tenant == {"one": (3, 3)}
+    assert told["well"].empty_by_tenant == {"one": (4, 0), "well": (4, 0)}
+    assert not told["mute"].by_tenant
+    assert (told["mute"].failed, told["mute"].succeeded) == (0, 4)
+    assert not counts.is_own_fault(POOL, "one")
+    clock.now_s += OWN_S + 1.0
+    counts.take()
+    counts.succeeded(POOL, "mute", "one")
+    assert counts.take()[POOL]["mute"].empty_by_tenant == {}
