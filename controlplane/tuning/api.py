@@ -123,7 +123,10 @@ class TrustFiguresSerializer(serializers.Serializer[Any]):
     figures = serializers.DictField(
         child=serializers.ListField(child=serializers.FloatField()), help_text="[live, simulated], seconds."
     )
-    worst = serializers.FloatField(help_text="Largest relative difference of a latency.")
+    worst = serializers.FloatField(
+        help_text="Largest relative difference of a latency. A median is compared with the nearest of the live "
+        "latencies of 1.5 ranks in 100 around the live one: between two tiers it may move by seconds with one request."
+    )
     trusted = serializers.BooleanField(
         help_text="Latencies within 10 %, and the attainment of every tier within 3 points."
     )

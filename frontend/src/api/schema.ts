@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema ea3bf23e80e8f893, body 80f8cf9226ae4f3e
+// schema 8b931b0a19776be8, body 9bf781ffa31c16dc
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1067,7 +1067,7 @@ export interface components {
             requests: number;
             /** @description Latencies within 10 %, and the attainment of every tier within 3 points. */
             trusted: boolean;
-            /** @description Largest relative difference of a latency. */
+            /** @description Largest relative difference of a latency. A median is compared with the nearest of the live latencies of 1.5 ranks in 100 around the live one: between two tiers it may move by seconds with one request. */
             worst: number;
         };
         /** @description A row of the catalog. */
@@ -2725,7 +2725,7 @@ export interface components {
             requests: number;
             /** @description Latencies within 10 %, and the attainment of every tier within 3 points. */
             trusted: boolean;
-            /** @description Largest relative difference of a latency. */
+            /** @description Largest relative difference of a latency. A median is compared with the nearest of the live latencies of 1.5 ranks in 100 around the live one: between two tiers it may move by seconds with one request. */
             worst: number;
         };
         Tuning: {

@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from controlplane.tuning import replicas
+from scheduling.core.percentiles import interpolated
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.simulator.replica import Replica
 from scheduling.tuning.calibrate import Timed, calibrate
@@ -290,3 +291,26 @@ def test_the_lab_steps_and_holds_what_each_engine_says_of_itself(pool: Pool, mon
     assert replica().slots == 2, "it was seen to run no more"
     heard(monkeypatch, other=said)
     assert (replica().token_budget, replica().slots) == (1024, 4), "one that says nothing steps as the others do"
+
+
+def middles(premium: int, simulated_s: float) -> replicas.Trust:
+    """So many of 200 requests take a tenth of a second, the others twenty seconds; the simulated middle is given."""
+    latencies = [0.1] * premium + [20.0] * (200 - premium)
+    near = replicas.around_the_middle(latencies)
+    return replicas.Trust(200, {"ttlt p50": (interpolated(latencies, 0.5), simulated_s)}, {"ttlt p50": near})
+
+
+def test_a_middle_between_two_tiers_is_off_only_if_more_than_a_few_requests_are():
+    assert middles(99, 0.1).worst == pytest.approx(0.0), "one request of two hundred moved it by twenty seconds"
+    assert middles(101, 20.0).worst == pytest.approx(0.0)
+    assert middles(90, 0.1).worst > 0.9
+    assert middles(110, 20.0).worst > 100
+    assert middles(110, 0.12).worst == pytest.approx(0.2), "within a tier it is what it was"
+
+
+def test_between_neighbours_a_middle_is_as_good_as_its_value():
+    latencies = [0.01 * n for n in range(1, 201)]
+    low, high = replicas.around_the_middle(latencies)
+    assert (
+        max(1.0 - low / interpolated(latencies, 0.5), high / interpolated(latencies, 0.5) - 1.0) < replicas.TRUSTED / 3
+    )
