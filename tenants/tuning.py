@@ -57,8 +57,8 @@ def stop_study(*, actor: Actor, pool: Pool, reason: str) -> bool:
         if study is None:
             return False
         study.state, study.result, study.ended_at = StudyState.STOPPED, reason[:300], timezone.now()
-        study.in_flight = []
-        study.save(update_fields=["state", "result", "ended_at", "in_flight"])
+        study.in_flight, study.engines = [], {}
+        study.save(update_fields=["state", "result", "ended_at", "in_flight", "engines"])
         record(actor=actor, action="study", instance=study, after={"state": study.state, "reason": reason[:300]})
     return True
 

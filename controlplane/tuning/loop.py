@@ -33,7 +33,7 @@ from scheduling.tuning.search import FEWEST, GATE, SERVING, Candidate, Search
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.space import SPACES, params_of, queues_of, values_of
 from scheduling.tuning.study import REFERENCE, drifted, due
-from scheduling.tuning.traffic import Serving
+from scheduling.tuning.traffic import Serving, Traffic
 from telemetry.models import LedgerEntry
 from tenants import tuning
 from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState, TuningMode
@@ -300,7 +300,7 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
         since = study.window_from
     elif changed is not None:
         since = max(since, changed)  # what came before is not what comes now
-    # A study reads its window again in every call, and has to find the same each time.
+    # A study reads its window again in every call, and has to find the same each time, on the same engines.
     unended = in_flight(pool.slug, now) if study is None else unpacked(study.in_flight)
     if unended is None:
         return "Redis does not say what is in flight"
@@ -311,10 +311,12 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
         if study is not None:
             tuning.stop_study(actor=tuning.OPTIMISER, pool=pool, reason="its traffic is no longer in the ledger")
         return "too little traffic"
+    if study is not None:
+        traffic = replicas.on_engines(traffic, study.engines)
     seed = settings.seed + int(at.timestamp()) % 1_000_000
     began_s = time.thread_time()
     search = Search(traffic, replicas.serving_of(base), settings, seed, () if study is None else study.replays)
-    study = study or _begin(pool, base, since, at, len(traffic.rows), search.total, packed(unended))
+    study = study or _begin(pool, base, since, at, traffic, search.total, packed(unended))
     if study is None:
         return "another worker is at it"
     return _go_on(pool, study, search, settings, automatic, began_s)
@@ -339,14 +341,14 @@ def _outdated(study: Study, base: PolicyVersion, now: datetime) -> str:
 
 
 def _begin(
-    pool: Pool, base: PolicyVersion, since: datetime, at: datetime, requests: int, total: int,
+    pool: Pool, base: PolicyVersion, since: datetime, at: datetime, traffic: Traffic, total: int,
     unended: list[dict[str, Any]],
 ) -> Study | None:  # fmt: skip
     try:
         with transaction.atomic():
             return Study.objects.create(
-                pool=pool, at=at, base=base, window_from=since, window_until=at, requests=requests, total=total,
-                heard_at=at, in_flight=unended,
+                pool=pool, at=at, base=base, window_from=since, window_until=at, requests=len(traffic.rows),
+                total=total, heard_at=at, in_flight=unended, engines=replicas.engines_of(traffic),
             )  # fmt: skip
     except IntegrityError:
         return None
@@ -375,7 +377,12 @@ def _conclude(pool: Pool, study: Study, search: Search, automatic: LoopSettings 
     with transaction.atomic():
         result = f"proposed: {why}" if winner is not None else f"nothing better: {why}"
         if not Study.objects.filter(pk=study.pk, state=StudyState.RUNNING).update(
-            state=StudyState.ENDED, result=result[:300], ended_at=timezone.now(), total=F("done"), in_flight=[]
+            state=StudyState.ENDED,
+            result=result[:300],
+            ended_at=timezone.now(),
+            total=F("done"),
+            in_flight=[],
+            engines={},
         ):
             return "another worker was quicker"
         if winner is not None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from django.db.models import Q
 from django.utils import timezone
 
@@ -49,6 +50,7 @@ EDGE_S, EDGE = (
 UNSEEN = timedelta(minutes=10)  # the shortest window that a calibration is checked on
 CURRENT = timedelta(hours=1)  # an error measured longer ago is not known any more
 KEPT = 200  # calibrations of a pool
+_ENGINES: Final = {"replicas": tuple[Replica, ...], "signal_s": float, "own_credits": tuple[int | None, ...]}
 FIGURES = {"ttft p50": 0.50, "ttft p95": 0.95, "ttlt p50": 0.50, "ttlt p95": 0.95}
 NEAR_RANKS = 0.015  # of the middle: where two tiers are served apart it may lie in the gap between them, where one
 # request in a hundred moves it by seconds. Between neighbours this is far less than TRUSTED
@@ -255,6 +257,17 @@ def as_traffic(
     return Traffic(
         tuple(rows), recording.tiers, replicas, signal_s=signal_s, pool=spec, entitlements=entitlements, own_credits=own
     )
+
+
+def engines_of(traffic: Traffic) -> dict[str, Any]:
+    """What a replay runs on, as JSON: for replays that are made later, when other things are known of the engines."""
+    kept: dict[str, Any] = msgspec.to_builtins({name: getattr(traffic, name) for name in _ENGINES})
+    return kept
+
+
+def on_engines(traffic: Traffic, kept: Mapping[str, Any]) -> Traffic:
+    """The same requests on what :func:`engines_of` kept; of a release that kept nothing, on what there is."""
+    return replace(traffic, **{name: msgspec.convert(kept[name], kind) for name, kind in _ENGINES.items() if kept})
 
 
 def turnaround_ms(pool: Pool) -> float | None:

@@ -136,6 +136,11 @@ class Study(models.Model):
         db_default=Value([], models.JSONField()),  # so that a release without the column can still begin a study
         help_text="What waited and ran when it began, while it runs: its window has them too.",
     )
+    engines = models.JSONField(
+        default=dict,
+        db_default=Value({}, models.JSONField()),  # likewise
+        help_text="The replicas that it replays on, as they were known when it began, while it runs.",
+    )
     result = models.CharField(max_length=300, blank=True)
     cpu_s = models.FloatField(default=0.0, help_text="Processor time that it has taken [s].")
     heard_at = models.DateTimeField(null=True, help_text="When it last went on.")

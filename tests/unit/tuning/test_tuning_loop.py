@@ -17,8 +17,9 @@ from scheduling.tuning.gate import Gate
 from scheduling.tuning.search import DEFAULT, SERVING, Search
 from scheduling.tuning.settings import LONGEST_S, LoopSettings
 from scheduling.tuning.traffic import Traffic
+from telemetry.models import Calibration
 from tenants import services, tuning
-from tenants.models import Author, PolicyVersion, Pool, Study, StudyState, Trial, TrialState
+from tenants.models import Author, Backend, PolicyVersion, Pool, Study, StudyState, Trial, TrialState
 from tests.support.tuning_world import ANN, traffic, trusted, tuned
 
 pytestmark = pytest.mark.django_db
@@ -132,6 +133,38 @@ def test_requests_that_reach_the_ledger_during_a_study_are_not_in_it(pool: Pool,
     loop.tend("llama", now=now)
     assert len(seen) == 2
     assert seen[0] == seen[1]
+
+
+def test_all_replays_of_a_study_are_on_the_engines_that_it_began_with(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    """A calibration, a backend that is drained or a leader that is not heard would compare candidates on other ones."""
+    now = timezone.now()
+    tuned(pool, "advise")
+    traffic(500, now)
+    monkeypatch.setattr(loop, "RING_S", 0.0)
+    seen: list[Traffic] = []
+    real = loop.Search
+
+    def search(found: Traffic, *rest: Any) -> Search:
+        seen.append(found)
+        return real(found, *rest)
+
+    monkeypatch.setattr(loop, "Search", search)
+    loop.tend("llama", now=now)
+    slower = {"t0": 0.9, "a": 8e-5, "b": 1e-4, "c": 1e-7, "e": 0.0, "knee": 0.0, "a2": 0.0}
+    Calibration.objects.create(
+        pool="llama", at=now, step_time=slower, overhead_s=0.0, error=0.1, requests=1000, token_budget=77
+    )
+    Backend.objects.filter(pool=pool).update(slots=3)
+    assert replicas.traffic_of(pool, now - timedelta(hours=1), now).replicas != seen[0].replicas
+    loop.tend("llama", now=now)
+    assert len(seen) == 2
+    assert seen[0].replicas == seen[1].replicas
+    assert (seen[0].signal_s, seen[0].own_credits) == (seen[1].signal_s, seen[1].own_credits)
+    Study.objects.update(engines={})  # begun by a release that did not keep them
+    loop.tend("llama", now=now)
+    assert seen[2].replicas[0].token_budget == 77
+    tuning.stop_study(actor=ANN, pool=pool, reason="enough")
+    assert Study.objects.get().engines == {}, "they are kept no longer than they are needed"
 
 
 @pytest.mark.parametrize("how", ["asked", "off"])
