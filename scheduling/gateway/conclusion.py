@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.outcomes import ENDINGS, Reason
+from scheduling.core.outcomes import ENDINGS, Outcome, Reason, outcome_of
+from scheduling.core.unseen_answers import AnswerPace
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.relay import answer_headers
 from scheduling.gateway.entry.guard import LINGER_S, linger
@@ -18,6 +19,9 @@ from scheduling.gateway.ledger.records import record_of
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.stages import Call, Identified, Submitted
 
+# Ends that are the client's, or its request's: what an engine generated of a whole answer until then is charged. Where
+# the engine or this side is the cause, only what is known is.
+GENERATED_FOR = frozenset({Reason.CLIENT_LEFT, Reason.KEY_REVOKED, Reason.DEADLINE})
 LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
 
 
@@ -32,6 +36,7 @@ class Conclusion:
         self._outbox = outbox
         self._metrics = metrics
         self._quotas = quotas
+        self._paces: dict[str, AnswerPace] = {}  # by pool
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def conclude(self, identified: Identified, reason: Reason, refusal: Refusal | None) -> None:
@@ -42,7 +47,7 @@ class Conclusion:
         call.closed = True
         if call.submitted is not None:
             call.submitted.hang_up()
-            count_tokens(call.submitted)
+            self.count_tokens(call.submitted, reason)
         if reason is Reason.CLIENT_LEFT:
             call.status = call.status or ENDINGS[reason].status
         elif not call.responding:
@@ -98,6 +103,30 @@ class Conclusion:
             fields["detail"] = ""
         return Refusal(reason, **fields)
 
+    def count_tokens(self, submitted: Submitted, reason: Reason) -> None:
+        """Tokens as used: the engine's own count where it can be true, else ours (``relay.py``); of a stream that broke
+        off, the frames that were seen; of a whole answer that its client did not wait for, what the pool's answers have
+        after so long (:mod:`scheduling.core.unseen_answers`)."""
+        if not submitted.ran:
+            return
+        frames, estimated = submitted.frames, submitted.estimated
+        taken_s = submitted.call.now_s() - (submitted.granted_s or submitted.call.received_s)
+        pace = self._paces.setdefault(submitted.access.pool.id, AnswerPace())
+        if frames is not None and frames.usage is not None:
+            submitted.input_tokens, submitted.output_tokens = frames.usage.prompt_tokens, frames.usage.completion_tokens
+            submitted.cached_tokens = frames.usage.cached_tokens
+        elif frames is not None:
+            submitted.output_tokens = frames.tokens
+        elif reason in GENERATED_FOR and not (
+            estimated.prepared.stream or submitted.output_tokens or submitted.prefill_at
+        ):
+            bound = estimated.estimate.output_bound
+            submitted.output_tokens = pace.tokens(estimated.prepared.choices, taken_s, bound)
+        if not submitted.input_tokens:  # it broke off uncounted, but its prompt was read
+            submitted.input_tokens = estimated.estimate.input_tokens
+        if outcome_of(reason) is Outcome.COMPLETED:
+            pace.add(submitted.output_tokens, estimated.prepared.choices, taken_s)
+
     def _ending(self, identified: Identified, reason: Reason) -> Ending | LedgerRecord:
         record = record_of(identified, reason, self._config.gateway_id)
         self._metrics.ended(record)
@@ -129,22 +158,6 @@ class Conclusion:
             self._outbox.keep(ending)
         elif reason not in self._config.unrecorded:
             self._outbox.refused(ending)
-
-
-def count_tokens(submitted: Submitted) -> None:
-    """Tokens as used: the engine's own count where it can be true, else ours (``relay.py``); of an answer that
-    broke off, the frames that were seen."""
-    frames = submitted.frames
-    if not submitted.ran:
-        return
-    if frames is not None and frames.usage is not None:
-        submitted.input_tokens, submitted.output_tokens = frames.usage.prompt_tokens, frames.usage.completion_tokens
-        submitted.cached_tokens = frames.usage.cached_tokens
-        return
-    if frames is not None:
-        submitted.output_tokens = frames.tokens
-    if not submitted.input_tokens:  # it broke off uncounted, but its prompt was read
-        submitted.input_tokens = submitted.estimated.estimate.input_tokens
 
 
 def refused(call: Call, refusal: Refusal) -> Answer:

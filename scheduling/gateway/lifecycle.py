@@ -23,7 +23,7 @@ from scheduling.core.types import BackendSpec, EntitlementSpec, PoolSpec
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.bodies.grammar import check_grammar
 from scheduling.gateway.bodies.prepare import Prepared
-from scheduling.gateway.conclusion import Conclusion, count_tokens
+from scheduling.gateway.conclusion import Conclusion
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.engine.first_tokens import FirstTokens
@@ -147,7 +147,7 @@ class Lifecycle:
         body = prepared.upstream(pool.upstream_model, priority, salt, call.id, digest)
         reason = await self._run_somewhere(submitted, body)
         call.closed = True
-        count_tokens(submitted)
+        self._conclusion.count_tokens(submitted, reason)
         if submitted.input_tokens and prepared.teaches and not prepared.exact_input:
             calibration.observe(prepared.raw_input, submitted.input_tokens)
         if estimated.outlook is not None and prepared.choices == 1:  # which of several was how long is not known

@@ -88,3 +88,56 @@ async def test_a_generation_ends_soon_after_its_client_has_left(redis_url: str, 
 @pytest.mark.timeout(600)
 async def test_a_thousand_generations_end_soon_after_their_clients_have_left(redis_url: str, pool_id: str) -> None:
     await measure(redis_url, pool_id, 1_000, random.randrange(10**6))
+
+
+async def leave_whole(world: World, tokens: int, after_s: float) -> None:
+    """Asks for a whole answer of so many tokens, and leaves while the engine is at it."""
+    engine, begun = world.engines[0], asyncio.Event()
+    engine.script = replace(engine.script, stall_after=0)
+    engine.watch = lambda _, begins: begun.set() if begins else None
+    body = json.dumps({"model": "demo", "prompt": "hello", "max_tokens": tokens}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {world.key}\r\n"
+    _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+    await begun.wait()
+    await asyncio.sleep(after_s)
+    writer.transport.abort()
+    await world.settled()
+    engine.script, engine.watch = replace(engine.script, stall_after=None), None
+
+
+async def test_who_leaves_before_a_whole_answer_is_charged_what_was_generated_of_it(
+    redis_url: str, pool_id: str
+) -> None:
+    async with gateway_world(redis_url, pool_id) as world, world.http() as client:
+        world.engines[0].script.pause_s = 0.2  # before a whole answer
+        answer = await client.post("/v1/completions", json={"model": "demo", "prompt": "hello", "max_tokens": 100})
+        assert answer.status_code == 200
+        await leave_whole(world, 4_000, 0.5)
+        await leave_whole(world, 50, 0.5)
+        served, gone, short = await world.ledger_of(3)
+    assert [r.reason for r in (served, gone, short)] == ["length", "client_left", "client_left"]
+    assert served.granted_s is not None
+    assert gone.granted_s is not None
+    pace = 100 / (served.done_s - served.granted_s)
+    assert gone.output_tokens == pytest.approx((gone.done_s - gone.granted_s) * pace, rel=0.2)
+    assert (short.output_tokens, short.input_tokens) == (50, short.input_tokens_est), "no more than it asked for"
+
+
+async def test_leaving_before_whole_answers_gives_no_tenant_its_token_budget_back(redis_url: str, pool_id: str) -> None:
+    async with gateway_world(redis_url, pool_id) as world, world.http() as client:
+        await world.configure(tokens_per_s=1.0, burst_tokens=1_000.0)
+        await leave_whole(world, 400, 0.5)
+        await leave_whole(world, 900, 0.5)
+        body = {"model": "demo", "prompt": "hello", "max_tokens": 980}
+        answer = await client.post("/v1/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "token_budget")
+
+
+async def test_a_whole_answer_that_its_engine_breaks_off_costs_its_prompt_alone(redis_url: str, pool_id: str) -> None:
+    async with gateway_world(redis_url, pool_id) as world, world.http() as client:
+        world.engines[0].script = replace(world.engines[0].script, pause_s=0.2, cut_after=3)
+        answer = await client.post("/v1/completions", json={"model": "demo", "prompt": "hello", "max_tokens": 100})
+        assert answer.status_code >= 500
+        [record] = await world.ledger_of(1)
+    assert (record.outcome, record.output_tokens) == ("failed", 0)
