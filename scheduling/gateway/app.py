@@ -80,7 +80,8 @@ class GatewayApp:
         self._stores: dict[str, PoolStore] = {}
         self._keyring = Keyring(Catalog(0, {}, {}, {}))
         self._upstream = Upstream(config.connect_timeout_s)
-        # counts of tokens name no request: on connections of their own a late one can only be taken for another count
+        # counts of tokens name no request: on connections of their own a late one can only be taken for another count.
+        # Clients' questions to a tokenizer are asked through it as well, on a new connection each.
         self._counting = Upstream(config.connect_timeout_s, named=False)
         self._questions = Questions(self._counting)
         self.skew = ClockSkew(self._resp.time_s)

@@ -369,10 +369,7 @@ class Late:
                 length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
                 body = json.loads(await reader.readexactly(length))
                 name = head.lower().split("x-request-id: ")[1].split("\r\n")[0] if self.named else "none"
-                said = body["messages"][0]["content"]
-                own = json.loads(answer(name))
-                own["choices"][0]["message"]["content"] = f" {said}"
-                data = whole(json.dumps(own).encode())
+                data = whole(json.dumps(self._says(name, body)).encode())
                 if self.after_s > 0.02:
                     await asyncio.sleep(self.after_s * 1.2)  # still at work when its last second answer goes out
                 writer.write(data)
@@ -383,6 +380,13 @@ class Late:
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
+
+    def _says(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        if "tokens" in body:  # /detokenize
+            return {"prompt": f"text of {body['tokens']}"}
+        own: dict[str, Any] = json.loads(answer(name))
+        own["choices"][0]["message"]["content"] = f" {body['messages'][0]['content']}"
+        return own
 
     def _again(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         if not writer.transport.is_closing():
@@ -413,6 +417,21 @@ async def test_a_second_answer_never_reaches_another_request(world: World, after
         await engine.stop()
     await world.settled()
     assert sum(r.outcome == "completed" for r in await world.ledger_of(48)) >= 24
+
+
+@pytest.mark.parametrize("after_s", [0.001, 0.005, 0.03])
+async def test_a_second_answer_to_a_question_never_reaches_another_one(world: World, after_s: float) -> None:
+    engine = Late(after_s, named=False)
+    await engine.start()
+    try:
+        await world.configure(pool={"backends": (replace(world.pool.backends[0], url=engine.url),)})
+        async with world.http() as client:
+            for turn in range(30):
+                found = await client.post("/detokenize", json={"model": "demo", "tokens": [turn]})
+                assert (found.status_code, found.json()) == (200, {"prompt": f"text of [{turn}]"})
+    finally:
+        await engine.stop()
+    assert engine.connections == 30
 
 
 async def test_an_engine_that_names_no_answers_gets_a_connection_for_each(world: World) -> None:

@@ -1,7 +1,8 @@
 """Questions to an engine's tokenizer: ``/tokenize``, ``/detokenize`` and ``/v1/messages/count_tokens``.
 
 They need no slot and no admission, cost nothing and have no ledger row: what bounds them is that a key has few open at
-once. Any replica may answer; its answer names no request, so it comes on the connections that count tokens.
+once. Any replica may answer. Its answer names no request and may hold a prompt (``/detokenize``), so each question has
+a connection of its own: a late or second answer can then be no other question's.
 """
 
 from __future__ import annotations
@@ -98,12 +99,12 @@ class Questions:
         body.model = (pool.base or pool).upstream_model  # which every replica has
         try:
             connection = await self._upstream.backend(replicas[self._turn % len(replicas)]).exchange(
-                question.upstream, _encode(body), "question", whole=True, limit=MAX_ANSWER
+                question.upstream, _encode(body), "question", whole=True, limit=MAX_ANSWER, fresh=True
             )
         except (UpstreamError, ValueError):
             raise Refusal(Reason.BACKEND_LOST) from None
         status, answer = connection.status, connection.whole_body()
-        connection.release()
+        connection.abort()
         if status in INPUT_REFUSED:
             detail, param = input_error(answer)
             raise invalid(detail or "The engine refused it.", param)
