@@ -133,9 +133,14 @@ def _drop(rows: QuerySet[AuditEntry]) -> None:
     rows._raw_delete(rows.db)  # nothing refers to an entry
 
 
-def exported(entry: AuditEntry) -> dict[str, Any]:
-    """An entry as it is exported."""
-    return {
+# An entry's place in the chain, for those who see their tenant's alone: a number counts everybody's entries, and a
+# digest is made of the one before it, so that a guess about another tenant's entry could be tried on it.
+UNCHAINED = {"number": None, "digest": ""}
+
+
+def exported(entry: AuditEntry, chained: bool = True) -> dict[str, Any]:
+    """An entry as it is exported; ``chained``: with its place in the chain."""
+    row = {
         "number": entry.number,
         "at": entry.at.isoformat(),
         "actor": entry.actor,
@@ -151,19 +156,20 @@ def exported(entry: AuditEntry) -> dict[str, Any]:
         "request_id": entry.request_id,
         "digest": entry.digest,
     }
+    return row if chained else row | UNCHAINED
 
 
-def lines(entries: Iterable[AuditEntry]) -> Iterator[str]:
+def lines(entries: Iterable[AuditEntry], chained: bool = True) -> Iterator[str]:
     """JSON, one entry a line."""
     for entry in entries:
-        yield json.dumps(exported(entry), ensure_ascii=False) + "\n"
+        yield json.dumps(exported(entry, chained), ensure_ascii=False) + "\n"
 
 
-def write_csv(entries: Iterable[AuditEntry], file: IO[str]) -> None:
+def write_csv(entries: Iterable[AuditEntry], file: IO[str], chained: bool = True) -> None:
     """For spreadsheets: a text that one would take for a formula begins with an apostrophe."""
     writer = csv.writer(file)
     writer.writerow(FIELDS)
     for entry in entries:
-        row = exported(entry)
+        row = exported(entry, chained)
         values = [json.dumps(row[n]) if isinstance(row[n], dict | list) else row[n] for n in FIELDS]
         writer.writerow([plain(value) for value in values])

@@ -26,6 +26,7 @@ from telemetry.models import ONE_TIME, Alert, AlertRule, NotificationChannel, Ru
 from tenants import audit
 from tenants.access import operators, scope_of
 from tenants.api import inputs
+from tenants.api.numbers import VeiledNumber
 from tenants.api.serializers import Strict
 from tenants.models import Pool, Tenant
 from tenants.validators import check_webhook
@@ -37,7 +38,7 @@ STATES = {
 }
 
 
-class AlertSerializer(serializers.ModelSerializer[Alert]):
+class AlertSerializer(VeiledNumber, serializers.ModelSerializer[Alert]):
     state = serializers.CharField(read_only=True, help_text="open, resolved; told: sent once, it has no end.")
     rule_name = serializers.CharField(source="rule.name", default="", read_only=True)
 
@@ -138,7 +139,7 @@ class AssignView(_Marks):
         if name and name not in operators():
             raise serializers.ValidationError({"user": "There is no operator or admin of this name."})
         lifecycle.assign(alert, audit.Actor.of(request, "api"), name)
-        return Response(AlertSerializer(alert).data)
+        return Response(AlertSerializer(alert, context={"request": request}).data)
 
 
 class AssigneesSerializer(serializers.Serializer[Any]):
@@ -165,7 +166,7 @@ class AcknowledgeView(_Marks):
         given.is_valid(raise_exception=True)
         alert = self.alert(request, pk)
         lifecycle.acknowledge(alert, audit.Actor.of(request, "api"), given.validated_data["note"])
-        return Response(AlertSerializer(alert).data)
+        return Response(AlertSerializer(alert, context={"request": request}).data)
 
 
 class SilenceView(_Marks):
@@ -181,7 +182,7 @@ class SilenceView(_Marks):
         alert, minutes = self.alert(request, pk), given.validated_data["minutes"]
         until = timezone.now() + timedelta(minutes=minutes) if minutes else None
         lifecycle.silence(alert, audit.Actor.of(request, "api"), until, given.validated_data["note"])
-        return Response(AlertSerializer(alert).data)
+        return Response(AlertSerializer(alert, context={"request": request}).data)
 
 
 def _recorded(rule: AlertRule) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class IncidentView(Telemetry, APIView):
                 for delivery in deliveries
             ],
         }
-        return Response(IncidentSerializer(shown).data)
+        return Response(IncidentSerializer(shown, context={"request": request}).data)
 
 
 class FiringSerializer(serializers.Serializer[Any]):

@@ -8,9 +8,11 @@ from urllib.parse import parse_qsl, urlencode
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
+from rest_framework.request import Request
 
 from telemetry.api.common import Telemetry
 from telemetry.models import SavedView
+from tenants.api.numbers import VeiledNumber, number_of
 from tenants.api.serializers import Strict
 
 MOST = 50  # of one person
@@ -18,7 +20,7 @@ MAX_TERMS = 40
 LEFT_OUT = frozenset({"request", "id"})  # of an address: which row was open
 
 
-class SavedViewSerializer(Strict, serializers.ModelSerializer[SavedView]):
+class SavedViewSerializer(VeiledNumber, Strict, serializers.ModelSerializer[SavedView]):
     name = serializers.CharField(max_length=63)
 
     class Meta:
@@ -70,3 +72,7 @@ class SavedViewView(_Own, generics.RetrieveUpdateDestroyAPIView[SavedView]):
     """One of one's own; another's does not exist."""
 
     http_method_names = ["get", "patch", "delete", "head", "options"]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        self.kwargs["pk"] = number_of(request, SavedView, self.kwargs["pk"])
+        super().initial(request, *args, **kwargs)

@@ -24,6 +24,7 @@ from tenants.access import Scope, scope_of
 from tenants.api.authentication import AUTHENTICATION
 from tenants.api.filters import Filter, ListedFilters
 from tenants.api.inputs import Page
+from tenants.api.numbers import number_of
 from tenants.api.parameters import check_parameters
 from tenants.audit import Actor
 
@@ -129,6 +130,13 @@ class CatalogViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixi
     pagination_class = Page
     lookup_field = "slug"
     lookup_value_regex = "[a-z0-9-]{1,63}"
+    veiled: ClassVar[bool] = False  # its rows' numbers are, for members
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        name = self.lookup_url_kwarg or self.lookup_field
+        if self.veiled and name in self.kwargs:
+            self.kwargs[name] = number_of(request, self.model, self.kwargs[name])
+        super().initial(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[Any]:
         if getattr(self, "swagger_fake_view", False):  # the schema is drawn without a user

@@ -21,6 +21,7 @@ from tenants.api import serializers as rows
 from tenants.api.base import CatalogViewSet, Right
 from tenants.api.filters import Filter
 from tenants.api.inputs import Moment
+from tenants.api.numbers import VeiledNumber
 from tenants.models import AccessToken, Invitation, Membership, Tenant
 from tenants.models.credentials import TokenScope
 
@@ -264,7 +265,7 @@ class InvitationViewSet(CatalogViewSet):
         return self.answer(people.revoke_invitation(actor=self.actor, invitation=self.get_object()))
 
 
-class SessionSerializer(serializers.ModelSerializer[UserSession]):
+class SessionSerializer(VeiledNumber, serializers.ModelSerializer[UserSession]):
     user = serializers.CharField(source="user.username", read_only=True)
     address = serializers.CharField(source="ip", read_only=True, help_text="Where it was begun.")
     agent = serializers.CharField(source="user_agent", read_only=True, help_text="What the browser calls itself.")
@@ -284,6 +285,7 @@ class SessionViewSet(CatalogViewSet):
     """Browsers that are signed in: one's own; admins see and end everybody's."""
 
     model = UserSession
+    veiled = True
     related = ("user",)
     serializer_class = SessionSerializer
     lookup_field = "pk"

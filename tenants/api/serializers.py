@@ -12,9 +12,10 @@ from rest_framework import serializers
 
 from scheduling.core.capacity import DIMENSIONS
 from scheduling.core.parameters import NO_UNIT, Choices, Parameter, Range
-from tenants import binding, promises
+from tenants import audit_chain, binding, promises
 from tenants.access import scope_of
 from tenants.api.inputs import Timed
+from tenants.api.numbers import VeiledNumber, sees_numbers
 from tenants.api.parameters import refuse_unknown
 from tenants.models import (
     AccessToken,
@@ -426,7 +427,7 @@ class IssuedTokenSerializer(TokenSerializer):
         fields = [*TokenSerializer.Meta.fields, "token"]
 
 
-class MembershipSerializer(CatalogSerializer):
+class MembershipSerializer(VeiledNumber, CatalogSerializer):
     user = serializers.SlugRelatedField(
         slug_field="username",
         queryset=get_user_model()._default_manager.all(),
@@ -451,7 +452,7 @@ class GroupRuleSerializer(CatalogSerializer):
         validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
 
 
-class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
+class AuditSerializer(VeiledNumber, serializers.ModelSerializer[AuditEntry]):
     object = serializers.CharField(source="object_id", read_only=True)
     tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None, allow_null=True)
 
@@ -461,6 +462,12 @@ class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
             "id", "at", "actor", "via", "action", "kind", "object", "tenant", "before", "after", "request_id",
             "address", "outcome", "number", "digest",
         ]  # fmt: skip
+
+    def to_representation(self, instance: AuditEntry) -> dict[str, Any]:
+        told = super().to_representation(instance)
+        if not sees_numbers(self.context.get("request")):
+            told |= audit_chain.UNCHAINED
+        return told
 
 
 class OwnerSerializer(serializers.ModelSerializer[Owner]):

@@ -286,6 +286,7 @@ class MembershipViewSet(WritableViewSet):
     """Who acts for whom: admins and operators for all, members for their tenant."""
 
     model = Membership
+    veiled = True
     related = ("user", "tenant")
     serializer_class = serializers.MembershipSerializer
     lookup_field = "pk"
@@ -325,6 +326,7 @@ class AuditViewSet(CatalogViewSet):
     model = AuditEntry
     related = ("tenant",)
     serializer_class = serializers.AuditSerializer
+    veiled = True
     lookup_field = "pk"
     lookup_url_kwarg = "id"
     lookup_value_regex = "[0-9]{1,18}"
@@ -356,13 +358,16 @@ class AuditViewSet(CatalogViewSet):
         form = request.query_params.get("as", "csv")
         if form not in ("csv", "jsonl"):
             raise ValidationError({"as": "Use csv or jsonl."})
+        chained = self.scope.sees_all
         entries = self.filter_queryset(self.get_queryset())[:MOST_EXPORTED]
         if form == "csv":
             text = StringIO()
-            audit_chain.write_csv(entries, text)
+            audit_chain.write_csv(entries, text, chained)
             answer = HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
         else:
-            answer = HttpResponse("".join(audit_chain.lines(entries)), content_type="application/jsonl; charset=utf-8")
+            answer = HttpResponse(
+                "".join(audit_chain.lines(entries, chained)), content_type="application/jsonl; charset=utf-8"
+            )
         answer["Content-Disposition"] = f'attachment; filename="audit.{form}"'
         answer["Cache-Control"] = "no-store"
         audit.note(actor=self.actor, action="export", outcome="read", what=f"{request.method} {request.path}")

@@ -33,7 +33,8 @@ from telemetry.ledger.queue import QueueStore
 from telemetry.models import LedgerEntry
 from tenants import services
 from tenants.audit import SYSTEM
-from tenants.models import Pool, Project
+from tenants.models import Membership, Pool, Project
+from tenants.veiled import veil
 from tests.support import worlds
 from tests.support.api_inputs import OPERATIONS, filled
 from tests.support.live_entries import entry
@@ -120,11 +121,12 @@ def _read(world: worlds.World) -> dict[str, Any]:
     api.force_authenticate(world.users["carol"])  # a session would be another one each time
     if not Project.objects.exists():
         services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["globex"]))
+    carols = world.users["carol"].memberships.get()
     places = {
         "adapters": "sql", "alert-rules": "1", "audit": "1", "backends": "gpu-1", "batches": "batch_1",
         "entitlements": "globex-llama",
         "runs": "1", "slos": "batch", "alerts": "1", "notification-channels": "1", "saved-views": "1",
-        "keys": world.keys["globex"].row.public_id, "memberships": str(world.users["carol"].memberships.get().pk),
+        "keys": world.keys["globex"].row.public_id, "memberships": str(veil(Membership, carols.pk)),
         "group-rules": "1", "invitations": "0" * 12, "people": "1",
         "sessions": "1",
         "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1", "budgets": "1",
