@@ -130,6 +130,13 @@ def record(
 
 
 REFUSALS_A_MINUTE = 20  # of one name or address that are written; strangers must not fill the log
+READS_A_MINUTE = 20  # of one name that are allowed: each is written, and a member must not fill the log either
+
+
+def reads_are_many(actor: Actor) -> bool:
+    """Whether this user has read what is guarded so often in the last minute that it has to wait."""
+    since = timezone.now() - timedelta(minutes=1)
+    return AuditEntry.objects.filter(at__gte=since, outcome="read", actor=actor.name).count() >= READS_A_MINUTE
 
 
 def note(*, actor: Actor, action: str, outcome: str, what: str, detail: dict[str, Any] | None = None) -> None:

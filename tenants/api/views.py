@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, viewsets
 from rest_framework.decorators import action
-from rest_framework.exceptions import PermissionDenied, ValidationError
+from rest_framework.exceptions import PermissionDenied, Throttled, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -358,6 +358,8 @@ class AuditViewSet(CatalogViewSet):
         form = request.query_params.get("as", "csv")
         if form not in ("csv", "jsonl"):
             raise ValidationError({"as": "Use csv or jsonl."})
+        if audit.reads_are_many(self.actor):
+            raise Throttled(60, f"The log was exported {audit.READS_A_MINUTE} times in a minute.")
         chained = self.scope.sees_all
         entries = self.filter_queryset(self.get_queryset())[:MOST_EXPORTED]
         if form == "csv":

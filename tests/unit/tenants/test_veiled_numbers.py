@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from allauth.usersessions.models import UserSession
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from telemetry.models import Alert, SavedView
-from tenants import services
+from tenants import audit, services
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Membership, Quota
 from tenants.veiled import HALF_BITS, unveil, veil
@@ -112,3 +114,19 @@ def test_each_row_has_a_number_of_its_own_that_another_model_does_not_share() ->
     assert len(set(veiled)) == len(numbers)
     assert [unveil(AuditEntry, number) for number in veiled] == numbers
     assert not set(veiled) & {veil(SavedView, number) for number in numbers}
+
+
+def test_a_member_fills_the_audit_log_with_no_exports(world: worlds.World) -> None:
+    api = client(world, "carol")
+    for _ in range(audit.READS_A_MINUTE):
+        assert api.get("/api/v1/audit/export").status_code == 200
+    before = AuditEntry.objects.count()
+    for _ in range(5):
+        answer = api.get("/api/v1/audit/export")
+        assert answer.status_code == 429
+        assert answer["Retry-After"] == "60"
+        assert "exported 20 times in a minute" in answer.json()["detail"]
+    assert AuditEntry.objects.count() == before
+    assert client(world, "alice").get("/api/v1/audit/export").status_code == 200, "others have their own"
+    AuditEntry.objects.filter(outcome="read").update(at=timezone.now() - timedelta(minutes=2))
+    assert api.get("/api/v1/audit/export").status_code == 200
