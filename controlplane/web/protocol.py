@@ -292,12 +292,13 @@ def protocol(
         def _unread(self) -> None:
             self._write_timer = None
             left = self.transport.get_write_buffer_size()
+            running = self._running
             if self.transport.is_closing():
                 if left == 0 or self._unsent - left < MIN_READ:
                     self.transport.abort()
                     return
-            elif left == 0 or self._answering():
-                return  # the next answer's application waits for its reader itself
+            elif left == 0 or (running is not None and running.response_started and not running.response_complete):
+                return  # the next answer's application waits for its reader itself; one that has not begun may not
             elif self._unsent - left < MIN_READ:
                 self.transport.abort()
                 return

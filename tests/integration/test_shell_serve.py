@@ -311,7 +311,8 @@ async def test_whoever_sends_ahead_and_leaves_ends_all_its_requests():
     assert gone == [("/1", "http.disconnect")]
 
 
-async def test_an_answer_that_is_not_read_is_dropped():
+@pytest.mark.parametrize("ahead", [0, 1], ids=["the last one", "with another request behind it"])
+async def test_an_answer_that_is_not_read_is_dropped(ahead):
     size = 32 * 1024 * 1024
 
     async def large(scope, receive, send):
@@ -321,7 +322,7 @@ async def test_an_answer_that_is_not_read_is_dropped():
     connections = ConnectionLimits(100, 0)
     async with served(connections, app=large, send_s=0.5) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-        writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\n" * (1 + ahead))
         async with asyncio.timeout(30):
             while not connections.inside:
                 await asyncio.sleep(0.01)
