@@ -94,9 +94,10 @@ def test_long_names_of_a_namespace_and_its_pool_make_a_node_all_the_same(
     there: Cluster, operator: subprocess.Popen[bytes], names: Names
 ) -> None:
     """Together they are longer than the value of a label may be, of which a node has one with its own name."""
-    long = "search-production-inference-europe-west-" + "n" * 23
+    own = os.urandom(3).hex()  # the namespace stays: a second try has another one
+    long = "search-production-inference-europe-west-" + own + "n" * 17
     there.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": long}})
-    llama = "meta-llama-3-1-70b-instruct-" + "p" * 35
+    llama = "meta-llama-3-1-70b-instruct-" + own + "p" * 29
     backend = {"name": names("TokenPool", "long"), "url": f"http://127.0.0.1:{free_port()}", "slots": 8, "kvTokens": 9}
     there.make("TokenPool", llama, {"model": llama, "backends": [backend]}, long)
     try:
