@@ -45,6 +45,7 @@ class ReplicaDiscovery:
     fault: str = ""
     looked_for: str = ""  # pods or slices, with their labels
     listed: list[ClusterReplica] | None = None  # None: the cluster has not said yet
+    taken: set[str] = field(default_factory=set)  # URLs of its backends, as the catalog was last seen
     unfit: dict[str, str] = field(default_factory=dict)  # by URL: why it is not one of the pool's
     _unlisted_since: dict[str, float] = field(default_factory=dict)  # by URL
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,7 +57,7 @@ class ReplicaDiscovery:
 
     def status(self) -> dict[str, int]:
         listed = self.listed or []
-        return {"found": len(listed), "ready": sum(one.ready and one.url not in self.unfit for one in listed)}
+        return {"found": len(listed), "ready": sum(one.ready and one.url in self.taken for one in listed)}
 
     def problem(self) -> str:
         """What is not as it should be; empty where all is."""
@@ -66,7 +67,9 @@ class ReplicaDiscovery:
             return "the cluster has not been asked yet"
         if not self.listed:
             return f"no replica was found{f': no {self.looked_for} is here' if self.looked_for else ''}"
-        return "; ".join(f"{url}: {why}" for url, why in sorted(self.unfit.items()))[:1000]
+        new = {one.url for one in self.listed if one.ready} - self.taken
+        wrong = dict.fromkeys(new, "it is being looked at") | self.unfit
+        return "; ".join(f"{url}: {why}" for url, why in sorted(wrong.items()))[:1000]
 
     async def run(self, info: kopf.ConnectionInfo) -> None:
         async with connect(info) as api, asyncio.TaskGroup() as tasks:
@@ -166,8 +169,9 @@ class ReplicaDiscovery:
             unfit |= await asyncio.to_thread(
                 catalog.update_replicas, self.resource, add=add, drain=drain, resume=resume, remove=gone
             )
-        if unfit != self.unfit or add or drain or resume or gone:
-            self.unfit = unfit
+        taken = {one.url for one in staying} | ({one.url for one in add} - unfit.keys())
+        if (unfit, taken) != (self.unfit, self.taken) or drain or resume:
+            self.unfit, self.taken = unfit, taken
             self.changed()
         return not unfit and len(staying) == len({one.url for one in listed} & urls)
 
