@@ -39,7 +39,7 @@ def examples(kind: str) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def kubectl(there: Cluster) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+def kubectl(there: Cluster) -> Callable[..., subprocess.CompletedProcess[str]]:
     program = os.environ.get("KUBECTL") or shutil.which("kubectl")
     if not program:
         pytest.skip("there is no kubectl (KUBECTL names one)")
@@ -53,8 +53,15 @@ def kubectl(there: Cluster) -> Iterator[Callable[..., subprocess.CompletedProces
         assert not ran.returncode, (command, ran.stderr)
         return ran
 
-    yield run
-    there.client.delete("/api/v1/namespaces/docs")
+    return run
+
+
+@pytest.fixture
+def place(there: Cluster) -> Iterator[str]:
+    """A namespace of this try's own: a deleted one stays, as nobody here finalizes it."""
+    name = f"docs-{os.urandom(3).hex()}"
+    yield name
+    there.client.delete(f"/api/v1/namespaces/{name}")
 
 
 def test_the_commands_that_the_page_has_are_known_to_this_test() -> None:
@@ -74,17 +81,17 @@ def test_the_commands_that_the_page_has_are_known_to_this_test() -> None:
 
 
 def test_each_command_does_what_the_page_says(
-    there: Cluster, kubectl: Callable[..., subprocess.CompletedProcess[str]]
+    there: Cluster, kubectl: Callable[..., subprocess.CompletedProcess[str]], place: str
 ) -> None:
-    ours = {c: c.replace("namespace llm", "namespace docs").replace("-n llm", "-n docs") for c in commands()}
+    ours = {c: c.replace("namespace llm", f"namespace {place}").replace("-n llm", f"-n {place}") for c in commands()}
 
     def one(begins: str) -> subprocess.CompletedProcess[str]:
         [command] = [mine for c, mine in ours.items() if c.startswith(begins)]
         return kubectl(command)
 
-    assert "namespace/docs created" in one("kubectl create namespace").stdout
+    assert f"namespace/{place} created" in one("kubectl create namespace").stdout
     assert "secret/quartermaster created" in one("kubectl -n llm create secret").stdout
-    secret = there.call("GET", "/api/v1/namespaces/docs/secrets/quartermaster")
+    secret = there.call("GET", f"/api/v1/namespaces/{place}/secrets/quartermaster")
     assert set(secret["data"]) == {"secret-key", "metrics-token", "database-url", "redis-url"}
     [apply] = [c for c in commands() if c.startswith("kubectl apply -f deploy")]
     old = int(there.call("GET", "/version")["minor"].rstrip("+")) < 25  # as the page says
@@ -92,9 +99,9 @@ def test_each_command_does_what_the_page_says(
     assert len(re.findall(r"customresourcedefinition\S+ (configured|unchanged|created)", applied)) == 8, applied
 
     [pool], [share] = examples("TokenPool"), examples("TokenEntitlement")
-    made = kubectl("kubectl apply -n docs -f -", yaml.safe_dump_all([pool, share]))
+    made = kubectl(f"kubectl apply -n {place} -f -", yaml.safe_dump_all([pool, share]))
     assert made.stdout.count(" created") == 2, made.stdout
-    listed = kubectl("kubectl get -n docs tokenentitlements -o wide").stdout.splitlines()
+    listed = kubectl(f"kubectl get -n {place} tokenentitlements -o wide").stdout.splitlines()
     shown = next(line for line in PAGE.splitlines() if line.startswith("    NAME "))
     assert [*shown.split(), "AGE"] == listed[0].split()
     assert listed[1].split()[0] == share["metadata"]["name"]  # type: ignore[index]
@@ -104,23 +111,23 @@ def test_each_command_does_what_the_page_says(
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lease-search"},
             "spec": {"containers": [{"name": "lease", "image": "pause"}]},
         },
-        "docs",
+        place,
     )  # fmt: skip
-    described = kubectl(describe.replace("kubectl", "kubectl -n docs").replace("NAME", "search")).stdout
+    described = kubectl(describe.replace("kubectl", f"kubectl -n {place}").replace("NAME", "search")).stdout
     assert re.search(r"^Name:\s+lease-search$", described, re.M)
-    node = leases.node("docs", str(pool["metadata"]["name"]), "uid")  # type: ignore[index]
-    kept = leases.pod("docs", Reservation("kept", "p", "spot", Amounts(1, 0, 0), ""), "uid", "docs", Amounts(1, 0, 0))
+    node = leases.node(place, str(pool["metadata"]["name"]), "uid")  # type: ignore[index]
+    kept = leases.pod(place, Reservation("kept", "p", "spot", Amounts(1, 0, 0), ""), "uid", place, Amounts(1, 0, 0))
     del kept["spec"]["priorityClassName"]
     for made_by_the_operator in (node, kept):
-        there.create(made_by_the_operator, "docs")
+        there.create(made_by_the_operator, place)
     for what, name in (("nodes", node["metadata"]["name"]), ("pods", "lease-kept")):
         command = next(c for c in commands() if c.startswith(f"kubectl delete {what} "))
         assert f'"{name}" ' in kubectl(f"{command} --dry-run=server").stdout
     finalizers = {"metadata": {"finalizers": ["quartermaster.dev/kept"]}}
-    path = there.path("TokenPool", pool["metadata"]["name"], "docs")  # type: ignore[index]
+    path = there.path("TokenPool", pool["metadata"]["name"], place)  # type: ignore[index]
     there.call("PATCH", path, finalizers, kind="application/merge-patch+json")
     [patch] = [c for c in commands() if c.startswith("kubectl patch tokenpool ")]
-    kubectl(patch.replace("kubectl", "kubectl -n docs").replace("NAME", pool["metadata"]["name"]))  # type: ignore[index]
+    kubectl(patch.replace("kubectl", f"kubectl -n {place}").replace("NAME", pool["metadata"]["name"]))  # type: ignore[index]
     assert "finalizers" not in there.call("GET", path)["metadata"]
-    deleted = kubectl(f"kubectl delete -n docs tokenentitlement {share['metadata']['name']} --wait=false").stdout  # type: ignore[index]
+    deleted = kubectl(f"kubectl delete -n {place} tokenentitlement {share['metadata']['name']} --wait=false").stdout  # type: ignore[index]
     assert "deleted" in deleted
