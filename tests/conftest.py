@@ -7,6 +7,7 @@ whole session; a test isolates itself by its ``pool_id``, and takes ``private_re
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import os
 import zlib
@@ -140,20 +141,26 @@ def _quick_passwords() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _authorities_read_once() -> Iterator[None]:
     """Each HTTP client reads the authorities of the whole Internet when it is made: 40 ms of CPU, for thousands of them
-    that speak to a loopback port in the clear. They share one context here; who names authorities has them read."""
-    from httpx._config import create_ssl_context
+    that speak to a loopback port in the clear. They share one context here; a test that names others has them read."""
+    with pytest.MonkeyPatch.context() as patch:
+        for library in ("httpx", "httpx2"):  # the second is what OpenAI's SDK goes by
+            made = importlib.import_module(f"{library}._config").create_ssl_context
+            patch.setattr(f"{library}._transports.default.create_ssl_context", _read_once(made))
+        yield
 
-    trusting = cache(create_ssl_context)
+
+def _read_once(create: Callable[..., Any]) -> Callable[..., Any]:
+    def named() -> tuple[str | None, ...]:
+        return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+
+    trusting, this_machines = cache(create), named()
 
     def context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> Any:
-        named = trust_env and (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"))
-        if verify is True and cert is None and not named:
-            return trusting()
-        return create_ssl_context(verify, cert, trust_env)
+        if verify is True and cert is None and (not trust_env or named() == this_machines):
+            return trusting(trust_env=trust_env)
+        return create(verify, cert, trust_env)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("httpx._transports.default.create_ssl_context", context)
-        yield
+    return context
 
 
 @pytest.fixture(scope="session", autouse=True)
