@@ -262,9 +262,9 @@ class BatchRun:
         else:
             answer = task.result()
         self._pace.ended(answer, now - began, now)
-        if answer.reason in (Reason.NO_KEY, Reason.KEY_REVOKED):
+        if answer.reason in (Reason.NO_KEY, Reason.KEY_REVOKED):  # before it began, or while it ran: the same to people
             self._problem = {
-                "code": answer.reason.value, "line": None, "param": None,
+                "code": Reason.KEY_REVOKED.value, "line": None, "param": None,
                 "message": "The API key that created this batch is not valid any more.",
             }  # fmt: skip
             self._pending.appendleft(line)

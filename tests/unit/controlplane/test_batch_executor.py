@@ -100,3 +100,22 @@ async def test_tokens_of_a_line_are_read_as_its_endpoint_says_them(
     await asyncio.sleep(0)
     [outcome] = run._unstored
     assert (outcome.input_tokens, outcome.output_tokens) == told
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_KEY, Reason.KEY_REVOKED])
+async def test_a_key_that_is_revoked_has_one_name_whether_a_line_of_it_had_begun_or_not(
+    reason: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = _Gateway({})
+
+    async def refused(*_: object) -> LineAnswer:
+        return LineAnswer(401, reason, b"")
+
+    monkeypatch.setattr(gateway, "run_line", refused)
+    run = batch_of(gateway, room_of({"pool-chat": 0}), "chat")
+    assert run._start_one()
+    await asyncio.gather(*run._running)
+    await asyncio.sleep(0)
+    assert run._problem is not None
+    assert run._problem["code"] == "key_revoked"
+    assert len(run._pending) == 1, "it is not a result of the line"
