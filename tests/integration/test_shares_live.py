@@ -30,6 +30,7 @@ async def test_a_leader_that_follows_goes_on_with_the_shares_of_the_last_one(
             for number in range(10):
                 await gateway.admit(f"brief-{number}", brief)
                 await gateway.admit(f"wordy-{number}", wordy)
+            waiting = [f"{name}-{number}" for name in ("brief", "wordy") for number in range(10)]
             term = await until(lambda: dispatcher.term)
             await until(lambda: len(term.scheduler) == 20)
             await gateway.finish("first")
@@ -37,6 +38,7 @@ async def test_a_leader_that_follows_goes_on_with_the_shares_of_the_last_one(
             while "wordy" not in turns(gateway)[:-1]:
                 count = len(gateway.notices)
                 await until(lambda count=count: len(gateway.notices) > count)
+                await gateway.renew(*waiting)
                 notice = gateway.notices[count]
                 long = notice.request_id.startswith("wordy")
                 await end(gateway, notice, 10_000 if long else 1)
@@ -48,6 +50,7 @@ async def test_a_leader_that_follows_goes_on_with_the_shares_of_the_last_one(
 
             await until_await(kept)
             before = len(gateway.notices)
+            await gateway.renew(*waiting)
             await end(gateway, gateway.notices[-1], 1)
 
         async def decides() -> bool:
@@ -56,6 +59,7 @@ async def test_a_leader_that_follows_goes_on_with_the_shares_of_the_last_one(
         async with dispatching(redis_url, catalog, holder="leader-b"):
             await until_await(decides)  # until then scripts hand out by arrival
             for count in range(before, before + 6):
+                await gateway.renew(*waiting)
                 await until(lambda count=count: len(gateway.notices) > count)
                 await end(gateway, gateway.notices[count], 1)
         assert turns(gateway)[before : before + 6] == ["brief"] * 6

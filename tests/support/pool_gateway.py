@@ -50,6 +50,10 @@ class Gateway:
     async def finish(self, request_id: str, attempt: int = 1) -> None:
         await self.store.finish(request_id, attempt, Reason.STOP, 140, True, ledger(request_id, pool=self.pool.id))
 
+    async def renew(self, *request_ids: str) -> None:
+        """As a real gateway does all the time: what it holds and does not renew is free after ten seconds."""
+        await self.store.renew(self.name, [(request_id, 1, 0) for request_id in request_ids])
+
     def granted(self) -> list[str]:
         return [notice.request_id for notice in self.notices]
 
