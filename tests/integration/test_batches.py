@@ -213,8 +213,9 @@ def of_project(up: Up, name: str, **limits: Any) -> openai.OpenAI:
     with httpx.Client(base_url=f"{up.url}/api/v1/", headers=up.admin(), timeout=60) as api:
         public = up.demo()["keys"]["standard"].removeprefix("qm-").partition(".")[0]
         tenant = api.get(f"keys/{public}").json()["tenant"]
-        assert api.post("projects", json={"slug": name, "tenant": tenant}).status_code == 201
-        made = api.post("keys", json={"name": name, "project": name, "user": "nightly", **limits})
+        slug = f"{name}-{os.urandom(3).hex()}"  # new with each try
+        assert api.post("projects", json={"slug": slug, "tenant": tenant}).status_code == 201
+        made = api.post("keys", json={"name": name, "project": slug, "user": "nightly", **limits})
         assert made.status_code == 201, made.text
         return openai.OpenAI(base_url=f"{up.url}/v1", api_key=made.json()["key"], timeout=60)
 
