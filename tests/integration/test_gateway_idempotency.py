@@ -194,7 +194,8 @@ async def test_the_sdks_own_retries_after_a_timeout_run_once_at_a_time_and_get_a
         answer = (await asked).parse()
         looking.cancel()
     assert answer.choices[0].message.content == " word" * 5
-    assert (engine.aborted, most) == (1, 1)
+    assert most == 1
+    assert engine.aborted >= 1  # more where this machine takes longer than the client waits
     assert {r.reason for r in world.metrics.records} >= {"client_left", "length"}
     await world.settled()
 
