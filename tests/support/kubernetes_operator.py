@@ -51,7 +51,7 @@ def operating(there: Cluster, instance: Up | Catalog, *options: str) -> Iterator
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.wait(20)
+                process.wait(60)  # a second or two, where nothing else runs
 
 
 Names = Callable[[str, str], str]
