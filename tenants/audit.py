@@ -133,10 +133,13 @@ REFUSALS_A_MINUTE = 20  # of one name or address that are written; strangers mus
 READS_A_MINUTE = 20  # of one name that are allowed: each is written, and a member must not fill the log either
 
 
-def reads_are_many(actor: Actor) -> bool:
-    """Whether this user has read what is guarded so often in the last minute that it has to wait."""
+WRITES_A_MINUTE = 300  # of one member; each is an entry as well, and every gateway hears of it
+
+
+def are_many(actor: Actor, outcome: str, most: int) -> bool:
+    """Whether this user has ``most`` entries of an outcome from the last minute, and so has to wait."""
     since = timezone.now() - timedelta(minutes=1)
-    return AuditEntry.objects.filter(at__gte=since, outcome="read", actor=actor.name).count() >= READS_A_MINUTE
+    return AuditEntry.objects.filter(at__gte=since, outcome=outcome, actor=actor.name)[:most].count() >= most
 
 
 def note(*, actor: Actor, action: str, outcome: str, what: str, detail: dict[str, Any] | None = None) -> None:

@@ -12,7 +12,7 @@ from django.db import IntegrityError
 from django.db.models import Model, ProtectedError, QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, status, viewsets
-from rest_framework.exceptions import APIException, NotFound, ValidationError
+from rest_framework.exceptions import APIException, NotFound, Throttled, ValidationError
 from rest_framework.filters import SearchFilter
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
@@ -29,6 +29,7 @@ from tenants.api.parameters import check_parameters
 from tenants.audit import Actor
 
 WRITES = ("create", "partial_update", "destroy")
+ENDS = ("destroy", "revoke")
 
 
 def described(one: str, many: str, *verbs: str) -> Any:
@@ -91,6 +92,13 @@ class ScopedView(APIView):
         super().initial(request, *args, **kwargs)
         check_parameters(request, self)
         check_write(request, trial=getattr(self, "action", None) in self.trials)
+        self.check_pace(request)
+
+    def check_pace(self, request: Request) -> None:
+        """Members make and change so much in a minute. They may always end what there is: it was made before."""
+        changes = request.method not in SAFE_METHODS and getattr(self, "action", None) not in ENDS
+        if changes and not self.scope.sees_all and audit.are_many(self.actor, "done", audit.WRITES_A_MINUTE):
+            raise Throttled(60, f"You have made {audit.WRITES_A_MINUTE} changes in a minute, the most.")
 
     def right(self) -> Right:
         action = getattr(self, "action", None)

@@ -358,7 +358,7 @@ class AuditViewSet(CatalogViewSet):
         form = request.query_params.get("as", "csv")
         if form not in ("csv", "jsonl"):
             raise ValidationError({"as": "Use csv or jsonl."})
-        if audit.reads_are_many(self.actor):
+        if audit.are_many(self.actor, "read", audit.READS_A_MINUTE):
             raise Throttled(60, f"The log was exported {audit.READS_A_MINUTE} times in a minute.")
         chained = self.scope.sees_all
         entries = self.filter_queryset(self.get_queryset())[:MOST_EXPORTED]

@@ -54,6 +54,7 @@ TENANTS = (
     Row("spending in a month", "its hard budgets, plus the requests in flight", "429 `budget_exceeded`", "integration/test_budgets.py::test_a_hard_budget_is_overrun_by_at_most_what_is_in_flight"),
     Row("API keys of a tenant that work", "tenants.services:MOST_KEYS", "400", "unit/tenants/test_accounts.py::test_one_tenant_has_a_bounded_number_of_keys_and_rotates_the_last_all_the_same"),
     Row("API keys of a tenant that were revoked or have expired", "tenants.services:MOST_ENDED", "the oldest is removed; the audit log and the ledger keep it", "unit/tenants/test_accounts.py::test_keys_that_work_no_more_are_listed_in_a_bounded_number_and_audited_for_ever"),
+    Row("what one member makes and changes over the management API in a minute; ending keys, tokens and sessions has no limit", "tenants.audit:WRITES_A_MINUTE", "429", "unit/tenants/test_veiled_numbers.py::test_a_member_makes_and_changes_so_much_in_a_minute_and_ends_what_there_is_all_the_same"),
     Row("exports of the audit log by one user in a minute, each of which is an entry", "tenants.audit:READS_A_MINUTE", "429", "unit/tenants/test_veiled_numbers.py::test_a_member_fills_the_audit_log_with_no_exports"),
     Row("thresholds of a budget", "scheduling.core.money:MAX_ALERTS", "400", "unit/telemetry/test_statements.py::test_thresholds_that_are_none_are_refused"),
     Row("lines of a statement in one JSON answer", "telemetry.api.statements:MAX_LINES", "400", "unit/telemetry/test_statements.py::test_a_statement_with_more_lines_than_json_has_says_to_take_csv"),

@@ -130,3 +130,30 @@ def test_a_member_fills_the_audit_log_with_no_exports(world: worlds.World) -> No
     assert client(world, "alice").get("/api/v1/audit/export").status_code == 200, "others have their own"
     AuditEntry.objects.filter(outcome="read").update(at=timezone.now() - timedelta(minutes=2))
     assert api.get("/api/v1/audit/export").status_code == 200
+
+
+def test_a_member_makes_and_changes_so_much_in_a_minute_and_ends_what_there_is_all_the_same(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "WRITES_A_MINUTE", 5)
+    AuditEntry.objects.update(at=timezone.now() - timedelta(minutes=2))
+    api = client(world, "carol")
+    asked = {"name": "k", "entitlement": "globex-llama"}
+    made = [api.post("/api/v1/keys", asked, "json").json()["id"] for _ in range(3)]
+    for name in ("a", "b"):
+        assert api.patch(f"/api/v1/keys/{made[0]}", {"name": name}, "json").status_code == 200
+    before = AuditEntry.objects.count()
+    for answer in (
+        api.patch(f"/api/v1/keys/{made[0]}", {"name": "c"}, "json"),
+        api.post("/api/v1/keys", asked, "json"),
+        api.post(f"/api/v1/keys/{made[1]}/rotate", {}, "json"),
+        api.post("/api/v1/tokens", {"name": "t"}, "json"),
+    ):
+        assert (answer.status_code, answer["Retry-After"]) == (429, "60")
+        assert "5 changes in a minute" in answer.json()["detail"]
+    assert AuditEntry.objects.count() == before
+    assert api.get("/api/v1/keys").status_code == 200
+    assert api.post(f"/api/v1/keys/{made[2]}/revoke").status_code == 200, "what is stolen can be ended at any time"
+    assert client(world, "bob").post("/api/v1/tokens", {"name": "t"}, "json").status_code == 201
+    adam = client(world, "adam")
+    assert {adam.patch("/api/v1/tenants/acme", {"description": str(n)}, "json").status_code for n in range(8)} == {200}
