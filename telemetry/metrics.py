@@ -75,8 +75,8 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "storm_refusals_total", "counter", "requests", ("pool", "tenant", "reason"),
-        "Requests of keys that storm, refused without a look at shared state: they have no ledger row and are not "
-        "in requests_total.",
+        "Requests of keys that storm: refused without a look at shared state, or wrong ones without end. They have no "
+        "ledger row and are not in requests_total.",
     ),
     Metric(
         "engine_usage_rejected_total", "counter", "answers", ("pool", "backend"),

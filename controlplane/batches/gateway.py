@@ -115,7 +115,7 @@ class SurplusGateway(GatewayApp):
         self, config: GatewayConfig, catalog: CatalogCache, redis_url: str, kept: Kept = lambda pool: ()
     ) -> None:
         """``kept``: the replicas of a pool that lines leave to people now."""
-        config = replace(config, unrecorded=WAITS, max_answer_bytes=LARGEST_ANSWER, drain_s=0.0)
+        config = replace(config, unrecorded=WAITS, records_mistakes=True, max_answer_bytes=LARGEST_ANSWER, drain_s=0.0)
         self._kept = kept
         super().__init__(config, catalog, redis_url, Unmeasured())
 

@@ -129,7 +129,10 @@ class Conclusion:
 
     def _ending(self, identified: Identified, reason: Reason) -> Ending | LedgerRecord:
         record = record_of(identified, reason, self._config.gateway_id)
-        self._metrics.ended(record)
+        if identified.unrecorded:
+            self._metrics.storm_refused(record.pool, record.tenant, record.reason)
+        else:
+            self._metrics.ended(record)
         self._quotas.end(record)
         submitted = identified.call.submitted
         if submitted is None or not submitted.in_state:
@@ -143,7 +146,7 @@ class Conclusion:
         ending = self._ending(identified, reason)
         if isinstance(ending, Ending):
             await self._outbox.finish(ending)
-        elif reason not in self._config.unrecorded:
+        elif reason not in self._config.unrecorded and not identified.unrecorded:
             self._outbox.refused(ending)
 
     def abandon(self, identified: Identified, reason: Reason) -> None:
@@ -156,7 +159,7 @@ class Conclusion:
         ending = self._ending(identified, reason)
         if isinstance(ending, Ending):
             self._outbox.keep(ending)
-        elif reason not in self._config.unrecorded:
+        elif reason not in self._config.unrecorded and not identified.unrecorded:
             self._outbox.refused(ending)
 
 

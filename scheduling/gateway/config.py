@@ -44,4 +44,5 @@ class GatewayConfig:
     traces: bool = False  # whether records carry what a trace needs, and engines are told of it
     retry_share: float = 0.2  # retries at another replica, as a share of requests
     retry_floor: int = 3  # always allowed, however few requests there are
+    records_mistakes: bool = False  # a ledger row for each wrong request, however many one key sends
     unrecorded: frozenset[Reason] = frozenset()  # refusals with these reasons leave no ledger row: whose caller waits

@@ -161,15 +161,19 @@ class RequestHandler:
             # read: a new connection would cost us more
             call.body_read = await drain(call.receive, MAX_DRAINED)
         call.closed = True
+        await self._hold_back()
+        self._metrics.storm_refused(access.pool.id, access.entitlement.tenant, refusal.reason.value)
+        refusal.close = not call.body_read
+        await send_answer(call, refused(call, refusal))
+
+    async def _hold_back(self) -> None:
+        """Lets a client that sends again as soon as it is answered send less."""
         if self._storms.held_back < MAX_HELD:
             self._storms.held_back += 1
             try:
                 await asyncio.sleep(HOLD_S)
             finally:
                 self._storms.held_back -= 1
-        self._metrics.storm_refused(access.pool.id, access.entitlement.tenant, refusal.reason.value)
-        refusal.close = not call.body_read
-        await send_answer(call, refused(call, refusal))
 
     async def _ask(self, identified: Identified, head: Head) -> None:
         """A request of a known key, from its body on."""
@@ -274,8 +278,15 @@ class RequestHandler:
         await send_answer(call, Answer(200, [JSON, (b"content-length", b"2")], b"{}"))
 
     async def _fail(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
-        if call.identified is not None:
-            await self._conclusion.conclude(call.identified, reason, refusal)
+        identified, submitted = call.identified, call.submitted
+        if identified is not None:
+            taken = submitted is not None and submitted.in_state
+            if refusal is not None and not (taken or self._config.records_mistakes):
+                identified.unrecorded = self._storms.mistaken(identified.access, refusal, call.loop.time())
+            if identified.unrecorded:
+                call.closed = True
+                await self._hold_back()
+            await self._conclusion.conclude(identified, reason, refusal)
             return
         # nobody's request: no ledger, only metrics
         call.closed = True

@@ -164,6 +164,7 @@ class Identified:
     keeping: Keeping | None = None  # where its answer may be kept
     instead_of: Access | None = None  # what refused it, where a fallback took it over
     instead_why: Reason | None = None  # and with which reason
+    unrecorded: bool = False  # one of so many wrong ones of its key that it has no ledger record
 
     @property
     def id(self) -> str:

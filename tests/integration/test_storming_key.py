@@ -14,6 +14,7 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import KeySpec
+from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.entry import storms
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.storms import MAX_DRAINED, MEMO_S, STORM_AFTER, STORM_MOST, STORM_PER_S, Storms
@@ -210,3 +211,49 @@ def test_one_refusal_speaks_for_a_moment_and_is_followed_by_one_question():
     assert storms_.answer(key_id, 100.0 + MEMO_S + 0.001) is not None, "one question at a time"
     storms_.admitted(key_id)
     assert storms_.answer(key_id, 100.0 + MEMO_S + 0.002) is None
+
+
+async def test_wrong_requests_without_end_leave_few_ledger_rows_and_each_is_told_what_is_wrong(world: World) -> None:
+    earlier = len(await world.ledger())  # of other tests
+    async with world.http() as http:
+        answers = [await http.post(PATH, json={"model": "demo", "max_tokens": number}) for number in range(1, 41)]
+        assert {(a.status_code, a.json()["error"]["param"]) for a in answers} == {(400, "messages")}
+        answers = [await http.post(PATH, json=BODY | {"model": "nothing"}) for _ in range(10)]
+        assert {a.json()["error"]["code"] for a in answers} == {"unknown_model"}
+        served = await http.post(PATH, json=BODY)
+        assert served.status_code == 200, "what is right is served at once"
+        calms = {"authorization": f"Bearer {world.calm_key}"}  # type: ignore[attr-defined]
+        calm = await http.post(PATH, json={"model": "demo"}, headers=calms)
+        assert calm.status_code == 400
+    await world.settled()
+    left_out = len(world.metrics.storm_refusals)
+    assert set(world.metrics.storm_refusals) == {"invalid_request", "unknown_model"}
+    records = (await world.ledger_of(earlier + 52 - left_out))[earlier:]
+    mistakes = [r for r in records if r.reason == "invalid_request" and r.tenant == "acme"]
+    assert storms.STORM_AFTER - 1 <= len(mistakes) <= 2 * storms.STORM_AFTER, "more on a slow machine"
+    assert [r.tenant for r in records if r.outcome == "completed" or r.tenant == "calm"] == ["acme", "calm"]
+    assert left_out + len(world.metrics.records) == 52, "each is counted, once"
+
+
+async def test_a_key_whose_requests_are_right_again_has_a_row_for_each_mistake(world: World) -> None:
+    earlier, keys = len(await world.ledger()), world.app._storms
+    async with world.http() as http:
+        for _ in range(20):
+            await http.post(PATH, json={"model": "demo"})
+        assert world.metrics.storm_refusals
+        keys.forget(asyncio.get_running_loop().time() + 1e6)
+        assert not keys._mistaken
+        await world.settled()
+        before = earlier + len(world.metrics.records)
+        await world.ledger_of(before)
+        await http.post(PATH, json={"model": "demo"})
+        await world.ledger_of(before + 1)
+
+
+async def test_lines_of_a_batch_that_are_wrong_have_a_row_each(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storms, "STORM_AFTER", 10)
+    async with gateway_world(redis_url, "lines", config=GatewayConfig(records_mistakes=True)) as world:
+        async with world.http() as http:
+            for _ in range(30):
+                await http.post(PATH, json={"model": "demo"})
+        await world.ledger_of(30)

@@ -13,6 +13,10 @@ it: the same reason, from memory, after the key was checked and its body read. S
   storm, unless more than ``STORM_AFTER`` of them come for the first time within a moment. Those are told times that are
   spread over as much again, since shared state does not count them.
 * It is counted (``quartermaster_storm_refusals_total``) and logged when it begins and ends, but has no ledger row.
+
+What is refused for what it is (a body that is wrong, a model that the key has not got) says nothing of the next
+request, so each is looked at and told what is wrong with it. A key that sends such requests as often as one that storms
+is held back as long, and from then on they leave no ledger row either: there would be thousands a second.
 """
 
 from __future__ import annotations
@@ -42,6 +46,12 @@ STANDING = frozenset({
     Reason.NOT_ENTITLED,
     Reason.KEY_LIMIT,  # not USER_LIMIT: other users of the key are not at theirs
 })  # fmt: skip
+# What is refused for what it is, before shared state took it. Not USER_LIMIT: other users of the key are within theirs.
+OF_THEIR_OWN = frozenset({
+    Reason.INVALID_REQUEST, Reason.UNKNOWN_MODEL, Reason.TOO_LARGE, Reason.TOO_LONG, Reason.KEY_REUSED,
+    Reason.DUPLICATE, Reason.ALREADY_DONE, Reason.BUDGET_EXCEEDED, Reason.TENANT_CONNECTIONS,
+    Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.KEY_LIMIT,
+})  # fmt: skip
 # where waiting does not help, a smaller one passes
 _OF_ITS_SIZE = frozenset({Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.KEY_LIMIT})
 
@@ -66,6 +76,7 @@ class Storms:
     def __init__(self) -> None:
         # by `Access.door`: a key at each entitlement it opens; forgotten when their score is 0
         self._keys: dict[str, _Key] = {}
+        self._mistaken: dict[str, _Key] = {}  # by key: those whose requests are refused for what they are
         self.held_back = 0
 
     def __bool__(self) -> bool:
@@ -73,7 +84,7 @@ class Storms:
 
     def refused(self, access: Access, refusal: Refusal, now: float) -> None:
         """A request of this key was refused in full."""
-        if refusal.reason not in STANDING or (refusal.retry_s is None and refusal.reason in _OF_ITS_SIZE):
+        if not _stands(refusal):
             return
         key = self._keys.get(access.door)
         if key is None:
@@ -92,6 +103,28 @@ class Storms:
         key.refusal = refusal
         key.until = now + MEMO_S
         key.back_at = now + (refusal.retry_s or 0.0)
+
+    def mistaken(self, access: Access, refusal: Refusal, now: float) -> bool:
+        """A request of this key was refused. Whether it is one of so many that are refused for what they are, that it
+        is held back and leaves no row."""
+        if _stands(refusal) or refusal.reason not in OF_THEIR_OWN:
+            return False
+        key = self._mistaken.get(access.key.id)
+        if key is None:
+            name = f"key {access.key.id} of {access.entitlement.tenant}"
+            key = self._mistaken[access.key.id] = _Key(name, 0.0, now)
+        self._add(key, 1.0, now)
+        if key.score < STORM_AFTER and key.refusal is None:
+            return False
+        if key.refusal is None:
+            key.refusal, key.since, key.refused = Refusal(refusal.reason), now, 0
+            log.warning(
+                "%s sends what is refused (%s) again and again; for as long it is held back and leaves no ledger rows",
+                key.name,
+                refusal.reason.value,
+            )
+        key.refused += 1
+        return True
 
     def admitted(self, door: str) -> None:
         """A request of this key was granted or queued: the next one may be."""
@@ -127,7 +160,20 @@ class Storms:
                             key.name, key.refused, now - key.since)  # fmt: skip
             if key.score <= 0.0:
                 del self._keys[key_id]
+        for key_id, key in list(self._mistaken.items()):
+            self._add(key, 0.0, now)
+            if key.refusal is not None and key.score < STORM_AFTER:
+                key.refusal = None
+                log.warning("%s does so no more: %d requests left no ledger rows in %.0f s",
+                            key.name, key.refused, now - key.since)  # fmt: skip
+            if key.score <= 0.0:
+                del self._mistaken[key_id]
 
     def _add(self, key: _Key, by: float, now: float) -> None:
         key.score = min(STORM_MOST, max(0.0, key.score - STORM_PER_S * (now - key.at)) + by)
         key.at = now
+
+
+def _stands(refusal: Refusal) -> bool:
+    """Whether it speaks for the next request of its key as well."""
+    return refusal.reason in STANDING and not (refusal.retry_s is None and refusal.reason in _OF_ITS_SIZE)
