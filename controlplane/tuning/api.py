@@ -154,7 +154,7 @@ class StudySerializer(serializers.ModelSerializer[Study]):
 
     class Meta:
         model = Study
-        exclude = ["id", "pool", "replays", "in_flight"]
+        exclude = ["id", "pool", "replays", "in_flight", "engines"]
 
 
 class TrafficSerializer(serializers.Serializer[Any]):
