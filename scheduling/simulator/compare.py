@@ -50,7 +50,7 @@ from scheduling.simulator.engine_queue import Stay, stays_of, waiting
 from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import clairvoyant
-from scheduling.simulator.prefix_cache import prefixes_of
+from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, prefixes_of
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, mean, outcomes_of, served
@@ -298,7 +298,12 @@ def limits_of(requests: Sequence[SimRequest], slots: int) -> tuple[PoolSpec, tup
 def serve_inside(configs: Sequence[EngineConfig], ordering: OrderingPolicy, requests: Sequence[SimRequest]) -> Served:
     """Requests that are sent to an engine when they arrive, each of which orders its own queue by the policy."""
     engines = [ContinuousEngine(config, ordering) for config in configs]
-    lives = Cluster(engines, make_routing("least_work")).run(requests)
+    caches = [BlockCache(config.kv_tokens // BLOCK_TOKENS) for config in configs]
+
+    def cached(number: int, request: SimRequest) -> int:
+        return min(caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
+
+    lives = Cluster(engines, make_routing("least_work"), cached=cached).run(requests)
     return Served(outcomes_of(lives), engines, stays_of(lives))
 
 
