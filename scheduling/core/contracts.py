@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeGuard, runtime_checkable
 
+from scheduling.core.placement import Warmth
 from scheduling.core.rounds import Round
 from scheduling.core.types import BackendView, QueuedRequest, ServiceClass
 
@@ -194,8 +195,8 @@ class LearnsPlaces(Protocol):
 class KnowsCaches(Protocol):
     """What a router may offer besides: what it believes that replicas have computed already."""
 
-    def cached(self, request: QueuedRequest) -> int:
-        """Tokens of the request's prompt that one replica is believed to have cached, the one with the most."""
+    def warmth(self, request: QueuedRequest) -> Warmth | None:
+        """What replicas are believed to have cached of the request's prompt; None: nothing is known of it."""
 
 
 class RoutingPolicy(Protocol):

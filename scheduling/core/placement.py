@@ -37,14 +37,17 @@ PLACES_KEPT: Final = 4  # replicas of a point, the last first
 NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
 POINT_CHARS: Final = NAME_CHARS + 5  # and its worth, in hex
 MAX_WORTH: Final = 0xFFFFF
+MAX_SKEW: Final = 1 << 52  # numbers of scripts lose their last bit above 2^53
 SLOWEST: Final = 10  # per mille of the fastest replica that one counts as at least: measuring may go wrong
 
 Point = tuple[str, int]  # name, and what it is worth to run where it is cached [tokens of outstanding work]
 
 
-def write_points(skew: float, points: Iterable[Point]) -> str:
-    """Points and skew as ``QueuedRequest.prefixes`` has them: ``<skew, hex>:`` and ``POINT_CHARS`` for each point."""
-    return f"{int(skew):x}:" + "".join(f"{name}{min(value, MAX_WORTH):05x}" for name, value in points)
+def write_points(skew: float, points: Iterable[Point], goes_on: bool = True) -> str:
+    """Points and skew as ``QueuedRequest.prefixes`` has them: ``<skew, hex>:`` and ``POINT_CHARS`` for each point. The
+    last bit of the skew says by which rule points are worth what they are (:func:`worth`): 0 where it goes on."""
+    known = int(min(skew, MAX_SKEW)) & ~1 | (not goes_on)
+    return f"{known:x}:" + "".join(f"{n}{min(value, MAX_WORTH):05x}" for n, value in points)
 
 
 def worth(cached: int, goes_on: bool) -> int:
@@ -59,10 +62,11 @@ def worth(cached: int, goes_on: bool) -> int:
     return GAIN * cached * cached // (cached + HALF_GAIN_TOKENS) if goes_on else FIRST_GAIN * cached
 
 
-def cached_for(value: int) -> int:
-    """How many cached tokens are worth so much, by :func:`worth`; by whichever kind of prompt it would be fewer."""
-    going_on = (value + sqrt(value * (value + 4 * GAIN * HALF_GAIN_TOKENS))) / (2 * GAIN)
-    return int(min(going_on, value / FIRST_GAIN))
+def cached_for(value: int, goes_on: bool) -> int:
+    """How many cached tokens are worth so much, by :func:`worth`."""
+    if not goes_on:
+        return value // FIRST_GAIN
+    return int((value + sqrt(value * (value + 4 * GAIN * HALF_GAIN_TOKENS))) / (2 * GAIN))
 
 
 def valued(depths: Sequence[tuple[str, int]], whole: int, tokens: int, goes_on: bool) -> list[Point]:
@@ -94,6 +98,16 @@ class Warmth:
     skew: float
     seed: str  # the prompt's first point
     worth: Mapping[str, int] = field(default_factory=dict)  # to run there [tokens of outstanding work], by replica
+    goes_on: bool = True  # by which rule (:func:`worth`)
+
+    def cached(self, replica: str) -> int:
+        """Tokens of the prompt that are believed to be cached there."""
+        return cached_for(self.worth.get(replica, 0), self.goes_on)
+
+    @property
+    def most_cached(self) -> int:
+        """Likewise, where the most are."""
+        return cached_for(max(self.worth.values(), default=0), self.goes_on)
 
 
 def place(fit: Sequence[BackendView], warmth: Warmth | None = None) -> BackendView | None:
@@ -145,7 +159,7 @@ class PrefixIndex:
         for name, value in points:  # the deepest comes last
             for replica in (self.now.get(name) or self.before.get(name) or "").split():
                 replicas[replica] = value
-        return Warmth(skew, points[0][0], replicas)
+        return Warmth(skew, points[0][0], replicas, goes_on=not skew & 1)
 
     def ran(self, prefixes: str, replica: str) -> None:
         """A request with these points was granted there."""

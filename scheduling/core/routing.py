@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from scheduling.core.admission import RIGHTS
 from scheduling.core.contracts import Router
-from scheduling.core.parameters import at_least, parameter
-from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, cached_for, place
+from scheduling.core.parameters import NO_UNIT, Range, at_least, parameter
+from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, Warmth, place
 from scheduling.core.registry import routing
 from scheduling.core.types import BackendView, QueuedRequest
 
@@ -71,6 +71,13 @@ class PrefixAffinity:
     remember: int = parameter(
         2 * POINTS_KEPT, "Hashes of prompts whose replica the leader remembers.", "hashes", at_least(1)
     )
+    uncounted: float = parameter(
+        0.0,
+        "How much of what a replica is expected to have cached of a prompt does not count against its prefill credit, "
+        "as far as engines find it there.",
+        NO_UNIT,
+        Range(minimum=0.0, maximum=1.0),
+    )
 
     def router(self) -> Router:
         return _PrefixRouter(self)
@@ -93,10 +100,8 @@ class _PrefixRouter:
             self._index.ran(request.prefixes, chosen.id)
         return chosen
 
-    def cached(self, request: QueuedRequest) -> int:
-        warmth = self._index.warmth(request.prefixes)
-        most = max(warmth.worth.values(), default=0) if warmth is not None else 0
-        return min(request.input_tokens - 1, cached_for(most))
+    def warmth(self, request: QueuedRequest) -> Warmth | None:
+        return self._index.warmth(request.prefixes)
 
     def learn(self, places: Mapping[str, str]) -> None:
         self._index.learn(places)

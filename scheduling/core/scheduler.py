@@ -31,6 +31,7 @@ from scheduling.core.contracts import (
     Shares,
     shares_of,
 )
+from scheduling.core.placement import Warmth
 from scheduling.core.queues.turns import HintedTurns
 from scheduling.core.rounds import Round
 from scheduling.core.step import BASELINE, BURSTS, RESERVED, Holds, SchedulerStep
@@ -272,7 +273,12 @@ class Scheduler:
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""
-        return self._caches.cached(request) if self._caches is not None and request.prefixes else 0
+        warmth = self.warmth(request)
+        return 0 if warmth is None else min(request.input_tokens - 1, warmth.most_cached)
+
+    def warmth(self, request: QueuedRequest) -> Warmth | None:
+        """What replicas are believed to have cached of its prompt, where the routing goes by that."""
+        return self._caches.warmth(request) if self._caches is not None and request.prefixes else None
 
     def _route_by(self, routing: RoutingPolicy) -> None:
         self._router = routing.router()

@@ -363,11 +363,12 @@ class QueuedRequest:
     prefixes: str = ""  # chained hashes of how the prompt begins (``scheduling.core.placement``); empty: not known
     hint_deadline_s: float | None = None  # before the contract's, by its client's wish; within the entitlement only
     adapter: str = ""  # the one it is for, as engines name it; empty: the base model, which every replica has
+    cached_tokens: int = 0  # of its prompt: counted as found in a prefix cache (``scheduling.core.cached_prompts``)
 
     @property
     def prefill_tokens(self) -> int:
         """What it takes of its replica's prefill credit until its first output token [prompt tokens]."""
-        return self.input_tokens
+        return self.input_tokens - self.cached_tokens
 
 
 PREFILL_PER_S = 4_000.0  # prompt tokens that a preview takes a replica to prefill a second until it was measured

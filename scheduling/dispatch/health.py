@@ -18,6 +18,7 @@ from typing import Any
 
 from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.prefill_credit import Counters, Prompts
+from scheduling.core.routing import USES_PREFIX
 from scheduling.core.types import Phase, PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
 from scheduling.dispatch.backend_status import status_of
@@ -25,6 +26,7 @@ from scheduling.dispatch.outliers import worse
 from scheduling.dispatch.phases import Phases
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
+from scheduling.dispatch.prompt_caches import PromptCaches
 from scheduling.dispatch.sleeping import PoolSleep
 from scheduling.dispatch.step_logs import follow_steps
 from scheduling.dispatch.watched import (
@@ -83,6 +85,8 @@ class BackendMonitor:
         self._said_prefill = False  # in shared state: that prefill replicas are ready
         self._adapters_of: tuple[object, ...] = ((), False)
         self._prompts = Prompts()
+        self._caches = PromptCaches()
+        self._uncounted = 0.0  # of what is expected to be cached
         self.sleep = PoolSleep(store, epoch, self._backends, self.phases, self._begin, self._change)
         self.adapters = AdapterHomes(
             store,
@@ -112,6 +116,8 @@ class BackendMonitor:
                 backend.nudge.set()
         for name in [name for name in self._backends if name not in specs]:
             self._drop(name)
+        self._caches.keep_only(specs)
+        self._uncounted = float(pool.routing_params.get("uncounted", 0.0)) if pool.routing in USES_PREFIX else 0.0
         for name, spec in specs.items():
             former = self._backends.get(name)
             if former is not None and address(former.spec, former.kind) != address(spec, kind):
@@ -223,6 +229,7 @@ class BackendMonitor:
         if self.phases.apart or self._said_prefill:
             await self._tell_prefill()
         self._leases_at = asyncio.get_running_loop().time()
+        await self._tell_cached(snapshot)
         self.sleep.told_ms = snapshot.waking_ms
         await self.sleep.tell_waking()
         for name, totals in snapshot.backends.items():
@@ -242,6 +249,14 @@ class BackendMonitor:
             if self.phases.answers(backend) and offered != wanted:
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
+
+    async def _tell_cached(self, snapshot: PoolSnapshot) -> None:
+        """Shared state, how far it goes by what it expects to be cached, where the pool's routing says that it may.
+        Where other replicas compute prompts than those that it expects of, nothing is known of that."""
+        self._caches.look(snapshot.expected_tokens, snapshot.prompt_tokens)
+        trust = None if not self._uncounted or self.phases.apart else self._caches.per_mille(self._uncounted)
+        if trust != snapshot.cached:
+            await self._store.set_cached(self._epoch, trust)
 
     async def _tell_prefill(self) -> None:
         """Shared state, which prefill replicas are ready; their leases are the prompts that they compute."""
@@ -336,6 +351,7 @@ class BackendMonitor:
         """What its engine was seen to do: how many it runs at once, how full its steps are."""
         if limits_of(backend)[0].prefill_tokens and (backend.facts is None or backend.facts.slots is None):
             backend.learned.seen(metrics.running, metrics.waiting, leases, now_s)
+        self._caches.count(backend.spec.id, metrics.cached_tokens, metrics.prompt_tokens)
         computed = max(0.0, metrics.prompt_tokens - metrics.cached_tokens)
         backend.foreign.append(max(0, metrics.running + metrics.waiting - leases))
         ours = max(0, min(metrics.waiting, leases - metrics.running))

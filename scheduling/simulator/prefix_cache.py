@@ -46,4 +46,4 @@ def prefixes_of(ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS) -> s
         last = hashlib.sha1(last + repr(ids[start:stop]).encode(), usedforsecurity=False).digest()
         points.append((last.hex()[:NAME_CHARS], min(tokens, stop * BLOCK_TOKENS)))
         start, stop = stop, 2 * stop
-    return write_points(skew, valued(points, tokens, tokens, goes_on=True)) if points else ""
+    return write_points(skew, valued(points, tokens, tokens, goes_on=True), goes_on=True) if points else ""

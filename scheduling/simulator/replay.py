@@ -30,13 +30,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import AdmissionAnswer
+from scheduling.core.cached_prompts import CacheTrust, counted_as_cached
 from scheduling.core.compose import Composed
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy, Served
 from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
 from scheduling.core.entitlement import TICK_S
 from scheduling.core.evictions import entitled_to_room
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement import read_points
+from scheduling.core.placement import Warmth, read_points
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.stuck import stuck
 from scheduling.core.token_pace import TokenPace
@@ -121,6 +122,9 @@ class Replay:
         self._granted = 0
         self._credit = HeldCredit(replicas, self._view, signal_s)
         self._token_pace = TokenPace()
+        self._cache_trust = CacheTrust()
+        self._warmths: dict[str, Warmth] = {}  # of requests that have not begun
+        self._expected_tokens = self._found_tokens = self._known_tokens = 0  # of prompts, since the last second
         self._paced = NEVER  # when the next prediction is to be looked at
 
     def run(
@@ -201,6 +205,11 @@ class Replay:
     def _arrive(self, request: SimRequest) -> None:
         if self._estimator is not None:
             request = replace(request, queued=self._estimator.estimate(request))
+        if (warmth := self._scheduler.warmth(request.queued)) is not None:
+            self._warmths[request.queued.id] = warmth
+            trust = self._cache_trust.per_mille_of(getattr(self._scheduler.routing, "uncounted", 0.0))
+            cached = counted_as_cached(request.queued.input_tokens, warmth.most_cached, trust)
+            request = replace(request, queued=replace(request.queued, cached_tokens=cached))
         if self._admission is None:
             self._requests[request.queued.id] = request
             self._scheduler.offer(request.queued, self._now_s)
@@ -297,6 +306,8 @@ class Replay:
     def _count(self) -> None:
         """A second has passed: credits and speeds follow what engines did, as long as anything is left."""
         self._watch.look(self._now_s, self._what_runs())
+        self._cache_trust.seen(self._expected_tokens, self._known_tokens, self._found_tokens, self._known_tokens)
+        self._expected_tokens = self._found_tokens = self._known_tokens = 0
         self._look_at_queues()
         if self._admission is not None:
             self._counted += 1
@@ -368,6 +379,10 @@ class Replay:
             cached = min(self._caches[at].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
             life.prefilled = cached
             self.cached_tokens += cached
+            warmth = self._warmths.pop(request.queued.id, None)
+            self._expected_tokens += 0 if warmth is None else warmth.cached(grant.backend)
+            self._found_tokens += cached
+            self._known_tokens += request.input_tokens
         self._credit.granted(number, grant.request, request.whole, self._now_s)
         if request.whole and not apart:
             self._credit.unseen(number, life)

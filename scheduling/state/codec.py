@@ -184,6 +184,8 @@ class Entry:
         """``queued_request``, and what the ledger needs beside it."""
         stored = decode_request(self.record)
         r, sent_s = stored.request, stored.sent_s
+        if not self.backend and 0 < self.prefill < r.input_tokens:
+            r = replace(r, cached_tokens=r.input_tokens - self.prefill)
         if not sent_s:
             return replace(r, attempt=self.attempt, seq=self.seq), stored.facts
         taken_ms = self.granted_ms if self.note == DIRECT or not self.queued_ms else self.queued_ms

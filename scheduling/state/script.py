@@ -23,8 +23,8 @@ from scheduling.state import types
 
 NAMES: Final = (
     "admit", "announce", "audit", "debit", "elect", "end_leg", "evict", "finish", "first_tokens", "grant", "look",
-    "pause", "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_prefill",
-    "set_ready", "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "take_leg", "view",
+    "pause", "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_cached",
+    "set_prefill", "set_ready", "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "take_leg", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
     "keys", "adapters", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants",
@@ -60,7 +60,9 @@ _CONSTANTS = (
     "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH",
 )  # fmt: skip
 _PACE = ("TURNAROUND_MS", "LONGEST_STEP_MS", "WHOLE_AT_ONCE")
-_PLACEMENT = ("POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
+_PLACEMENT = (
+    "POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS", "GAIN", "HALF_GAIN_TOKENS", "FIRST_GAIN"
+)  # fmt: skip
 _ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", "NO_BACKEND_RETRY_MS")
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/internals/state.md, "Time"). `believe` says what

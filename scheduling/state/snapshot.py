@@ -72,6 +72,9 @@ def make_snapshot(
         lost_ms=int(meta.get("lost", 0)),
         kept=int(meta["kept"]) if "kept" in meta else None,
         waking_ms=int(meta.get("waking", 0)),
+        cached=int(meta["cached"]) if "cached" in meta else None,
+        expected_tokens=int(meta.get("expected", 0)),
+        prompt_tokens=int(meta.get("prompts", 0)),
     )
 
 

@@ -293,6 +293,11 @@ class PoolStore(PoolKeys):
         for batch in batches(rows):
             _unfenced(await self._eval("set_standing", epoch, *(word for row in batch for word in row)))
 
+    async def set_cached(self, epoch: int, trust: int | None) -> None:
+        """How much of what is expected to be cached of a prompt does not count against a prefill credit [per mille];
+        None: all of it counts, and expectations are not counted either."""
+        _unfenced(await self._eval("set_cached", epoch, -1 if trust is None else trust))
+
     async def set_stuck(self, epoch: int, count: int, kept: int | None = None) -> None:
         """How many requests that could run, were it for slots alone, hold up no arrival now; and how many free slots
         are kept for baselines (None: as many as are configured)."""

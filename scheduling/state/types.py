@@ -459,6 +459,9 @@ class PoolSnapshot:
     born_ms: int = 0  # since when there is this data set; 0: no leader yet
     kept: int | None = None  # free slots that are kept for baselines; None: as many as are configured
     waking_ms: int = 0  # in how long a pool without ready replicas is expected to serve; 0: nobody wakes one
+    cached: int | None = None  # how much of what is expected to be cached of a prompt does not count [per mille]
+    expected_tokens: int = 0  # to be cached of the prompts granted so far, as far as the index knows how they begin
+    prompt_tokens: int = 0  # of those prompts
     lost_ms: int = 0  # when the first leader found the data of before lost; 0: there was none before
 
     def kv_running(self, waiting: Iterable[QueuedRequest]) -> dict[str, int]:

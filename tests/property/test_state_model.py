@@ -255,6 +255,10 @@ class StateMachine(RuleBasedStateMachine):
     def set_stuck(self, **given: Any) -> None:
         self.world.set_stuck(**given)
 
+    @rule(holder=HOLDER, trust=st.sampled_from((None, 0, 333, 1000)), again=AGAIN)
+    def set_cached(self, **given: Any) -> None:
+        self.world.set_cached(**given)
+
     @rule(holder=HOLDER, again=AGAIN)
     def sweep(self, **given: Any) -> None:
         self.world.sweep(**given)

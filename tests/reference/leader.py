@@ -269,6 +269,12 @@ class ReferenceLeader(PoolMemory):
         if kept is not None:
             self.meta["kept"] = kept
 
+    def set_cached(self, epoch: int, trust: int | None) -> None:
+        self._fence(epoch)
+        self.meta.pop("cached", None)
+        if trust is not None:
+            self.meta["cached"] = trust
+
     def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
         self._fence(epoch)
         self.prefill = dict(slots)

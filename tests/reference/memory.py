@@ -19,11 +19,12 @@ from scheduling.core.admission import (
     refill,
     stored_level,
 )
+from scheduling.core.cached_prompts import counted_as_cached
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import PrefixIndex, Warmth
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.prefill_pace import TURNAROUND_MS, PrefillPace
-from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
+from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, QueuedRequest, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import standing_words
@@ -262,8 +263,22 @@ class PoolMemory(LimitMemory):
         """What is believed to be cached where of the prompt of a record."""
         return self.places.warmth(codec.decode_request(record).request.prefixes)
 
+    def _prefill_of(self, request: QueuedRequest) -> int:
+        """What it takes of a prefill credit."""
+        warmth, whole = self.places.warmth(request.prefixes), request.input_tokens
+        if warmth is None:
+            return whole
+        return whole - counted_as_cached(whole, warmth.most_cached, int(self.meta.get("cached", 0)))
+
     def _keep_lease(self, request_id: str, e: Entry, expiry: int) -> None:
-        self.places.ran(codec.decode_request(e.record).request.prefixes, e.backend)
+        request = codec.decode_request(e.record).request
+        prefixes = request.prefixes
+        warmth = self.places.warmth(prefixes) if e.prefill and "cached" in self.meta else None
+        if warmth is not None:
+            for name, tokens in (("expected", warmth.cached(e.backend)), ("prompts", request.input_tokens)):
+                if tokens:
+                    self.meta[name] = int(self.meta.get(name, 0)) + tokens
+        self.places.ran(prefixes, e.backend)
         self.leases[request_id], self.held[request_id] = expiry, e
         if e.service_class == ServiceClass.PREEMPTIBLE:
             self.prey[request_id] = e.granted_ms

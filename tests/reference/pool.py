@@ -141,7 +141,7 @@ class ReferencePool(ReferenceLeader):
             loads=loads,
         )
         ask = Ask(
-            estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,
+            estimate.kv_tokens, charge, body_bytes, request.exclude_backend, self._prefill_of(request), request.adapter,
             frozenset(avoid),
         )  # fmt: skip
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
@@ -169,7 +169,7 @@ class ReferencePool(ReferenceLeader):
             kv=estimate.kv_tokens, charge=decision.charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=seq, served=0, note="-",
             record=with_limits(codec.encode_request(StoredRequest(request, facts, sent_s)), limited),
-            prefill=request.prefill_tokens,
+            prefill=self._prefill_of(request),
         )  # fmt: skip
         left = self._take_limits(limited)
         if decision.verdict is AdmissionAnswer.GRANT:
@@ -217,7 +217,7 @@ class ReferencePool(ReferenceLeader):
         record = codec.encode_request(StoredRequest(again, facts, sent_s))
         record = with_limits(record, self._limited(held))  # it counts as who it was admitted as
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
-        entry = replace(entry, prefill=request.prefill_tokens)
+        entry = replace(entry, prefill=self._prefill_of(request))
         backends = self._backends()
         running = self._total(f"e:{held.entitlement}:run")
         within = running < baseline_slots(request.service_class, request.concurrency)

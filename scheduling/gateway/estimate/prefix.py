@@ -25,6 +25,7 @@ from scheduling.core.types import PoolSpec
 from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest, Message
 
 MIN_CHARS: Final = 256  # about four blocks of an engine's cache: less is not worth a place of its own
+ALONE_TOKENS: Final = 1024  # of a prompt that is looked at where there is one replica only
 MAX_POINTS: Final = 12  # of a request: the first few, by which sessions are told apart, and the deepest
 FIRST_POINTS: Final = 4
 MAX_MESSAGES: Final = 16  # further ones are not read: a conversation is known long before
@@ -37,8 +38,11 @@ _LINKS: Final = frozenset((1, 2, 6))  # messages after which the chain takes a l
 
 def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int) -> str:
     """``QueuedRequest.prefixes`` under the ``key`` of those who share (``cache_salt.prefix_key``, at most 64 bytes);
-    empty for a prompt that is too short to be worth it, or where there is nothing to choose from."""
-    if len(pool.backends) < 2 or not isinstance(body, (ChatRequest, CompletionRequest)):
+    empty for a prompt that is too short to be worth it, or where there is nothing to choose from, unless a long one may
+    count less against a prefill credit (``scheduling.core.cached_prompts``)."""
+    if len(pool.backends) < 2 and (input_tokens < ALONE_TOKENS or not pool.routing_params.get("uncounted")):
+        return ""
+    if not isinstance(body, (ChatRequest, CompletionRequest)):
         return ""
     chain = _Chain(_head(key, pool.model, body.cache_salt))
     goes_on = True  # of a bare prompt nobody knows
@@ -59,7 +63,7 @@ def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int) -> 
     if len(points) > MAX_POINTS:
         del points[FIRST_POINTS : len(points) - MAX_POINTS + FIRST_POINTS]
     skew = float(pool.routing_params.get("skew_tokens", SKEW_TOKENS))
-    return write_points(skew, valued(points, chain.chars, input_tokens, goes_on))
+    return write_points(skew, valued(points, chain.chars, input_tokens, goes_on), goes_on)
 
 
 @lru_cache(maxsize=4096)

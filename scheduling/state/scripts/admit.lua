@@ -49,7 +49,9 @@ if waiting > 0 and hand_out(now) then  -- nobody leads: who waits goes first
   waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
   inflight = ent_run + ent_wait
 end
-local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept', 'waking')
+local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept', 'waking', 'cached')
+trusted = tonumber(m[6]) or false
+pre = charged(pre, ARGV[10])
 local headroom = tonumber(m[4]) or tonumber(ARGV[27])
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS

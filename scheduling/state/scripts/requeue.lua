@@ -29,7 +29,7 @@ local failed_at = held.backend
 local limits = string.match(held.record, LIMITS)
 held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), tail_of(ARGV[6]), '-'
 if limits then held.record = with_limits(held.record, limits) end  -- it counts as who it was admitted as
-held.pre = tonumber(ARGV[9])
+held.pre = charged(tonumber(ARGV[9]), held.record)
 
 local ready, v = survey(held.ent)
 local base = tonumber(ARGV[7])

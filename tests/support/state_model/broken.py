@@ -8,6 +8,7 @@ DROP = (
     "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n"
     "  if x.pre > 0 then call('ZREM', PREFILLS, id) end\n  count(x, -1, 0, staying)"
 )
+CHARGED_AGAIN = "held.pre = charged(tonumber(ARGV[9]), held.record)"
 REFUSE = "local function refuse(reason, first_ms, every_ms)\n"
 
 # what the script does wrong: its name, the text taken out, the text put in
@@ -54,6 +55,12 @@ BROKEN = {
     "owners who wait behind those after them": ("admit", "(protected or based and headroom > 0) and v[9]", "false"),
     "free slots withheld for those who lack KV": ("admit", "able - (tonumber(m[3]) or 0)", "able"),
     "stuck requests told without a fence": ("set_stuck", FENCE, ""),
+    "cached tokens told without a fence": ("set_cached", FENCE, ""),
+    "cached tokens that count against the prefill credit": ("admit", "pre = charged(pre, ARGV[10])", ""),
+    "cached tokens that count again at a retry": ("requeue", CHARGED_AGAIN, "held.pre = tonumber(ARGV[9])"),
+    "cached tokens that nobody bore out": ("admit", "cached_for(p, most) * trust / 1000", "cached_for(p, most)"),
+    "expectations of cached tokens that are not counted": ("admit", "if expected > 0 then", "if false then"),
+    "expectations without the prompts that they are of": ("admit", "META, 'prompts'", "META, 'others'"),
     "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or tonumber", "tonumber"),
     "headroom that the leader lowers and arrivals ignore": (
         "admit",
@@ -168,7 +175,7 @@ BROKEN = {
         "text",
     ),
     "first tokens that nobody is told of": ("first_tokens", "if freed then offer_free(freed, now) end", ""),
-    "a requeue that takes no prefill credit": ("requeue", "held.pre = tonumber(ARGV[9])", ""),
+    "a requeue that takes no prefill credit": ("requeue", CHARGED_AGAIN, ""),
     "whole answers that hold prefill credit to their end": (
         "prefilled",
         "local done = #found - waiting -",

@@ -74,6 +74,9 @@ class LeaderMoves(Sides):
     def set_stuck(self, holder: str, count: int, again: bool, kept: int | None = None) -> None:
         self._both("set_stuck", again, self.epochs[holder], count, kept)
 
+    def set_cached(self, holder: str, trust: int | None, again: bool) -> None:
+        self._both("set_cached", again, self.epochs[holder], trust)
+
     def set_waking(self, holder: str, ms: int, again: bool) -> None:
         self._both("set_waking", again, self.epochs[holder], ms)
 

@@ -34,7 +34,7 @@ Make = Callable[[dict[str, Script]], AbstractContextManager[World]]
 STARTS = Path(__file__).with_name("starts.json")
 MOVES = frozenset(
     "admit finish requeue renew announce record elect resign set_ready set_adapters grant evict set_standing set_stuck "
-    "look sweep suspect pause report pass_time corrupt flush first_tokens prefilled listen".split()
+    "set_cached look sweep suspect pause report pass_time corrupt flush first_tokens prefilled listen".split()
 )
 WALKS, STEPS = 120, 400
 ALWAYS = ("elect", "set_ready", "set_stuck", "admit", "pass_time")  # in every narrow walk

@@ -122,7 +122,7 @@ class Sides(Laws):
         """Prompts begin with one of three system messages, some go on alike; every fifth is too short to tell."""
         tokens = 4 * self.estimate_of(n).input_tokens
         points = [(f"{n % 3:012x}", tokens // 4), (f"{n % 9 + 16:012x}", tokens // 2), (f"{n + 256:012x}", tokens)]
-        return "" if n % 5 == 0 else write_points(60 if n % 2 else 10**6, points)
+        return "" if n % 5 == 0 else write_points(60 if n % 2 else 10**6, points, goes_on=n % 4 > 1)
 
     def request_of(self, n: int, attempt: int | None = None) -> QueuedRequest:
         name = f"r{n}"

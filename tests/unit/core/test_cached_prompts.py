@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from scheduling.core.cached_prompts import ENOUGH, CacheTrust, counted_as_cached
 from scheduling.core.compose import make_named
 from scheduling.core.contracts import KnowsCaches
-from scheduling.core.placement import cached_for, worth
+from scheduling.core.placement import cached_for, read_points, worth, write_points
 from scheduling.core.registry import make_routing
 from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import QueuedRequest
+from scheduling.dispatch.prompt_caches import PromptCaches
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, prefixes_of
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
@@ -28,24 +33,105 @@ def prompt(number: int, blocks: tuple[int, ...], **changes: object) -> QueuedReq
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("cached", [1, 17, 371, 373, 5_000, 100_000])
 def test_what_tokens_are_worth_says_how_many_they_are_and_never_more(cached: int, goes_on: bool):
-    found = cached_for(worth(cached, goes_on))
-    assert found <= cached
-    if goes_on is (worth(cached, True) > worth(cached, False)):
-        assert found >= 0.98 * cached - 1
+    assert 0.98 * cached - 1 <= cached_for(worth(cached, goes_on), goes_on) <= cached
 
 
 def test_a_router_that_places_by_prefixes_knows_what_is_cached():
     router = make_routing("prefix_affinity").router()
     assert isinstance(router, KnowsCaches)
+
+    def cached(request: QueuedRequest) -> int:
+        warmth = router.warmth(request)  # type: ignore[attr-defined]
+        return 0 if warmth is None else warmth.most_cached
+
     first = prompt(1, BLOCKS)
-    assert router.cached(first) == 0
-    router.choose(first, [backend_view(kv_tokens=10**6)])
+    assert cached(first) == 0
+    chosen = router.choose(first, [backend_view(kv_tokens=10**6)])
     goes_on = prompt(2, (*BLOCKS, 90, 91, 92, 93))
-    assert 0.7 * first.input_tokens <= router.cached(goes_on) <= goes_on.input_tokens
-    assert router.cached(first) < first.input_tokens, "the last token is always computed"
-    assert router.cached(prompt(3, (50, 51, 52))) == 0
-    assert router.cached(waiting(4)) == 0
+    assert 0.7 * first.input_tokens <= cached(goes_on) <= goes_on.input_tokens
+    assert router.warmth(goes_on).cached(chosen.id) == cached(goes_on)  # type: ignore[attr-defined, union-attr]
+    assert router.warmth(goes_on).cached("another") == 0  # type: ignore[attr-defined, union-attr]
+    assert cached(prompt(3, (50, 51, 52))) == 0
+    assert cached(waiting(4)) == 0
     assert not isinstance(make_routing("least_work").router(), KnowsCaches)
+
+
+def test_as_much_counts_as_cached_as_engines_were_found_to_bear_out():
+    trust = CacheTrust()
+    assert trust.per_mille == 0
+    trust.seen(ENOUGH - 1, ENOUGH, 9000, 9000)
+    assert trust.per_mille == 0, "too little to tell"
+    trust.seen(50 * ENOUGH, 100 * ENOUGH, 30 * ENOUGH, 120 * ENOUGH)
+    assert 490 < trust.per_mille < 530, "half of the prompts was expected, a quarter was found"
+    for _ in range(30):
+        trust.seen(0, 0, 999, 999)
+    assert 490 < trust.per_mille < 530, "nothing was expected meanwhile"
+    for _ in range(30):
+        trust.seen(ENOUGH, ENOUGH, 0, ENOUGH)
+    assert trust.per_mille < 10, "it evicts what was expected"
+    for _ in range(30):
+        trust.seen(ENOUGH, 9 * ENOUGH, ENOUGH, ENOUGH)
+    assert trust.per_mille == 1000, "never more than was expected"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5000), st.floats(0.0, 1.0), st.floats(0.0, 1.0)), min_size=50, max_size=80),
+    st.floats(0.5, 2.0),
+)
+def test_what_counts_of_all_prompts_is_the_share_that_engines_compute(
+    prompts: list[tuple[int, float, float]], tokens: float
+):
+    """Whatever is expected, and however many tokens an engine counts where we expect one."""
+    sizes = [(size, int(e * size), int(f * e * size)) for size, e, f in prompts]
+    asked, expected, found = (sum(one[i] for one in sizes) for i in range(3))
+    trust = CacheTrust()
+    for _ in range(30):
+        trust.seen(ENOUGH * expected, ENOUGH * asked, ENOUGH * found * tokens, ENOUGH * asked * tokens)
+    counted = sum(size - counted_as_cached(size, e, trust.per_mille) for size, e, _ in sizes)
+    computed = asked - found
+    assert computed - len(sizes) <= counted <= computed + 2 * len(sizes) + asked / 500
+
+
+def test_what_an_engine_counts_anew_or_cannot_have_found_says_nothing():
+    caches = PromptCaches()
+    caches.look(0, 0)
+    for found, asked in ((900, 1000), (10, 20), (-5, 30), (10**18, 40), (10**18, 10**18 + 40), (nan, nan), (50, 100)):
+        caches.count("a", found, asked)
+    caches.look(100 * ENOUGH, 100 * ENOUGH)
+    assert caches.per_mille(1.0) == 0
+    caches.count("a", 50 + 95_000, 100 + 100_000)
+    caches.look(200 * ENOUGH, 200 * ENOUGH)
+    assert caches.per_mille(0.9) == pytest.approx(0.9 * caches.per_mille(1.0), abs=1)
+    assert 900 < caches.per_mille(1.0) <= 1000
+
+
+def test_hits_that_nobody_expected_bear_out_nothing_later():
+    caches = PromptCaches()
+    caches.look(0, 0)
+    for second in range(3600):
+        caches.count("a", 2000.0 * second, 2100.0 * second)
+        caches.look(0, 0)
+    for n in range(1, 4):  # the engine has lost its cache
+        caches.count("a", 2000.0 * 3599, 2100.0 * 3599 + 20_000 * n)
+        caches.look(20_000 * n, 20_000 * n)
+    assert caches.per_mille(1.0) == 0
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0, 98_304.0, 2.0**53 + 2, 1e17, 1e300])
+def test_scripts_can_tell_by_which_rule_points_are_worth_what_they_are(skew: float):
+    """Lua's numbers have 53 bits."""
+    for goes_on in (True, False):
+        text = write_points(skew, [("0" * 12, 7)], goes_on)
+        told, _ = read_points(text)
+        assert (float(told) % 2 == 0) is goes_on
+
+
+@pytest.mark.parametrize(("tokens", "expected", "trust", "counted"), [
+    (0, 50, 1000, 0), (1, 50, 1000, 0), (100, 0, 1000, 0), (100, 50, 0, 0), (100, 50, 500, 25), (100, 500, 1000, 99),
+])  # fmt: skip
+def test_something_of_every_prompt_is_computed(tokens: int, expected: int, trust: int, counted: int):
+    assert counted_as_cached(tokens, expected, trust) == counted
+    assert replace(waiting(1), input_tokens=tokens, cached_tokens=counted).prefill_tokens == tokens - counted
 
 
 @pytest.mark.parametrize("policy", ["unified", "relegate+edf", "bands+relegate+hybrid"])

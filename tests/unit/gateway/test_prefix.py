@@ -188,7 +188,7 @@ def test_only_pools_that_route_by_it_have_it_computed_and_it_reaches_the_leader(
     prepared = prepare(body, True, pool)
     queued = make_queued("r", 1.0, access, prepared, make_estimate(prepared, pool, TokenCalibration()), None, "gw-1")
     assert bool(queued.prefixes) is has_points
-    assert not has_points or read_points(queued.prefixes)[0] == 500
+    assert not has_points or read_points(queued.prefixes)[0] == 501, "it does not go on"
     assert codec.decode_request(codec.encode_request(StoredRequest(queued, FACTS))).request == queued
 
 

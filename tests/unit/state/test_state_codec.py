@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -69,3 +71,10 @@ def test_an_entry_says_what_it_holds_of_a_prefill_credit_and_older_ones_hold_non
     assert codec.decode_entry(before.replace(b" b1 ", b" - ", 1)).prefill == STORED.request.prefill_tokens
     assert codec.decode_notice(b"r1 1 b1 fifo@1|first 700").prefill == 700
     assert codec.decode_notice(b"r1 1 b1 fifo@1|first").prefill == 0
+
+
+@pytest.mark.parametrize(("backend", "prefill", "counts"), [("", 30, 30), ("", 0, 100), ("", 100, 100), ("b", 30, 100)])
+def test_a_waiting_request_takes_of_a_credit_what_scripts_decided(backend: str, prefill: int, counts: int):
+    record = codec.encode_request(StoredRequest(replace(STORED.request, input_tokens=100), FACTS))
+    entry = codec.Entry(2, "acme", "elastic", backend, 1, 2, 3, 4, 5, 0, "gw-1", 7, 9, "-", record, prefill=prefill)
+    assert codec.decode_entry(codec.encode_entry(entry)).queued_request().prefill_tokens == counts

@@ -20,7 +20,8 @@ local function points_of(record)
     local v = call('HMGET', WARM_BEFORE, unpack(missing))
     for i, name in ipairs(missing) do before[name] = v[i] end
   end
-  known_points = {skew = tonumber(skew, 16), names = names, text = text, ran = ran, before = before}
+  skew = tonumber(skew, 16)
+  known_points = {skew = skew, goes_on = skew % 2 == 0, names = names, text = text, ran = ran, before = before}
   return known_points
 end
 
@@ -39,10 +40,39 @@ local function worth_of(p)
   return worth
 end
 
+-- `cached_for` in Python: how many cached tokens are worth so much.
+local function cached_for(p, value)
+  if not p.goes_on then return math.floor(value / FIRST_GAIN) end
+  return math.floor((value + math.sqrt(value * (value + 4 * GAIN * HALF_GAIN_TOKENS))) / (2 * GAIN))
+end
+
+-- How much of what is expected to be cached of a prompt does not count [per mille] (`set_cached`); false: it all does.
+local trusted
+local function trust_in_caches()
+  if trusted == nil then trusted = tonumber(call('HGET', META, 'cached')) or false end
+  return trusted
+end
+
+-- What a prompt of `pre` tokens takes of a prefill credit: less what is believed to be cached of it, as far as that is
+-- trusted (scheduling/core/cached_prompts.py).
+local function charged(pre, record)
+  local trust = trust_in_caches() or 0
+  local p = trust > 0 and pre > 1 and points_of(record)
+  if not p then return pre end
+  local most = 0
+  for _, value in pairs(worth_of(p)) do most = math.max(most, value) end
+  return math.max(1, pre - math.floor(cached_for(p, most) * trust / 1000))
+end
+
 -- A request was granted there: the next one with the same beginning finds it cached.
 local function remember_place(x)
   local p = points_of(x.record)
   if not p then return end
+  if x.pre > 0 and trust_in_caches() then
+    local expected = cached_for(p, worth_of(p)[x.backend] or 0)
+    if expected > 0 then call('HINCRBY', META, 'expected', expected) end
+    call('HINCRBY', META, 'prompts', string.match(x.record, '"input_tokens":(%d+)') or 0)
+  end
   local set, first = {}, x.backend .. ' '
   for i, name in ipairs(p.names) do
     local ran = p.ran[i]
