@@ -96,6 +96,7 @@ def ensure_demo(
     remembered: Mapping[str, str] | None = None,
     max_model_len: int = 8192,
     engine: str = "",
+    caches: bool = False,
     show_tuning: bool = False,
     priced: bool = False,
 ) -> DemoKeys:
@@ -107,6 +108,7 @@ def ensure_demo(
             remembered; a password that a person changed meanwhile stays.
         remembered: keys by tier as an earlier call returned them; they are kept while they work.
         engine: the kind of the engines; empty keeps that of a pool which is there.
+        caches: the engines have prefix caches: a new pool places prompts by them, as every new pool does.
         show_tuning: a new pool begins with queues by length and automatic tuning at short intervals, so that all of
             the strategic loop is seen within minutes. Otherwise it begins as every new pool does.
         priced: a new pool has prices and the first customer a budget, so that Usage shows money.
@@ -119,6 +121,7 @@ def ensure_demo(
         new = not Pool.objects.filter(slug=pool_id).exists()
         shows = show_tuning and new
         first = {"description": description} | ({"policy": BEGINS_WITH} if shows else {})
+        first |= {} if caches else {"routing": "least_work"}
         pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine, first)
         if priced and new:
             services.save(actor=ACTOR, instance=Price(pool=pool, **PRICE))
@@ -157,7 +160,6 @@ def _pool(
         **first,
         max_output_tokens=min(4096, largest),
         default_output_tokens=min(512, largest),
-        routing="least_work",  # the simulated engines cache no prefixes
     )
     pool.model, pool.upstream_model, pool.max_model_len = model, upstream_model, max_model_len
     pool.engine = engine or pool.engine

@@ -76,4 +76,5 @@ def simulated(env: Env, home: Home) -> Plan:
         max_model_len=preset.max_model_len,
         commands={name: [*command, "--port", str(port)] for name, port in ports.items()},
         environ={"VLLM_SERVER_DEV_MODE": "1"},  # so that they say their limits
+        caches=False,
     )

@@ -28,3 +28,4 @@ class Plan:
     commands: dict[str, list[str]] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
     patience_s: float = 90.0  # until they serve
+    caches: bool = True  # they have prefix caches

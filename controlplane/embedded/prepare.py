@@ -52,6 +52,7 @@ def main(base_url: str, plan: Plan) -> None:
         remembered=stored.get("keys"),
         max_model_len=plan.max_model_len,
         engine=plan.kind,
+        caches=plan.caches,
         priced=bool(plan.summaries),
     ).as_dict()
     summaries: dict[str, Any] = {}
@@ -65,6 +66,7 @@ def main(base_url: str, plan: Plan) -> None:
             passwords=passwords,
             remembered=stored.get("summaries", {}).get("keys", {}),
             max_model_len=plan.max_model_len,
+            caches=plan.caches,
             show_tuning=True,
             priced=True,
         ).as_dict()

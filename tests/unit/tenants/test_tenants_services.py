@@ -306,6 +306,12 @@ def test_the_demo_serves_every_shipped_tier() -> None:
     assert get_user_model().objects.get(username="admin").check_password(PASSWORDS["admin"])
 
 
+@pytest.mark.parametrize(("caches", "routing"), [(True, "prefix_affinity"), (False, "least_work")])
+def test_a_pool_of_engines_with_prefix_caches_places_prompts_by_them(caches: bool, routing: str) -> None:
+    demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS, caches=caches)
+    assert Pool.objects.get().routing == routing
+
+
 def test_a_second_start_keeps_keys_follows_engines_and_leaves_what_people_did() -> None:
     first = demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS)
     globex = Entitlement.objects.get(tenant__slug="globex")
