@@ -152,22 +152,18 @@ class Storms:
 
     def forget(self, now: float) -> None:
         """Once a second: storms that are over end, and keys that were not refused lately are forgotten."""
-        for key_id, key in list(self._keys.items()):
+        self._calm(self._keys, "%s storms no more: %d requests were refused without asking in %.0f s", now)
+        self._calm(self._mistaken, "%s does so no more: %d requests left no ledger rows in %.0f s", now)
+
+    def _calm(self, keys: dict[str, _Key], over: str, now: float) -> None:
+        """``over`` is what is said of a storm that ends: the key, how many requests, and in how many seconds."""
+        for key_id, key in list(keys.items()):
             self._add(key, 0.0, now)
             if key.refusal is not None and key.score < STORM_AFTER:
                 key.refusal = None
-                log.warning("%s storms no more: %d requests were refused without asking in %.0f s",
-                            key.name, key.refused, now - key.since)  # fmt: skip
+                log.warning(over, key.name, key.refused, now - key.since)
             if key.score <= 0.0:
-                del self._keys[key_id]
-        for key_id, key in list(self._mistaken.items()):
-            self._add(key, 0.0, now)
-            if key.refusal is not None and key.score < STORM_AFTER:
-                key.refusal = None
-                log.warning("%s does so no more: %d requests left no ledger rows in %.0f s",
-                            key.name, key.refused, now - key.since)  # fmt: skip
-            if key.score <= 0.0:
-                del self._mistaken[key_id]
+                del keys[key_id]
 
     def _add(self, key: _Key, by: float, now: float) -> None:
         key.score = min(STORM_MOST, max(0.0, key.score - STORM_PER_S * (now - key.at)) + by)
