@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduling.core.types import MAX_GRAMMAR_BYTES
-from scheduling.gateway.bodies.grammar import check_grammar
+from scheduling.gateway.bodies.grammar import ENDLESS, MOST_PIECES, check_grammar, written_out
 from scheduling.gateway.bodies.openai_types import MAX_TOOLS
 from scheduling.gateway.bodies.prepare_responses import RESPONSES_FORM, fit_response
 from scheduling.gateway.errors import Refusal
@@ -61,6 +61,46 @@ def test_what_is_larger_than_the_tier_allows_is_refused_by_its_field_and_the_lim
 @pytest.mark.parametrize("fields", SMALL.values(), ids=SMALL)
 def test_what_is_small_passes(fields: dict[str, Any]):
     assert refusal_of(fields, 500) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("a{1000}", 1000),
+        ("ab{2,5}c", 10),
+        ("(ab){3}", 7),
+        (r"\(x{2}\)", 10),
+        ("[a-z{9}]{3}", 24),
+        ("((a{1,1000}){1,1000}){1,1000}", 10**9),
+        ("(" * 50 + "a" + "{99})" * 50, ENDLESS),
+        ("a{999999999999999999}", ENDLESS),
+        ("a{2}" * (MOST_PIECES + 1), ENDLESS),
+        ("a{3,}", 5),
+        (") a{2} (", 8),
+        ('{"pattern": "^.{1,300}$"}', 320),
+        ("no { braces } with 3 numbers", 28),
+    ],
+)
+def test_counted_repetitions_count_as_if_they_were_written_out(text: str, size: int):
+    assert written_out(text.encode()) == pytest.approx(size, abs=8)
+
+
+@pytest.mark.parametrize("where", ["regex", "grammar", "schema", "text", "tool"])
+def test_few_bytes_of_nested_repetitions_are_refused_wherever_they_stand(where: str):
+    bomb = "((a{1,1000}){1,1000}){1,1000}"
+    schema = {"anyOf": [{"type": "string", "enum": ["]", "("]}, {"type": "string", "pattern": rf"\[\"{bomb}"}]}
+    fields: dict[str, dict[str, Any]] = {
+        "regex": {"structured_outputs": {"regex": bomb}},
+        "grammar": {"structured_outputs": {"grammar": f"root ::= {bomb}"}},
+        "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+        "text": {"structured_outputs": {"json": json.dumps(schema)}},
+        "tool": {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}], "tool_choice": "required",
+        },
+    }  # fmt: skip
+    refusal = refusal_of(fields[where], MAX_GRAMMAR_BYTES)
+    assert refusal is not None
+    assert "written out" in refusal.fields["detail"]
 
 
 def test_a_tier_may_allow_none_at_all():
@@ -126,6 +166,7 @@ async def test_two_tiers_have_two_limits_and_a_refused_request_reaches_no_engine
         answer = await client.post("/v1/chat/completions", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
     assert answer.json()["error"]["message"] == (
-        "structured_outputs constrains the output by 1000 bytes; this key's tier allows 500."
+        "structured_outputs constrains the output by 1000 bytes, with counted repetitions written out; this key's tier "
+        "allows 500."
     )
     assert len(world.engines[0].bodies) == 1

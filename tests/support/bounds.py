@@ -49,7 +49,7 @@ TENANTS = (
     Row("answers of a request (`n` times its prompts)", "scheduling.gateway.bodies.openai_types:MAX_CHOICES", "400", "integration/test_gateway_several.py::test_what_is_too_many_or_mixed_is_refused"),
     Row("tools of a request", "scheduling.gateway.bodies.openai_types:MAX_TOOLS", "400", "unit/gateway/test_request_bounds.py::test_as_many_as_the_bound_are_taken_and_one_more_is_refused"),
     Row("images, audio and video of a request", "scheduling.gateway.bodies.media:MAX_MEDIA", "400", "unit/gateway/test_request_bounds.py::test_one_picture_more_than_the_bound_is_refused"),
-    Row("grammar or schema of a request [bytes]", "scheduling.core.types:MAX_GRAMMAR_BYTES", "400", "integration/test_gateway_grammar.py::test_what_is_larger_than_the_tier_allows_is_refused_by_its_field_and_the_limit"),
+    Row("grammar or schema of a request, its counted repetitions written out [bytes]", "scheduling.core.types:MAX_GRAMMAR_BYTES", "400", "integration/test_gateway_grammar.py::test_what_is_larger_than_the_tier_allows_is_refused_by_its_field_and_the_limit"),
     Row("requests in flight", "the concurrency of its entitlements", "429 `concurrency`", "integration/test_key_and_user_limits.py::test_requests_in_flight_are_bounded_and_free_the_place_when_they_end"),
     Row("spending in a month", "its hard budgets, plus the requests in flight", "429 `budget_exceeded`", "integration/test_budgets.py::test_a_hard_budget_is_overrun_by_at_most_what_is_in_flight"),
     Row("API keys of a tenant that work", "tenants.services:MOST_KEYS", "400", "unit/tenants/test_accounts.py::test_one_tenant_has_a_bounded_number_of_keys_and_rotates_the_last_all_the_same"),

@@ -1,7 +1,11 @@
 """How large a constraint on the output a tier may send: the engine compiles it before the first token, and everything
-else that runs there waits for a part of that."""
+else that runs there waits for a part of that. Counted repetitions (``{1,1000}``) are compiled as if they were written
+out, so they count as that: thirty bytes of nested ones are a billion."""
 
 from __future__ import annotations
+
+import re
+from typing import Final
 
 import msgspec
 
@@ -20,6 +24,12 @@ class _Format(msgspec.Struct):
 
 
 _format = msgspec.json.Decoder(_Format).decode
+_COUNTED = re.compile(rb"\{\d")
+_PIECE = re.compile(rb"\\.|\[(?:\\.|[^\]\\])*+\]?|[()]|\{(\d{1,18})(?:,(\d{0,18}))?\}", re.DOTALL)
+_TEXT = re.compile(rb'"(?:\\.|[^"\\])*+"', re.DOTALL)
+_text = msgspec.json.Decoder(str).decode
+MOST_PIECES: Final = 16_384  # of a text with counted repetitions; more is no pattern that anybody wrote
+ENDLESS: Final = 10**12  # bytes; what is larger is not told apart
 
 
 def check_grammar(body: object, limit: int) -> None:
@@ -63,14 +73,15 @@ def _check(size: int, limit: int, param: str) -> None:
         raise Refusal(
             Reason.INVALID_REQUEST,
             param=param,
-            detail=f"{param} constrains the output by {size} bytes; this key's tier allows {limit}.",
+            detail=f"{param} constrains the output by {size} bytes, with counted repetitions written out; "
+            f"this key's tier allows {limit}.",
         )
 
 
 def _size(outputs: StructuredOutputs) -> int:
     texts = [outputs.regex, outputs.grammar, outputs.structural_tag, outputs.whitespace_pattern]
     texts += outputs.choice or ()
-    return _bytes(outputs.json) + sum(len(text.encode()) for text in texts if text)
+    return _bytes(outputs.json) + sum(written_out(text.encode()) for text in texts if text)
 
 
 def _offer_bytes(tool: ToolOffer, must: bool) -> int:
@@ -83,4 +94,49 @@ def _offer_bytes(tool: ToolOffer, must: bool) -> int:
 
 
 def _bytes(raw: msgspec.Raw) -> int:
-    return memoryview(raw).nbytes
+    return json_written_out(bytes(raw))
+
+
+def json_written_out(text: bytes, nested: bool = True) -> int:
+    """The same of JSON, whose texts may be patterns, or (``nested``) JSON that has some."""
+    size = len(text)
+    if _COUNTED.search(text) is None:
+        return size
+    for quoted in _TEXT.findall(text):
+        if _COUNTED.search(quoted) is None:
+            continue
+        try:
+            inner = _text(quoted).encode(errors="surrogatepass")
+        except msgspec.DecodeError:  # no text, so no pattern that an engine compiles
+            continue
+        written = max(written_out(inner), json_written_out(inner, nested=False) if nested else 0)
+        size = min(ENDLESS, size + written - len(inner))
+    return size
+
+
+def written_out(text: bytes) -> int:
+    """The size of a pattern, or of what has patterns in it, if its counted repetitions were written out [bytes]; at
+    most :data:`ENDLESS`."""
+    if _COUNTED.search(text) is None:
+        return len(text)
+    sizes, last, at = [0], 0, 0  # of the groups that are open; of what a repetition would repeat
+    for number, piece in enumerate(_PIECE.finditer(text)):
+        if number == MOST_PIECES:
+            return ENDLESS
+        if piece.start() > at:
+            sizes[-1] += piece.start() - at
+            last = 1
+        at = piece.end()
+        if piece[1] is not None:
+            times = max(int(piece[1]), int(piece[2] or 0))
+            sizes[-1] = min(ENDLESS, sizes[-1] + last * max(0, times - 1))
+            last = min(ENDLESS, last * times)
+        elif piece[0] == b"(":
+            sizes.append(0)
+        elif piece[0] == b")":
+            last = sizes.pop() if len(sizes) > 1 else 0
+            sizes[-1] += last
+        else:
+            last = len(piece[0])
+            sizes[-1] += last
+    return min(ENDLESS, max(len(text), sum(sizes) + len(text) - at))
