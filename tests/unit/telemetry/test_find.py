@@ -58,7 +58,8 @@ def test_requests_and_alerts_are_found_by_their_number(world: worlds.World) -> N
     alert = Alert.objects.create(kind="scaling_failed", name="x", line="It failed")
     assert ("request", record(1).request_id) in found(world, "olga", record(1).request_id)
     assert ("alert", str(alert.pk)) in found(world, "olga", str(alert.pk))
-    assert found(world, "carol", str(alert.pk)) == set()
+    kinds = {kind for kind, _ in found(world, "carol", str(alert.pk))}  # a key's name may begin with the same figure
+    assert "alert" not in kinds
 
 
 def test_members_find_their_own_only(world: worlds.World) -> None:
