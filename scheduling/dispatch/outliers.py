@@ -178,6 +178,8 @@ def worse(one: Outlier, others: Iterable[Outlier], now_s: float) -> str:
 
 def _worse(one: Outlier, others: list[Outlier], what: _Compared, now_s: float, within_s: float) -> str:
     here = one.compared(what, now_s, within_s)
+    if sum(bad for _, bad in here.values()) < FEWEST:
+        return ""  # before all others are looked through, as nearly always
     pairs = _pairs(here, [other.compared(what, now_s, within_s) for other in others])
     tried, failed, at_others, failed_at_others = (sum(pair[i] for pair in pairs) for i in range(4))
     if failed < FEWEST or failed < WORSE_SHARE * tried or not _beyond_chance(pairs):
