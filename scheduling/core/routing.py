@@ -19,6 +19,13 @@ from scheduling.core.types import BackendView, QueuedRequest
 USES_PREFIX = frozenset({"prefix_affinity"})  # for others nobody has to compute one
 
 
+def uncounted_of(routing: str, params: Mapping[str, object]) -> float:
+    """How much of what is expected to be cached of a prompt need not count, under a pool's routing
+    (:mod:`scheduling.core.cached_prompts`)."""
+    share = params.get("uncounted", 0.0) if routing in USES_PREFIX else 0.0
+    return float(share) if isinstance(share, int | float) else 0.0
+
+
 def _fit(request: QueuedRequest, backends: Iterable[BackendView]) -> list[BackendView]:
     kv, prefill = request.kv_tokens, request.prefill_tokens
     owner = RIGHTS[request.service_class].reserved  # whether it is within what is its own the scheduler has asked

@@ -18,7 +18,7 @@ from typing import Any
 
 from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.prefill_credit import Counters, Prompts
-from scheduling.core.routing import USES_PREFIX
+from scheduling.core.routing import uncounted_of
 from scheduling.core.types import Phase, PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
 from scheduling.dispatch.backend_status import status_of
@@ -117,7 +117,7 @@ class BackendMonitor:
         for name in [name for name in self._backends if name not in specs]:
             self._drop(name)
         self._caches.keep_only(specs)
-        self._uncounted = float(pool.routing_params.get("uncounted", 0.0)) if pool.routing in USES_PREFIX else 0.0
+        self._uncounted = uncounted_of(pool.routing, pool.routing_params)
         for name, spec in specs.items():
             former = self._backends.get(name)
             if former is not None and address(former.spec, former.kind) != address(spec, kind):

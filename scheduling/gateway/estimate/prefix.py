@@ -21,6 +21,7 @@ from hashlib import blake2b, sha1
 from typing import Final
 
 from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, valued, write_points
+from scheduling.core.routing import uncounted_of
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest, Message
 
@@ -40,7 +41,7 @@ def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int) -> 
     """``QueuedRequest.prefixes`` under the ``key`` of those who share (``cache_salt.prefix_key``, at most 64 bytes);
     empty for a prompt that is too short to be worth it, or where there is nothing to choose from, unless a long one may
     count less against a prefill credit (``scheduling.core.cached_prompts``)."""
-    if len(pool.backends) < 2 and (input_tokens < ALONE_TOKENS or not pool.routing_params.get("uncounted")):
+    if len(pool.backends) < 2 and (input_tokens < ALONE_TOKENS or not uncounted_of(pool.routing, pool.routing_params)):
         return ""
     if not isinstance(body, (ChatRequest, CompletionRequest)):
         return ""
