@@ -15,6 +15,7 @@ from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from allauth.socialaccount.models import SocialLogin
+from allauth.socialaccount.providers.base import AuthProcess
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
@@ -27,6 +28,7 @@ from tenants.models import Identity
 from tenants.sealed import seal, unseal
 
 SECOND_FACTOR = "second factor"  # purpose of the seal
+NOT_JOINED = "Accounts here are never joined with one of the identity provider. Go to /login to sign in."
 NO_ADDRESS = "0.0.0.0"  # noqa: S104  of a request that came through a socket file
 
 
@@ -54,6 +56,9 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         """Refuses before an account is made: strangers of a large directory leave nothing behind."""
+        if sociallogin.state.get("process") != AuthProcess.LOGIN:
+            # "connect" would open the account that is signed in here to whoever is signed in at the provider
+            raise ImmediateHttpResponse(notice(request, 400, "Not signed in", NOT_JOINED))
         sociallogin.email_addresses = []  # never a way to an account
         user = sociallogin.user if sociallogin.is_existing else None
         if user is not None:

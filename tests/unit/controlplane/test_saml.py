@@ -120,6 +120,21 @@ def test_accounts_are_not_joined_by_name_or_address(world: worlds.World) -> None
     assert new.username != "alice"
 
 
+@pytest.mark.parametrize("process", ["connect", "redirect"])
+def test_no_address_joins_the_account_that_is_signed_in_with_a_person_of_the_provider(
+    world: worlds.World, process: str
+) -> None:
+    """Such a link would leave the account of whoever follows it to whoever is signed in at the provider."""
+    theirs = world.users["alice"]
+    browser = stranger()
+    browser.force_login(theirs)
+    begun = browser.get(f"/saml/sso/login/?process={process}&next=/").headers["Location"]
+    refused = given(browser, PROVIDER.answer(begun, "ada")[1])
+    assert (refused.status_code, "never joined" in refused.content.decode()) == (400, True)
+    signed_in("ada")
+    assert Identity.objects.get(subject="id of ada").user != theirs
+
+
 def _changed(old: str, new: str) -> dict[str, Any]:
     return {"change": lambda text: text.replace(old, new)}
 
