@@ -141,7 +141,8 @@ def confirm(identity: Identity, *, groups: list[str] | None, grant: Grant | None
 
 
 def end(identity: Identity, reason: str) -> None:
-    """Ends a person here: sessions, access tokens, roles that groups gave and, where that is set, API keys.
+    """Ends a person here: sessions, access tokens, roles that groups gave and, where that is set, API keys. Whom an
+    admin has locked stays locked by that admin: a return to the provider opens nothing.
 
     Doing it twice changes nothing."""
     with services.change(actor=PROVIDER):
@@ -149,7 +150,8 @@ def end(identity: Identity, reason: str) -> None:
         if identity.ended_at is not None:
             return
         user = identity.user
-        identity.ended_at, identity.ended_because = timezone.now(), reason[:200]
+        if user.is_active:
+            identity.ended_at, identity.ended_because = timezone.now(), reason[:200]
         identity.due_at, identity.grant = None, ""
         identity.save()
         user.is_active = False
@@ -258,11 +260,18 @@ def set_active(*, actor: Actor, user: User, active: bool) -> User:
         user = User.objects.select_for_update().get(pk=user.pk)
         user.is_active = active
         services.save(actor=actor, instance=user, action="enable" if active else "disable")
+        decided_by_hand(user)
         if not active:
             end_sessions(user)
             for token in user.access_tokens.filter(revoked_at__isnull=True):
                 services.revoke_token(actor=actor, token=token)
     return user
+
+
+def decided_by_hand(user: User) -> None:
+    """An admin has locked an account or opened it: that the provider had ended it before counts no more, so a return
+    there does not open it."""
+    Identity.objects.filter(user=user).update(ended_at=None, ended_because="")
 
 
 # --- sessions

@@ -19,7 +19,7 @@ from unfold.admin import TabularInline
 from unfold.decorators import display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from tenants import services
+from tenants import people, services
 from tenants.access import scope_for
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
 from tenants.audit import record
@@ -91,6 +91,11 @@ class UserAdmin(CatalogAdmin, DjangoUserAdmin):  # type: ignore[misc,type-arg]  
     add_fieldsets = (
         (None, {"classes": ("wide",), "fields": ("username", "usable_password", "password1", "password2")}),
     )
+
+    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if "is_active" in form.changed_data:
+            people.decided_by_hand(obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return User._default_manager.order_by(*self.ordering)

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from controlplane.env import Env
 from controlplane.signin import recheck, saml
-from tenants import second_factors, services
+from tenants import people, second_factors, services
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, GroupRule, Identity, Membership
 from tests.support import worlds
@@ -243,7 +243,9 @@ def test_a_person_of_another_provider_is_not_ended_because_that_one_is_not_confi
 
 def test_a_disabled_account_stays_out(world: worlds.World) -> None:
     signed_in()
-    User.objects.filter(username="ada").update(is_active=False)
+    people.set_active(actor=SYSTEM, user=User.objects.get(username="ada"), active=False)
+    assert not is_in(signed_in())
+    people.end(Identity.objects.get(), "Their sign-in ran out.")
     assert not is_in(signed_in())
 
 

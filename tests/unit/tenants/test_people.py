@@ -33,7 +33,10 @@ def rule(group: str, role: str, tenant: Any = None) -> None:
 
 
 def come_in(name: str, *groups: str) -> Identity:
-    user, _ = User.objects.get_or_create(username=name, email=f"{name}@example.org")
+    user, made = User.objects.get_or_create(username=name, email=f"{name}@example.org")
+    if made:
+        user.set_unusable_password()
+        user.save()
     return people.signed_in(
         user=user,
         issuer="https://login.example.org",
@@ -188,6 +191,40 @@ def test_who_was_removed_may_come_back_and_old_tokens_stay_ended(world: worlds.W
     user = come_in("ada", "acme").user
     assert User.objects.get(pk=user.pk).is_active
     assert AccessToken.active_at(timezone.now()).filter(user=user).count() == 0
+
+
+@pytest.mark.parametrize("first", ["the admin", "the provider"])
+def test_whom_an_admin_has_disabled_stays_out_whatever_the_provider_ends_and_who_returns(
+    world: worlds.World, first: str
+) -> None:
+    """Who is disabled could log out at the provider, which ends them here too, and sign in again."""
+    rule("acme", "member", world.tenants["acme"])
+    identity = come_in("ada", "acme")
+    if first == "the provider":
+        identity = look(identity, Gone("logged out there"))
+    people.set_active(actor=SYSTEM, user=identity.user, active=False)
+    identity = look(Identity.objects.select_related("user").get(pk=identity.pk), Gone("logged out there"))
+    assert Membership.objects.filter(user=identity.user).count() == 0
+    come_in("ada", "acme")
+    assert not User.objects.get(pk=identity.user.pk).is_active
+
+
+def test_the_back_office_keeps_out_whom_it_disables_like_the_page_people(world: worlds.World) -> None:
+    rule("acme", "member", world.tenants["acme"])
+    identity = look(come_in("ada", "acme"), Gone("gone"))
+    browser = Client()
+    browser.force_login(world.users["adam"])
+    page = f"/admin/auth/user/{identity.user.pk}/change/"
+    form = {
+        "username": "ada",
+        "email": "ada@example.org",
+        "memberships-TOTAL_FORMS": "0",
+        "memberships-INITIAL_FORMS": "0",
+    }
+    for tick in ({"is_active": "on"}, {}):
+        assert browser.post(page, form | tick).status_code == 302
+    come_in("ada", "acme")
+    assert not User.objects.get(pk=identity.user.pk).is_active
 
 
 def test_each_person_is_asked_about_once_when_due_by_however_many_processes(world: worlds.World) -> None:
