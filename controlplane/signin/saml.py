@@ -27,7 +27,8 @@ ANSWER_LETTERS = 256 * 1024  # of what a provider sends the browser back with, b
 BEGUN, WINDOW_S = 30, 300  # of one address: each keeps a row until it is over
 QUERY_LETTERS = 8_192
 SLUG = "sso"
-READ_ERRORS = (ValueError, TypeError, KeyError, AttributeError)  # of what is no XML, or another one
+# of what is no XML, or another one; the last: a log-out that says nowhere where to go on
+READ_ERRORS = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
 REDIRECT = "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect"
 
 
@@ -50,6 +51,7 @@ def provider_in(metadata: str) -> dict[str, str]:
         return {
             "entity_id": found["entityId"],
             "sso_url": found["singleSignOnService"]["url"],
+            "slo_url": found.get("singleLogoutService", {}).get("url", ""),
             "x509cert": certificate,
         }
     except Exception as error:  # the parser of somebody's XML
@@ -119,9 +121,12 @@ def come_back(request: HttpRequest, organization_slug: str) -> HttpResponse:
 
 @require_safe
 def log_out(request: HttpRequest, organization_slug: str) -> HttpResponse:
-    """The provider ends the session of this browser."""
+    """The provider ends the session of this browser. Its libraries take a request without a signature too, and send the
+    browser wherever that says: anybody could write such a link."""
     if len(request.META.get("QUERY_STRING", "")) > QUERY_LETTERS:
         return notice(request, 400, "Not logged out", "This address is too long for one that a provider sends.")
+    if settings.QUARTERMASTER_SAML_ISSUER and not request.GET.get("Signature"):
+        return notice(request, 400, "Not logged out", "The identity provider did not sign this.")
     return _provider_answer(request, "sls", organization_slug)
 
 

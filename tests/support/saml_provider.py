@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
+import xmlsec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -41,6 +42,10 @@ ASSERTION = """\
 <saml:AuthnContext><saml:AuthnContextClassRef>urn:oasis:names:tc:SAML:2.0:ac:classes:Password\
 </saml:AuthnContextClassRef></saml:AuthnContext></saml:AuthnStatement><saml:AttributeStatement>{attributes}\
 </saml:AttributeStatement></saml:Assertion>"""
+LOG_OUT = """\
+<samlp:LogoutRequest xmlns:samlp="urn:oasis:names:tc:SAML:2.0:protocol" ID="_1" Version="2.0" IssueInstant="{now}">\
+<saml:Issuer xmlns:saml="urn:oasis:names:tc:SAML:2.0:assertion">{issuer}</saml:Issuer>\
+<saml:NameID xmlns:saml="urn:oasis:names:tc:SAML:2.0:assertion">{who}</saml:NameID></samlp:LogoutRequest>"""
 METADATA = """\
 <EntityDescriptor xmlns="urn:oasis:names:tc:SAML:2.0:metadata" entityID="{issuer}"><IDPSSODescriptor
  protocolSupportEnumeration="urn:oasis:names:tc:SAML:2.0:protocol"><KeyDescriptor use="signing"><KeyInfo
@@ -114,6 +119,18 @@ class SamlProvider:
             assertion = made.decode() if isinstance(made, bytes) else made
         text = ANSWER.format(**(filled | {"assertion": assertion}))
         return base64.b64encode(self.wrong.get("change", lambda given: given)(text).encode()).decode()
+
+    def log_out(self, who: str, following: str = "", *, signed: bool = True) -> str:
+        """The query of an address that asks to end a person's session, and to send the browser on."""
+        text = LOG_OUT.format(now=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", issuer=self.issuer, who=f"id of {who}")
+        query = {"SAMLRequest": base64.b64encode(zlib.compress(text.encode(), wbits=-15)).decode()}
+        if following:
+            query["RelayState"] = following
+        if not signed:
+            return urlencode(query)
+        sent = urlencode(query | {"SigAlg": Names.RSA_SHA256})
+        signature = Utils.sign_binary(sent, self.key, xmlsec.Transform.RSA_SHA256)
+        return f"{sent}&{urlencode({'Signature': base64.b64encode(signature).decode()})}"
 
     def serve(self) -> ThreadingHTTPServer:
         """Over HTTP: a page with a button for each person, which posts the signed answer."""

@@ -249,6 +249,24 @@ def test_a_disabled_account_stays_out(world: worlds.World) -> None:
     assert not is_in(signed_in())
 
 
+def test_only_what_the_provider_signed_logs_somebody_out_or_leads_elsewhere(world: worlds.World) -> None:
+    browser = signed_in()
+    link = f"/saml/sso/sls/?{PROVIDER.log_out('ada', 'https://elsewhere.example/', signed=False)}"
+    for query in (link, f"{link}&Signature=", f"{link}&Signature=AAAA&SigAlg=x"):
+        refused = browser.get(query)
+        assert (refused.status_code, "Location" in refused.headers) == (400, False)
+    assert is_in(browser)
+    signed = browser.get(f"/saml/sso/sls/?{PROVIDER.log_out('ada', 'http://idp.test/bye')}")
+    assert signed.headers["Location"].startswith("http://idp.test/bye?SAMLResponse=")
+    assert not is_in(browser)
+
+
+def test_a_log_out_that_says_nowhere_where_to_go_on_is_answered_with_a_sentence(world: worlds.World) -> None:
+    browser = signed_in()
+    assert browser.get(f"/saml/sso/sls/?{PROVIDER.log_out('ada')}").status_code == 400
+    assert not is_in(browser)
+
+
 def test_the_metadata_names_this_installation(world: worlds.World) -> None:
     answer = stranger().get("/saml/sso/metadata/")
     assert answer.status_code == 200
