@@ -51,10 +51,16 @@ def parse_metrics(page: str) -> EngineMetrics:
         gpu_mem_total_bytes=total,
         engines=max(1, len(prom.samples(page, "vllm:num_requests_running"))),
         kv_tokens=kv_tokens_of(page),
-        steps=prom.total(page, ("vllm:iteration_tokens_total_count",)),
+        steps=_steps(page),
         cached_tokens=figures.counted(page, "vllm:prefix_cache_hits_total"),
         asleep=asleep(page),
     )
+
+
+def _steps(page: str) -> float | None:
+    name = "vllm:iteration_tokens_total_count"
+    steps = prom.total(page, (name,))
+    return None if steps is None else figures.plausible(name, steps, figures.MAX_COUNTED)
 
 
 _SLEEP_STATE = "vllm:engine_sleep_state{"

@@ -183,12 +183,16 @@ async def test_failures_are_typed_and_say_what_failed() -> None:
 
 
 @pytest.mark.parametrize("figure", ["1e308", "-3", "1e15", "9" * 400, "1e999", "NaN"])
-@pytest.mark.parametrize("name", ["num_requests_running", "num_requests_waiting", "generation_tokens_total"])
+@pytest.mark.parametrize(
+    "name",
+    ["num_requests_running", "num_requests_waiting", "generation_tokens_total", "iteration_tokens_total_count"],
+)
 def test_a_figure_that_cannot_be_true_is_a_failed_look_and_nothing_worse(name: str, figure: str) -> None:
     page = "".join(f"{line}\n" for line in PAGE.splitlines() if not line.startswith(f"vllm:{name}{{"))
     page += f'vllm:{name}{{engine="0"}} {figure}\nvllm:{name}{{engine="1"}} {figure}\n'
-    if name == "generation_tokens_total" and figure in ("NaN", "1e999", "9" * 400):  # "nothing known yet"
-        assert parse_metrics(page).generation_tokens == 0.0
+    if "total" in name and figure in ("NaN", "1e999", "9" * 400):  # "nothing known yet"
+        told = parse_metrics(page)
+        assert (told.steps is None) if "iteration" in name else (told.generation_tokens == 0.0)
         return
     with pytest.raises(EngineProtocolError, match=name):
         parse_metrics(page)
