@@ -153,6 +153,11 @@ STREAMS = [
     Bad("ended-without-done", lambda r: HEAD + chunked(good(r)) + END, "backend_lost"),
     Bad("chunk-garbage", lambda r: HEAD + chunked(good(r)) + b"zz\r\n", "backend_lost"),
     Bad("chunk-overflow", lambda r: HEAD + b"f" * 17 + b"\r\n", "backend_lost"),
+    Bad("extension-without-end", lambda r: HEAD + b"5;" + b"x" * 600_000, "backend_lost", then_close=False),
+    Bad("trailers-without-end", lambda r: HEAD + b"0\r\n" + b"x: y\r\n" * 100_000, "backend_lost", then_close=False),
+    Bad(
+        "chunks-of-a-letter", lambda r: HEAD + b"".join(chunked(bytes([x])) for x in good(r) + DONE) + END, "completed"
+    ),
 ]
 
 WHOLES = [

@@ -25,6 +25,7 @@ MAX_HEAD_BYTES = 64 * 1024
 TAIL_S = 1.0  # how long the end of a complete stream may take to arrive
 TOO_LARGE = "the answer is too large"
 FRAMING = 2  # times its body is what a whole answer may take on the wire, its framing included
+STREAM_FRAMING = 8  # bytes around one of a stream: chunks of a single letter have five
 _RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d{1,6}) *\r\n", re.IGNORECASE)
 _OURS = re.compile("req_[0-9a-f]{24}")  # a request of a gateway (``app.new_request_id``)
 
@@ -59,6 +60,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_asked",
+        "_bodied",
         "_body",
         "_buffered",
         "_complete",
@@ -116,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._error: str | None = None
         self._asked = ""
         self._proved = False
-        self._received = 0
+        self._received = self._bodied = 0
         self._surplus = False  # more than one answer has come
 
     # --- the exchange's side
@@ -295,6 +297,9 @@ class Connection(asyncio.Protocol):
             elif self._complete:
                 self._wake()
             return
+        if self._received > (1 + STREAM_FRAMING) * self._bodied + MAX_HEAD_BYTES:
+            self._fail("the answer is framed by too much")  # nothing to hand on, so reading it would never pause
+            return
         if self._tail_timer is not None:
             if self._body:
                 self.abort()  # more of a stream that was complete
@@ -356,6 +361,7 @@ class Connection(asyncio.Protocol):
             return
         self._body.append(body)
         self._buffered += len(body)
+        self._bodied += len(body)
 
     def on_message_complete(self) -> None:
         if self._headers_done:
