@@ -153,6 +153,7 @@ class AdmissionView:
     level: float  # tokens in the bucket now
     service_ms: float  # moving average of a slot's occupation, over the pool
     ent_service_ms: float  # and over this entitlement
+    ent_stay_ms: float  # likewise of how long its requests are in flight, their wait included
     weight: float  # of this entitlement, eq. 1
     lightest: float | None = None  # weight of the lightest entitlement in flight; None: nobody is
     heaviest: float | None = None
@@ -208,10 +209,14 @@ def not_entitled(spec: EntitlementSpec, now_s: float) -> Reason | None:
     return Reason.TENANT_PAUSED if spec.paused else None
 
 
-def served_every_ms(running: int, service_ms: float) -> float:
-    """Mean time between two ends of an entitlement's requests: Little's law, from what it runs and how long one takes.
-    With nothing running, as if one did."""
-    return service_ms / max(1, running)
+def served_every_ms(inflight: int, stay_ms: float) -> float:
+    """Mean time between two ends of an entitlement's requests: Little's law, from what it has in flight and how long
+    one is, its wait included. With nothing in flight, as if one were.
+
+    Not from what runs alone: when many come at the same moment, none or few of them run yet, and those behind them
+    would be told to come back as if they were served one by one.
+    """
+    return stay_ms / max(1, inflight)
 
 
 def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int]:
@@ -313,7 +318,7 @@ def decide_admission(
     def wait(reason: Reason, ms: int) -> AdmissionDecision:
         return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=max(MIN_RETRY_MS, ms))
 
-    served_ms = served_every_ms(view.ent_running, view.ent_service_ms)
+    served_ms = served_every_ms(view.ent_running + view.ent_waiting, view.ent_stay_ms)
 
     def refuse(reason: Reason, first_ms: float | None, every_ms: float = served_ms) -> AdmissionDecision:
         if first_ms is None:

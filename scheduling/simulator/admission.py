@@ -71,6 +71,7 @@ class Share:
     level_ms: int | None = None  # None: the bucket is full, nothing was taken yet
     told_ms: int = 0  # until when refused clients were told to come back
     service_ms: float | None = None  # moving average of a slot's occupation
+    stay_ms: float | None = None  # and of how long a request was in flight, its wait included
     weight: float = 0.0  # while it has something in flight
     # since the last tick
     looks: standing.Looks = field(default_factory=standing.Looks)
@@ -104,6 +105,7 @@ class _Entry:
     body_bytes: int
     backend: str = ""  # empty while it waits
     granted_ms: int = 0
+    admitted_ms: int = 0
     prefill: int = 0  # what it holds of its replica's prefill credit
 
 
@@ -196,6 +198,7 @@ class Admission:
             level=self._level(share, now_ms),
             service_ms=SERVICE_MS if self._service_ms is None else self._service_ms,
             ent_service_ms=SERVICE_MS if share.service_ms is None else share.service_ms,
+            ent_stay_ms=SERVICE_MS if share.stay_ms is None else share.stay_ms,
             weight=self._weight(spec),
             lightest=min(weights, default=None),
             heaviest=max(weights, default=None),
@@ -228,7 +231,7 @@ class Admission:
             share.weight = self._weight(spec)
         if spec is not None and spec.tokens_per_s > 0:
             share.level, share.level_ms = stored_level(self._level(share, now_ms) - decision.charge), now_ms
-        entry = _Entry(request, decision.charge, body_bytes_of(request))
+        entry = _Entry(request, decision.charge, body_bytes_of(request), admitted_ms=now_ms)
         self._entries[request.id] = entry
         if decision.verdict is AdmissionAnswer.GRANT:
             self._run(entry, decision.backend, now_ms)
@@ -251,11 +254,11 @@ class Admission:
     def ended(self, request_id: str, used_tokens: int, now_ms: int) -> None:
         """It ran to its end, having used so many tokens, prompt included."""
         entry = self._entries[request_id]
-        granted_ms = entry.granted_ms
         share = self._close(request_id, used_tokens, now_ms)
-        took_ms = max(0, now_ms - granted_ms)
+        took_ms = max(0, now_ms - entry.granted_ms)
         self._service_ms = learned_service_ms(self._service_ms, took_ms)
         share.service_ms = learned_service_ms(share.service_ms, took_ms)
+        share.stay_ms = learned_service_ms(share.stay_ms, max(0, now_ms - entry.admitted_ms))
 
     def left(self, request_id: str, now_ms: int) -> None:
         """It waited and waits no longer: nothing of it ran."""

@@ -223,7 +223,7 @@ def admitted(backend: BackendView, need: int, spec: EntitlementSpec = STANDARD, 
     known: dict[str, object] = {
         "rebuilding_ms": 0, "backends": (backend,), "waiting": 0, "able": 0, "due": 0, "stuck": 0, "waiting_bytes": 0,
         "ent_running": 0, "ent_waiting": 0, "ent_kv": 0, "level": 0.0, "service_ms": 1.0, "ent_service_ms": 1.0,
-        "weight": 1.0, "lightest": 1.0, "heaviest": 9.0, "prey": PREY,
+        "ent_stay_ms": 1.0, "weight": 1.0, "lightest": 1.0, "heaviest": 9.0, "prey": PREY,
     }  # fmt: skip
     ask = Ask(kv=need, charge=0, body_bytes=10, prefill=need)
     return decide_admission(spec, pool_spec(backends=()), ask, AdmissionView(**(known | facts)), 1000)  # type: ignore[arg-type]

@@ -162,14 +162,14 @@ async def test_a_bucket_that_is_not_whole_stops_no_end(resp: RespConnection, poo
     epoch = (await pool_store.elect("leader", 0, first_start=True)).epoch
     await pool_store.set_ready(epoch, "b1", backend(slots=4))
     est, key = estimate(), f"qm:{{{pool_id}}}:buckets"
-    for n, field in enumerate(("level", "at", "rate", "depth", "service_ms")):
+    for n, field in enumerate(("level", "at", "rate", "depth", "service_ms", "stay_ms")):
         asked = request(f"r{n}", metered, est)
         assert (await pool_store.admit(metered, pool_spec(), asked, est, 300, FACTS)).status is AdmissionStatus.GRANTED
         await resp.call("HSET", key, f"acme:{field}", "nothing")
         ended = await pool_store.finish(asked.id, 1, Reason.STOP, 10, True, ledger(asked.id))
         assert ended.status is FinishStatus.OK
         await resp.call("DEL", key)
-    assert [e.record.request_id for e in await pool_store.ledger_read(9) if e.record] == [f"r{n}" for n in range(5)]
+    assert [e.record.request_id for e in await pool_store.ledger_read(9) if e.record] == [f"r{n}" for n in range(6)]
 
 
 async def test_ledger_records_of_other_versions_are_read_and_the_rest_is_set_aside(

@@ -105,6 +105,7 @@ class PoolMemory(LimitMemory):
         self.leaving: dict[str, int] = {}
         self.buckets: dict[str, Bucket] = {}
         self.service: dict[str, float] = {}
+        self.stays: dict[str, float] = {}
         self.told: dict[str, int] = {}  # until when refused clients were told to come back
         self.places = PrefixIndex()  # where prompts ran
         self.events: list[tuple[str, bytes]] = []
@@ -127,6 +128,7 @@ class PoolMemory(LimitMemory):
         for ent, b in self.buckets.items():
             buckets |= {f"{ent}:level": b.level, f"{ent}:at": b.at, f"{ent}:rate": b.rate, f"{ent}:depth": b.depth}
         buckets |= {f"{ent}:service_ms": ms for ent, ms in self.service.items()}
+        buckets |= {f"{ent}:stay_ms": ms for ent, ms in self.stays.items()}
         buckets |= {f"{ent}:told": ms for ent, ms in self.told.items()}
         return Dump(
             meta={k: f"{v:.3f}" if k == "service_ms" else str(v) for k, v in self.meta.items()},
@@ -409,6 +411,9 @@ class PoolMemory(LimitMemory):
         old = self.meta.get("service_ms")
         self.meta["service_ms"] = learned_service_ms(None if old is None else float(old), ms)
         self.service[ent] = learned_service_ms(self.service.get(ent), ms)
+
+    def _learn_stay(self, ent: str, ms: int) -> None:
+        self.stays[ent] = learned_service_ms(self.stays.get(ent), ms)
 
     def _fence(self, epoch: int) -> None:
         if self.meta.get("epoch") != epoch:

@@ -131,6 +131,7 @@ class ReferencePool(ReferenceLeader):
             level=level,
             service_ms=float(self.meta.get("service_ms", SERVICE_MS)),
             ent_service_ms=self.service.get(spec.id, SERVICE_MS),
+            ent_stay_ms=self.stays.get(spec.id, self.service.get(spec.id, SERVICE_MS)),
             weight=self._weight(spec.id, first_weight(spec, pool)),
             lightest=min(self.weights.values(), default=None),
             heaviest=max(self.weights.values(), default=None),
@@ -259,6 +260,7 @@ class ReferencePool(ReferenceLeader):
             self._served(e.entitlement, used(e) - e.served)
             if ran:
                 self._learn_service(e.entitlement, max(0, now - e.granted_ms))
+                self._learn_stay(e.entitlement, max(0, now - (e.queued_ms or e.granted_ms)))
             freed = e.backend
         elif (e := self.queue.get(request_id)) is not None:
             if e.attempt != attempt:

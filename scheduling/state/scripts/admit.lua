@@ -16,7 +16,8 @@ local ready, v = survey(ent)
 local waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
 local inflight = ent_run + ent_wait
 
-local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service_ms', ent .. ':told')
+local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service_ms', ent .. ':told',
+  ent .. ':stay_ms')
 local level = depth
 if b[1] then level = level_now(b[1], b[2], rate, depth, now) or depth end
 
@@ -61,7 +62,7 @@ local function wait(reason, ms)
 end
 
 -- Refused clients are told to come back one after the other, each at a time of its own: `come_back` in Python.
-local served_ms = ent_service / math.max(1, ent_run)
+local served_ms = (tonumber(b[5]) or ent_service) / math.max(1, inflight)
 local function refuse(reason, first_ms, every_ms)
   if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
   local told = math.min(MAX_TOLD_MS, math.max(0, (tonumber(b[4]) or 0) - now))

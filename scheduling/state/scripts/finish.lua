@@ -17,7 +17,9 @@ elseif text then
   if x.attempt ~= attempt then return {'stale', ''} end
   local now = now_ms()
   drop_lease(id, x)
-  settle(x.ent, x.charge, used(x), now, ran and math.max(0, now - x.granted))
+  local queued = tonumber(x.queued) or 0
+  local since = queued > 0 and queued or x.granted
+  settle(x.ent, x.charge, used(x), now, ran and math.max(0, now - x.granted), math.max(0, now - since))
   settle_limits(x, told, ran, now)
   add_served(x.ent, used(x) - x.served)  -- what no renewal has told of yet
   freed = x.backend

@@ -51,7 +51,7 @@ def view(**changes: Any) -> AdmissionView:
     given: dict[str, Any] = {
         "rebuilding_ms": 0, "backends": (B1,), "waiting": 0, "able": changes.get("waiting", 0), "due": 0, "stuck": 0,
         "waiting_bytes": 0, "ent_running": 0, "ent_waiting": 0, "ent_kv": 0, "level": 500.0, "service_ms": 4000.0,
-        "ent_service_ms": 6000.0, "weight": 30.0,
+        "ent_service_ms": 6000.0, "ent_stay_ms": 6000.0, "weight": 30.0,
     }  # fmt: skip
     return AdmissionView(**(given | changes))
 

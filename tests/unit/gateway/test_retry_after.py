@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from scheduling.core import admission
 from scheduling.core.admission import MAX_TOLD_MS, MIN_RETRY_MS, SERVED_PER_RETURN, come_back
-from scheduling.core.types import OverLimit
+from scheduling.core.types import OverLimit, ServiceClass
 from scheduling.gateway.errors import Refusal, render
 from scheduling.gateway.headers import MAX_RETRY_S
-from tests.support.overload_world import Overload, team
+from tests.support.overload_world import Job, Overload, team
 from tests.support.state_world import tier
 
 SECONDS = 20.0
@@ -116,6 +116,27 @@ def test_when_an_overload_ends_its_clients_are_served_without_another_storm():
     assert last_s < 60
     late = [wait for at, wait in world.told_s if at > 30]
     assert len(late) <= 60
+
+
+def burst(times: int) -> Overload:
+    """A second before, others took all slots; then a team sends ``times`` as many as it may have in flight at once."""
+    world, gold = Overload(), team("gold", tier=tier(service_class=ServiceClass.GUARANTEED))
+    world.arrivals(team("others"), 2 * world.capacity, 0, 3)
+    for _ in range(times * 16):
+        world.at(3, lambda: world.send(Job(gold, world.now_s, retries=7)))
+    world.run(1000)
+    return world
+
+
+@pytest.mark.parametrize("times", [2, 3, 5])
+def test_a_burst_that_comes_before_any_of_it_runs_is_told_times_at_which_there_is_room(times: int):
+    """A team that sends on the minute: none of its requests runs when those beyond its limit are refused. They return
+    at a third of the rate at which it can be served, not one by one."""
+    world = burst(times)
+    mine = [job for job in world.jobs if job.spec.id == "gold"]
+    assert all(job.served_s is not None for job in mine)
+    assert max(job.served_s or 0.0 for job in mine) - 3 <= 3 * 1.25 * 2 * times  # a slot takes 2 s, as far as is known
+    assert sum(job.attempts for job in mine) / len(mine) <= 3
 
 
 def test_refused_clients_of_one_team_do_not_make_another_wait():

@@ -23,10 +23,11 @@ local function average(old, new)
 end
 
 -- charge -> actual. May leave less than nothing. `occupied`: for how many ms it had its slot, for the retry times of
--- refusals; nothing where it never ran.
-local function settle(ent, charge, actual, now, occupied)
+-- refusals; nothing where it never ran. `stayed`: for how many ms it was in flight, its wait included.
+local function settle(ent, charge, actual, now, occupied, stayed)
   if charge == 0 and not occupied then return end
-  local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth', ent .. ':service_ms')
+  local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth', ent .. ':service_ms',
+    ent .. ':stay_ms')
   local level, set = charge ~= 0 and level_now(b[1], b[2], b[3], b[4], now), {}
   if level then
     level = math.min(tonumber(b[4]), level + charge - actual)
@@ -35,6 +36,8 @@ local function settle(ent, charge, actual, now, occupied)
   if occupied then
     set[#set + 1] = ent .. ':service_ms'
     set[#set + 1] = average(b[5], occupied)
+    set[#set + 1] = ent .. ':stay_ms'
+    set[#set + 1] = average(b[6], stayed)
     call('HSET', META, 'service_ms', average(call('HGET', META, 'service_ms'), occupied))
   end
   if #set > 0 then call('HSET', BUCKETS, unpack(set)) end
