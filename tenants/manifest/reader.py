@@ -127,6 +127,9 @@ def _convert(loader: _Loader, node: yaml.Node, file: str, path: str) -> Node:
     if node.tag == "tag:yaml.org,2002:timestamp":
         return Node(node.value, file, line, path)  # times are read where a time is expected
     try:
-        return Node(loader.construct_object(node), file, line, path)
-    except ValueError as error:
+        value = loader.construct_object(node)
+        if isinstance(value, str):
+            value.encode()  # YAML can say half of a character
+        return Node(value, file, line, path)
+    except (ValueError, LookupError) as error:  # the latter: of "!!bool maybe" and "!!int ''"
         raise Node(None, file, line, path).fail(f"{node.value!r} cannot be read: {error}") from error
