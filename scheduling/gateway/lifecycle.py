@@ -254,9 +254,7 @@ class Lifecycle:
         ]  # fmt: skip
         call.responding = True
         call.status = 200
-        call.limit(Reason.SLOW_READER, call.loop.time() + self._config.send_timeout_s)
-        await call.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await call.send({"type": "http.response.body", "body": answer})
+        await call.answer(200, headers, answer, self._config.send_timeout_s)
         call.closed = True
         await self._conclusion.end(identified, reason)
 

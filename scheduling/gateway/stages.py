@@ -33,6 +33,8 @@ from scheduling.state.notices import GrantNotice
 from scheduling.state.types import Admission, RequestFacts
 
 NEVER = float("inf")
+PIECE_BYTES = 64 * 1024  # of a whole answer that are written at once
+TAKEN_BYTES = 256 * 1024  # of it for which a reader has the time to send again
 HOLD = "quartermaster.hold"  # extension of a scope: what runs in an engine's place (beside.py)
 
 
@@ -132,13 +134,21 @@ class Call:
             abort()
             await asyncio.sleep(0)
 
-    async def answer(self, status: int, headers: list[Header], body: bytes) -> None:
-        """Sends a whole answer of our own making, at once where the server can and its reader is not slow."""
+    async def answer(self, status: int, headers: list[Header], body: bytes, send_s: float) -> None:
+        """Sends a whole answer: a short one at once where the server can and its reader is not slow. Of a long one a
+        piece is written when the one before was taken: written at once, it would lie in this process for as long as
+        its reader likes, in a request that has ended and counts nowhere. ``send_s``: for a reader who takes nothing."""
+        began = self.loop.time()
+        self.limit(Reason.SLOW_READER, began + send_s)
         extensions = self.scope.get("extensions")
         write = extensions.get(ANSWER) if extensions else None
-        if write is None or not write(status, headers, body):
-            await self.send({"type": "http.response.start", "status": status, "headers": headers})
-            await self.send({"type": "http.response.body", "body": body})
+        if write is not None and len(body) <= PIECE_BYTES and write(status, headers, body):
+            return
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        for at in range(0, max(1, len(body)), PIECE_BYTES):
+            self.limit(Reason.SLOW_READER, began + send_s * (1 + at // TAKEN_BYTES))
+            end = at + PIECE_BYTES
+            await self.send({"type": "http.response.body", "body": body[at:end], "more_body": end < len(body)})
 
     def listen(self) -> None:
         """Starts to wait for the client's disconnect. Only once the body has been read."""

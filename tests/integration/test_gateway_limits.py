@@ -13,6 +13,7 @@ import pytest
 from controlplane.web.connections import ConnectionLimits
 from scheduling.core.types import Catalog, OverLimit, ServiceClass
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.stages import TAKEN_BYTES
 from tests.support.gateway_world import World, gateway_world, make_key, until
 
 LIMIT = 100_000
@@ -343,10 +344,12 @@ async def test_a_hint_must_be_a_time(world: World, value: str) -> None:
     assert answer.json()["error"]["param"] == "x-quartermaster-slo-ttft-ms"
 
 
-async def test_a_client_that_does_not_read_is_dropped(world: World) -> None:
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_client_that_does_not_read_is_dropped(world: World, streamed: bool) -> None:
+    """Of a whole answer as well, which would else lie in the process after its request has ended."""
     engine = world.engines[0]
     engine.script = replace(engine.script, word=" " + "w" * 8000, tokens=4000)
-    body = json.dumps({"model": "demo", "prompt": "x", "stream": True, "max_tokens": 4000}).encode()
+    body = json.dumps({"model": "demo", "prompt": "x", "stream": streamed, "max_tokens": 4000}).encode()
     _, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(head_of(world, f"content-length: {len(body)}", path="/v1/completions") + body)
@@ -355,6 +358,25 @@ async def test_a_client_that_does_not_read_is_dropped(world: World) -> None:
     await world.settled()
     await until(lambda: not world.server.server_state.connections)
     writer.transport.abort()
+
+
+async def test_who_takes_a_long_answer_slowly_gets_all_of_it(world: World) -> None:
+    """More slowly than the time for one send, which a reader has for each part of it."""
+    engine = world.engines[0]
+    engine.script = replace(engine.script, word=" " + "w" * 8000, tokens=1000)
+    body = json.dumps({"model": "demo", "prompt": "x", "max_tokens": 1000}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
+    writer.write(head_of(world, f"content-length: {len(body)}", path="/v1/completions") + body)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    taken = bytearray()
+    while len(taken) < length:
+        taken += await reader.readexactly(min(TAKEN_BYTES, length - len(taken)))
+        await asyncio.sleep(world.config.send_timeout_s / 10)
+    assert json.loads(taken)["choices"][0]["text"] == engine.script.word * 1000
+    [record] = await world.ledger_of(1)
+    assert record.outcome == "completed"
+    writer.close()
 
 
 async def test_a_drain_is_not_held_up_by_clients_that_do_not_read(world: World) -> None:

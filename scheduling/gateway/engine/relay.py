@@ -260,8 +260,7 @@ class Relay:
         headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *answer_headers(call)]
         call.responding = True
         call.status = 200
-        call.limit(Reason.SLOW_READER, call.loop.time() + self._config.send_timeout_s)
-        await call.answer(200, headers, body)
+        await call.answer(200, headers, body, self._config.send_timeout_s)
         return reason
 
     async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
