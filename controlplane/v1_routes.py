@@ -85,8 +85,13 @@ class DatabaseRoutes:
     async def answer(self, call: Call, answer: Mapping[str, Any] | bytes, status: int = 200) -> None:
         body = answer if isinstance(answer, bytes) else encode(answer)
         headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
-        call.closed = call.responding = True
-        await send_answer(call, Answer(status, headers, body))
+        call.responding, call.status = True, status
+        if call.body_read:  # and it may be large: a kept response, a page of a list
+            await call.answer(status, headers, body, self._env.send_timeout_s)
+            call.closed = True
+        else:
+            call.closed = True
+            await send_answer(call, Answer(status, headers, body))
 
     async def body(self, call: Call, head: Head, limit: int) -> bytes:
         """What was sent."""

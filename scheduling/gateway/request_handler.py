@@ -23,6 +23,7 @@ from scheduling.gateway.bodies.prepare import check_choices, model_named, parse_
 from scheduling.gateway.conclusion import refused, send_answer
 from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
 from scheduling.gateway.engine.relay import EngineTrouble
+from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.authenticator import Authenticator
 from scheduling.gateway.entry.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
 from scheduling.gateway.entry.open_requests import OpenRequests
@@ -137,12 +138,11 @@ class RequestHandler:
         identified = call.identified = Identified(call, access, trace, endpoint)
         if self.draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
-        key_id = access.key.id
-        tenant = access.entitlement.tenant
-        peer = (scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
-        self._open.add(key_id, tenant, peer)
+        whose = _whose(call, access)
+        self._open.add(*whose)
         try:
-            refusal = self._storms.answer(key_id, call.started_loop) if self._storms and access.one_model else None
+            storms = self._storms and access.one_model
+            refusal = self._storms.answer(access.key.id, call.started_loop) if storms else None
             if refusal is not None:
                 await self._turn_away(identified, head, refusal)
                 return
@@ -151,7 +151,7 @@ class RequestHandler:
             self._storms.refused(identified.access, refusal, call.loop.time())
             raise
         finally:
-            self._open.remove(key_id, tenant, peer)
+            self._open.remove(*whose)
 
     async def _turn_away(self, identified: Identified, head: Head, refusal: Refusal) -> None:
         """Refuses a request of a key that storms: no parsing, no question to shared state, no ledger row."""
@@ -228,17 +228,23 @@ class RequestHandler:
         if call.hold is not None:
             await self._allow(call)
             return
-        call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
-        data = await read_body(call.receive, config.max_body_bytes)
-        call.body_read = True
-        call.limit(Reason.DEADLINE, call.started_loop + config.first_token_timeout_s)
-        asked = parse_as(data, question.form)
-        access = self._authenticator.choose(asked.model, access)
-        check_entitled(access.entitlement, call.received_s)
-        body = await self._questions.ask(question, access, asked)
-        headers = [JSON, (b"content-length", b"%d" % len(body)), *call.dialect.names(call.id)]
-        call.closed = True
-        await send_answer(call, Answer(200, headers, body))
+        whose = _whose(call, access)
+        self._open.add(*whose)
+        try:
+            call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
+            data = await read_body(call.receive, config.max_body_bytes)
+            call.body_read = True
+            call.limit(Reason.DEADLINE, call.started_loop + config.first_token_timeout_s)
+            asked = parse_as(data, question.form)
+            access = self._authenticator.choose(asked.model, access)
+            check_entitled(access.entitlement, call.received_s)
+            async with self._questions.ask(question, access, asked) as body:
+                headers = [JSON, (b"content-length", b"%d" % len(body)), *call.dialect.names(call.id)]
+                call.responding, call.status = True, 200
+                await call.answer(200, headers, body, config.send_timeout_s)
+                call.closed = True
+        finally:
+            self._open.remove(*whose)
 
     async def _small(self, call: Call, path: str, method: str) -> None:
         """``/v1/models``, what others serve, and everything that does not exist."""
@@ -293,5 +299,13 @@ class RequestHandler:
         refusal = refusal or Refusal(reason)
         refusal.close = refusal.close or not call.body_read
         self._metrics.rejected(reason.value, refusal.status)
-        if reason is not Reason.CLIENT_LEFT and not call.responding:
+        if call.responding:
+            await call.abort_client()  # the rest of what was promised does not come
+        elif reason is not Reason.CLIENT_LEFT:
             await send_answer(call, refused(call, refusal))
+
+
+def _whose(call: Call, access: Access) -> tuple[str, str, str]:
+    """The key, tenant and address whose open request this is."""
+    peer = (call.scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
+    return access.key.id, access.entitlement.tenant, peer

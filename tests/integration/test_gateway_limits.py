@@ -6,14 +6,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from controlplane.v1_routes import MOST_OF_TENANT, DatabaseRoutes
 from controlplane.web.connections import ConnectionLimits
 from scheduling.core.types import Catalog, OverLimit, ServiceClass
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.stages import TAKEN_BYTES
+from scheduling.gateway.entry.auth import Access
+from scheduling.gateway.entry.guard import Head
+from scheduling.gateway.estimate.questions import AT_ONCE
+from scheduling.gateway.stages import TAKEN_BYTES, Call
 from tests.support.gateway_world import World, gateway_world, make_key, until
 
 LIMIT = 100_000
@@ -98,16 +103,17 @@ async def test_a_body_that_does_not_come_is_given_up(world: World) -> None:
     await world.settled()
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 async def test_one_key_cannot_hold_more_requests_open_than_it_may_however_slowly_they_come(
-    redis_url: str, pool_id: str
+    redis_url: str, pool_id: str, path: str
 ) -> None:
     config = replace(CONFIG, max_open_per_key=2, body_timeout_s=30.0)
     async with gateway_world(redis_url, pool_id, config=config) as world:
         slow = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(2)]
         for _, writer in slow:
-            writer.write(head_of(world, "content-length: 500") + b"{")
+            writer.write(head_of(world, "content-length: 500", path=path) + b"{")
         await until(lambda: world.app.open_requests == 2)
-        answer = await talk(world, head_of(world, "content-length: 500"), b"{" + b" " * 499)
+        answer = await talk(world, head_of(world, "content-length: 500", path=path), b"{" + b" " * 499)
         assert answer.status == 429
         assert answer.error["code"] == "concurrency"
         assert "2 requests in flight, and may count on 2" in answer.error["message"]
@@ -358,6 +364,65 @@ async def test_a_client_that_does_not_read_is_dropped(world: World, streamed: bo
     await world.settled()
     await until(lambda: not world.server.server_state.connections)
     writer.transport.abort()
+
+
+SAID = json.dumps({"prompt": "w" * 15_000_000}).encode()  # more than what kernels hold for a reader
+
+
+async def detokenize(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A question whose answer has begun, and of which nobody reads more than its first line."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(SAID), SAID)
+    world.engines[0].script = replace(world.engines[0].script, raw=lambda name: answer)
+    body = b'{"model": "demo", "tokens": [1]}'
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
+    writer.write(head_of(world, f"content-length: {len(body)}", "connection: close", path="/detokenize") + body)
+    return reader, writer
+
+
+async def test_questions_whose_answers_are_not_read_count_until_they_are(redis_url: str, pool_id: str) -> None:
+    async with gateway_world(redis_url, pool_id, config=replace(CONFIG, send_timeout_s=60)) as world:
+        asked = [await detokenize(world) for _ in range(AT_ONCE)]
+        assert [(await reader.readline()).split()[1] for reader, _ in asked] == [b"200"] * AT_ONCE
+        asked.append(await detokenize(world))
+        assert (await asked[-1][0].readline()).split()[1] == b"429"
+        assert (await asked[0][0].read(-1)).endswith(SAID)
+        await until(lambda: world.app.open_requests == AT_ONCE - 1)
+        asked.append(await detokenize(world))
+        assert (await asked[-1][0].readline()).split()[1] == b"200"
+        for _, writer in asked:
+            writer.transport.abort()
+
+
+async def test_a_question_whose_answer_is_not_read_is_given_up(world: World) -> None:
+    reader, writer = await detokenize(world)
+    assert (await reader.readline()).split()[1] == b"200"
+    await until(lambda: not world.app.open_requests)
+    await until(lambda: not world.server.server_state.connections)
+    writer.transport.abort()
+
+
+class Large(DatabaseRoutes):
+    """A path of ``/v1`` whose answers are as large as kept responses may be."""
+
+    def serves(self, path: str) -> bool:
+        return path == "/v1/large"
+
+    async def route(self, call: Call, access: Access, head: Head) -> None:
+        await self.answer(call, SAID)
+
+
+async def test_kept_answers_that_are_not_read_count_until_they_are(redis_url: str, pool_id: str) -> None:
+    env: Any = SimpleNamespace(send_timeout_s=60.0, request_timeout_s=60.0)
+    async with gateway_world(redis_url, pool_id, config=CONFIG, routes=[Large(env, "large")]) as world:
+        head = head_of(world, "connection: close", path="/v1/large").replace(b"POST", b"GET")
+        asked = []
+        for status in [b"200"] * MOST_OF_TENANT + [b"429"]:
+            asked.append(await asyncio.open_connection("127.0.0.1", world.port, limit=1024))
+            asked[-1][1].write(head)
+            assert (await asked[-1][0].readline()).split()[1] == status
+        assert (await asked[0][0].read(-1)).endswith(SAID)
+        for _, writer in asked:
+            writer.transport.abort()
 
 
 async def test_who_takes_a_long_answer_slowly_gets_all_of_it(world: World) -> None:

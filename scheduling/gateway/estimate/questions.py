@@ -7,7 +7,8 @@ a connection of its own: a late or second answer can then be no other question's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +73,9 @@ class Questions:
         self._open: dict[tuple[str, str], int] = {}
         self._turn = 0
 
-    async def ask(self, question: Question, access: Access, body: Any) -> bytes:
-        """The engine's answer. Raises :class:`Refusal`."""
+    @asynccontextmanager
+    async def ask(self, question: Question, access: Access, body: Any) -> AsyncIterator[bytes]:
+        """The engine's answer. It counts until its client has it. Raises :class:`Refusal`."""
         whose = (("key", access.key.id, AT_ONCE), ("tenant", access.entitlement.tenant, OF_TENANT))
         question.check(body)
         for kind, name, most in whose:
@@ -83,7 +85,7 @@ class Questions:
         for kind, name, _ in whose:
             self._open[kind, name] = self._open.get((kind, name), 0) + 1
         try:
-            return await self._answer(question, access.pool, body)
+            yield await self._answer(question, access.pool, body)
         finally:
             for kind, name, _ in whose:
                 if left := self._open[kind, name] - 1:

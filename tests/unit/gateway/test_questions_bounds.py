@@ -41,7 +41,8 @@ def access(key: int, tenant: str = "acme") -> Access:
 
 
 async def ask(questions: Questions, key: int, tenant: str = "acme") -> bytes:
-    return await questions.ask(QUESTIONS["/tokenize"], access(key, tenant), TokenizeRequest(prompt="a"))
+    async with questions.ask(QUESTIONS["/tokenize"], access(key, tenant), TokenizeRequest(prompt="a")) as answer:
+        return answer
 
 
 async def test_a_tenant_opens_no_more_questions_by_making_keys() -> None:
