@@ -79,6 +79,13 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
         if user is not None:
             self._note(request, sociallogin, user, groups)
 
+    def populate_user(self, request: HttpRequest, sociallogin: SocialLogin, data: Any) -> Any:
+        """An address that the provider has not verified is not taken: keys that carry it can end with its person."""
+        user = super().populate_user(request, sociallogin, data)
+        if _claims(sociallogin).get("email_verified") in (False, "false"):
+            user.email = ""
+        return user
+
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> Any:
         user = super().save_user(request, sociallogin, form)
         self._note(request, sociallogin, user, _groups(sociallogin))
@@ -145,13 +152,18 @@ def _issuer(sociallogin: SocialLogin) -> str:
 
 
 def _groups(sociallogin: SocialLogin) -> list[str]:
-    """The groups that this sign-in names; userinfo is newer than the token."""
-    data = sociallogin.account.extra_data
+    """The groups that this sign-in names."""
     if _by_saml(sociallogin):
+        data = sociallogin.account.extra_data
         name = settings.QUARTERMASTER_SAML_GROUPS_ATTRIBUTE
         return people.groups_in({name: data.get(name)}, name) or []
-    claims = {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
-    return people.groups_in(claims, settings.QUARTERMASTER_OIDC_GROUPS_CLAIM) or []
+    return people.groups_in(_claims(sociallogin), settings.QUARTERMASTER_OIDC_GROUPS_CLAIM) or []
+
+
+def _claims(sociallogin: SocialLogin) -> dict[str, Any]:
+    """What OpenID Connect says of somebody; userinfo is newer than the token."""
+    data = sociallogin.account.extra_data
+    return {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
 
 
 def _refuse(request: HttpRequest, text: str) -> NoReturn:

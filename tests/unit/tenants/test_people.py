@@ -6,12 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from allauth.socialaccount.models import SocialAccount, SocialLogin
 from allauth.usersessions.models import UserSession
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest
 from django.test import Client, override_settings
 from django.utils import timezone
 
+from controlplane.signin.adapters import ProviderAdapter
 from controlplane.signin.provider import Gone, There, Unknown
 from controlplane.signin.recheck import Recheck
 from tenants import people, services
@@ -225,6 +228,17 @@ def test_the_back_office_keeps_out_whom_it_disables_like_the_page_people(world: 
         assert browser.post(page, form | tick).status_code == 302
     come_in("ada", "acme")
     assert not User.objects.get(pk=identity.user.pk).is_active
+
+
+@pytest.mark.parametrize(("verified", "taken"), [(True, True), (None, True), (False, False), ("false", False)])
+def test_nobody_gets_an_address_that_the_provider_has_not_verified_and_so_none_of_its_keys_to_end(
+    verified: Any, taken: bool
+) -> None:
+    """Who may write any address there could, by leaving, end the keys of whose address it is."""
+    said = {"sub": "1", "email": "boss@example.org"} | ({} if verified is None else {"email_verified": verified})
+    login = SocialLogin(user=User(), account=SocialAccount(provider="sso", uid="1", extra_data={"userinfo": said}))
+    user = ProviderAdapter().populate_user(HttpRequest(), login, {"username": "eve", "email": said["email"]})
+    assert (user.username, user.email) == ("eve", "boss@example.org" if taken else "")
 
 
 def test_each_person_is_asked_about_once_when_due_by_however_many_processes(world: worlds.World) -> None:
