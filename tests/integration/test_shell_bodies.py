@@ -39,10 +39,11 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def served():
+async def served(body_timeout_s=0.5):
     site = Site()
+    site.limits = BodyLimits(site, LIMIT, body_timeout_s, send_timeout_s=0.5)
     config = uvicorn.Config(
-        BodyLimits(site, LIMIT, body_timeout_s=0.5, send_timeout_s=0.5),
+        site.limits,
         port=0,
         http=protocol(4096, 5.0, ConnectionLimits(1000, 0)),
         lifespan="off",
@@ -108,6 +109,30 @@ async def test_a_body_that_does_not_come_is_given_up():
     async with served() as (site, port):
         assert status(await talk(port, HEAD + b"content-length: 100\r\n\r\n", b"x")) == 408
         assert not site.bodies
+
+
+async def test_bodies_that_arrive_slowly_have_so_much_room_and_small_ones_always_fit(monkeypatch):
+    """Nobody knows yet who sends them: two megabytes each on thousands of connections would be the whole memory."""
+    monkeypatch.setattr("controlplane.web.body_limits.FREE_BYTES", 1000)
+    monkeypatch.setattr("controlplane.web.body_limits.ROOM_BYTES", 4 * 3 * 50_000)  # of an address: three bodies
+    head = HEAD + b"content-length: %d\r\n\r\n"
+    slow = []
+    async with served(body_timeout_s=60) as (site, port):
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head % 51_000 + b"x" * 50_999)
+            slow.append((reader, writer))
+        while sum(site.limits._room._of.values()) < 3 * 49_999:
+            await asyncio.sleep(0.01)
+        refused = await talk(port, head % 51_000 + b"x" * 51_000)
+        assert (status(refused), b"retry-after: " in refused) == (503, True)
+        assert status(await talk(port, head % 900 + b"x" * 900)) == 200
+        for reader, writer in slow:
+            writer.write(b"x")
+            assert status(await reader.read(-1)) == 200
+        assert status(await talk(port, head % 51_000 + b"x" * 51_000)) == 200
+        assert site.limits._room._of == {}
+        assert site.limits._room._all == 0
 
 
 async def test_a_client_that_does_not_read_is_dropped():

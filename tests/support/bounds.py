@@ -26,6 +26,7 @@ class Row:
 STRANGERS = (
     Row("body on `/v1`", "`MAX_BODY_BYTES`", "413", "integration/test_gateway_limits.py::test_a_declared_size_over_the_limit_is_refused_unread"),
     Row("body of a page or of the management API", "2 MiB", "413", "integration/test_shell_bodies.py::test_a_body_over_the_limit_never_reaches_the_site"),
+    Row("bodies of pages and of the management API that are in one process, beyond 64 KiB of each; of one address a quarter [bytes]", "controlplane.web.body_limits:ROOM_BYTES", "503", "integration/test_shell_bodies.py::test_bodies_that_arrive_slowly_have_so_much_room_and_small_ones_always_fit"),
     Row("request head, in bytes and time", "`MAX_HEADER_BYTES`, `HEADER_TIMEOUT_S`", "431, 408", "integration/test_shell_serve.py::test_a_head_that_does_not_end_in_time_is_refused"),
     Row("chunk sizes, extensions and trailers [bytes]", "controlplane.web.protocol:FRAMING_BYTES", "431", "integration/test_connection_limits.py::test_what_frames_a_body_is_bounded"),
     Row("body that no handler reads [bytes]", "controlplane.web.protocol:UNWANTED_BYTES", "connection closed", "integration/test_connection_limits.py::test_garbage_behind_a_request_is_bounded"),
