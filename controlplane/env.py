@@ -139,7 +139,12 @@ class Env:
     first_token_timeout_s: float = setting(
         120.0, "Longest time from the grant of a request to its first token [s].", low=0.1
     )
-    idle_token_timeout_s: float = setting(20.0, "Longest time between two tokens [s].", low=0.1)
+    idle_token_timeout_s: float = setting(
+        20.0,
+        "Longest time between two tokens [s]. In requests with tools, FIRST_TOKEN_TIMEOUT_S if that is longer: some "
+        "engines send what a tool is called with when all of it is written.",
+        low=0.1,
+    )
     request_timeout_s: float = setting(600.0, "Longest time a request may take, waiting included [s].", low=1)
     drain_s: float = setting(30.0, "When a process stops, running requests may continue for this time [s].", low=0)
     leave_s: float = setting(

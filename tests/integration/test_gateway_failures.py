@@ -84,6 +84,24 @@ async def test_a_broken_stream_ends_with_an_error_event(world: World, script: di
                 pass
 
 
+TOOL: Any = {"type": "function", "function": {"name": "write_file", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(("tools", "ends"), [([TOOL], "completed"), (None, "failed")])
+async def test_an_engine_may_be_silent_while_it_writes_what_a_tool_is_called_with(
+    redis_url: str, pool_id: str, tools: Any, ends: str
+) -> None:
+    """Parsers of some models (Qwen3-Coder, Kimi) send an argument when all of it is there: a file that takes a minute
+    to write is a minute without a token. Without tools such an engine has stalled."""
+    config = replace(PATIENT, idle_token_timeout_s=0.2)
+    async with gateway_world(redis_url, pool_id, config=config) as world:
+        world.engines[0].script = replace(world.engines[0].script, pause_s=1.0, tokens=2)
+        async with world.http() as client:
+            answer = await ask(client, stream=True, tools=tools)
+        [record] = await world.ledger_of(1)
+    assert (record.outcome, "[DONE]" in answer.text) == (ends, ends == "completed")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [500, 503, 429])
 async def test_an_engine_that_will_not_is_left_for_another(two: World, status: int, stream: bool) -> None:

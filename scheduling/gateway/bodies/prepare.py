@@ -90,6 +90,12 @@ class Prepared:
         """What of the request is too long where its prompt is."""
         return next((name for name in _PROMPTS if getattr(self.body, name, None) is not None), "file")
 
+    @property
+    def may_hold_back(self) -> bool:
+        """Whether an engine that writes its answer may send nothing for long: parsers of some models send what a tool
+        is called with when all of it is there."""
+        return bool(getattr(self.judged, "tools", None))
+
     def set_bound(self, bound: int) -> None:
         self.output_bound = bound
         setattr(self.body, self.bound_field, bound)

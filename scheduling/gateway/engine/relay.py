@@ -21,7 +21,7 @@ from scheduling.gateway.answers.answer_types import Asked, Broken, Usage, input_
 from scheduling.gateway.answers.named_events import ResponseFrames
 from scheduling.gateway.answers.sse import Frames
 from scheduling.gateway.asgi import WRITE
-from scheduling.gateway.bodies.prepare import renamed
+from scheduling.gateway.bodies.prepare import Prepared, renamed
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.engine.engine_connection import TOO_LARGE, Connection, UpstreamError
@@ -286,7 +286,7 @@ class Relay:
             self._first_tokens.came(access.pool.id, call.id, submitted.attempt)
         submitted.first_token_s = call.now_s()
         send, now = call.send, call.loop.time
-        send_s, idle_s = self._config.send_timeout_s, self._config.idle_token_timeout_s
+        send_s, idle_s = self._config.send_timeout_s, self._idle_s(estimated.prepared)
         call.responding = call.streaming = True
         call.status = 200
         call.limit(Reason.SLOW_READER, now() + send_s)
@@ -324,6 +324,12 @@ class Relay:
         call.limit(Reason.SLOW_READER, now() + send_s)
         await send({"type": "http.response.body", "body": out})
         return ending_of(frames.finish)
+
+    def _idle_s(self, prepared: Prepared) -> float:
+        """How long a stream that has begun may be silent: where the engine may hold back what it writes, as long as
+        before its first token."""
+        idle_s = self._config.idle_token_timeout_s
+        return max(idle_s, self._config.first_token_timeout_s) if prepared.may_hold_back else idle_s
 
 
 def _asked(estimated: Estimated) -> Asked:
