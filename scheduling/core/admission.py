@@ -33,6 +33,7 @@ from enum import StrEnum
 from typing import Final
 
 from scheduling.core import entitlement as standing
+from scheduling.core.cached_prompts import counted_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import Warmth, place
 from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass
@@ -247,19 +248,37 @@ def choose_backend(
 ) -> str | None:
     """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement` names, or None."""
     able = [b for b in backends if b.id != exclude and b.serves(adapter)]
-    chosen = place(with_room(able, kv, prefill, owner), warmth)
+    chosen = place(with_room(able, kv, prefill, owner, warmth), warmth)
     return None if chosen is None else chosen.id
 
 
-def with_room(backends: Sequence[BackendView], kv: int, prefill: int, owner: bool) -> list[BackendView]:
-    """Those that have room. An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for
-    inside the engine, only where none has room without that, and there where the fewest of their tokens are left."""
-    fitting = [b for b in backends if b.room_for(kv, prefill)]
+def with_room(
+    backends: Sequence[BackendView], kv: int, prefill: int, owner: bool, warmth: Warmth | None = None
+) -> list[BackendView]:
+    """Those that have room; what is cached there of a prompt need not count against its prefill credit.
+
+    An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, only
+    where none has room without that, and there where the fewest of their tokens are left."""
+    fitting = [b for b in backends if has_room(b, kv, prefill, warmth)]
     if fitting or not owner:
         return fitting
-    beside = [b for b in backends if b.room_for(kv, prefill, owner)]
+    beside = [b for b in backends if has_room(b, kv, prefill, warmth, owner)]
     fewest = min((b.prefill_used for b in beside), default=0)
     return [b for b in beside if b.prefill_used == fewest]
+
+
+def has_room(backend: BackendView, kv: int, prefill: int, warmth: Warmth | None, owner: bool = False) -> bool:
+    """Whether a replica has room for a prompt of which ``warmth`` says what is cached where."""
+    return backend.roomy(kv) and has_credit(backend, prefill, warmth, owner)
+
+
+def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner: bool) -> bool:
+    """Whether its prefill credit has room, whatever else it lacks."""
+    if backend.has_credit(prefill, owner):
+        return True
+    if warmth is None or not backend.cache_trust or not backend.has_credit(1, owner):
+        return False
+    return backend.has_credit(counted_of(backend, prefill, warmth), owner)
 
 
 def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "") -> bool:

@@ -2,53 +2,79 @@
 
 Question: does the next prompt of a long beginning that is known have to wait until the last one is prefilled?
 An engine computes only what it has not cached, so many such prompts fit into one step of it, and one at a time would
-leave most of the step empty. What is believed to be cached is what the index of prompts says
-(:mod:`scheduling.core.placement`), as far as engines were found to bear it out: they count the tokens that they found
-in their caches, and their share of all prompts, beside the share that was expected, is how much of an expectation
-counts. So what counts of all prompts is the share that engines compute. An engine that caches nothing, evicts what was
-expected, or does not count, leaves every prompt counted whole.
+leave most of the step empty. What is believed to be cached on a replica is what the index of prompts says of it
+(:mod:`scheduling.core.placement`), as far as its engine was found to bear it out: engines count the tokens that they
+found in their caches, and their share of all prompts, beside the share that was expected there, is how much of an
+expectation counts. So what counts of all prompts is the share that the engine computes. An engine that caches nothing,
+evicts what was expected, or does not count, leaves every prompt counted whole.
 
-Off unless a pool's routing says ``uncounted``, since expectations can fail at once and trust falls seconds later: a
-replica that lost its cache, one where the prompt never was (what counts is decided at admission, by the replica that
-has most of it), or a prompt made to look known (the index samples long texts). A credit then lets in up to
-1 / (1 - ``uncounted``) times as much work, within slots and KV cache, and all of the pool's tenants wait for it.
+**Bound.** Expectations can fail at once, and trust falls seconds later: a cache is cleared, or others fill it. So what
+does not count is bounded, on each replica, by what its engine computes in ``uncounted_s`` seconds, or one beginning
+alone (:class:`scheduling.core.uncounted.Beginnings`): however wrong all of it is, nobody waits inside an engine for
+longer than that, or one prompt, beside what the credit itself lets in. What prompts in flight share counts once.
 
-Same in Lua: ``charged`` in ``scheduling/state/scripts/shared/prefixes.lua``. Source: ours. Measured:
-``docs/results/front.md``.
+Same in Lua: ``believed`` in ``scheduling/state/scripts/shared/prefixes.lua``, ``uncounted_of`` in ``credit.lua``.
+Source: ours. Measured: ``docs/reference/capacity.md``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from scheduling.core.placement import Warmth
+from scheduling.core.types import BackendView, QueuedRequest
 
 PER_MILLE = 1000
 ENOUGH = 8_192  # expected tokens that say how far expectations are borne out
 KEPT = 0.8  # of what was known of that, at each further look
 
 
-def counted_as_cached(input_tokens: int, expected: int, trust: int) -> int:
-    """How many tokens of a prompt do not count, of those ``expected`` to be cached; ``trust`` per mille of them."""
-    return max(0, min(input_tokens - 1, expected * trust // PER_MILLE))
+def believed(tokens: int, expected: int, trust: int) -> int:
+    """How many of a prompt's ``tokens`` are believed to be cached, of those ``expected``; ``trust`` per mille of them.
+    Something of every prompt is computed."""
+    return max(0, min(tokens - 1, expected * trust // PER_MILLE))
+
+
+def uncounted_of(backend: BackendView, tokens: int, warmth: Warmth | None) -> tuple[str, int]:
+    """The point up to which a prompt of so many ``tokens`` is believed to be cached on a replica, and how many of its
+    tokens need not count against the replica's prefill credit."""
+    if warmth is None or not backend.prefill_credit or not backend.cache_trust:
+        return "", 0
+    point = warmth.points.get(backend.id, "")
+    found = believed(tokens, warmth.cached(backend.id), backend.cache_trust) if point else 0
+    return (point, backend.uncounted.uncounted(point, found, backend.uncounted_most)) if found else ("", 0)
+
+
+def counted_of(backend: BackendView, tokens: int, warmth: Warmth | None) -> int:
+    """What such a prompt would take of the replica's prefill credit."""
+    return tokens - uncounted_of(backend, tokens, warmth)[1]
+
+
+def counted_on(backend: BackendView, request: QueuedRequest, warmth: Warmth | None) -> QueuedRequest:
+    """The request as it runs there: with what of its prompt does not count."""
+    point, tokens = uncounted_of(backend, request.input_tokens, warmth)
+    return replace(request, uncounted_point=point, uncounted_tokens=tokens) if tokens else request
+
+
+def counted_whole(request: QueuedRequest) -> QueuedRequest:
+    """It runs nowhere, so all of its prompt counts."""
+    return replace(request, uncounted_point="", uncounted_tokens=0) if request.uncounted_tokens else request
 
 
 @dataclass(slots=True)
 class CacheTrust:
-    """How far expectations were borne out in one pool: the share of prompts' tokens that engines found in their caches,
-    beside the share that was expected. Shares, since engines count in their own tokens, and expectations are estimates.
-    Fed with what is new, about once a second [tokens]."""
+    """How far expectations were borne out on one replica: the share of prompts' tokens that its engine found in its
+    cache, beside the share that was expected. Shares, since engines count in their own tokens, and expectations are
+    estimates. Fed with what is new, about once a second [tokens]."""
 
     expected: float = 0.0  # all of them fade
     prompts: float = 0.0
     found: float = 0.0
     asked: float = 0.0
 
-    def per_mille_of(self, uncounted: float) -> int:
-        """Of an expectation, where a pool's routing lets at most ``uncounted`` of it not count."""
-        return int(uncounted * self.per_mille)
-
     def seen(self, expected: float, prompts: float, found: float, asked: float) -> None:
-        """What was ``expected`` of the ``prompts`` granted since the last look, and what engines ``found`` of those
-        they were ``asked`` for meanwhile."""
+        """What was ``expected`` of the ``prompts`` granted since the last look, and what the engine ``found`` of those
+        it was ``asked`` for meanwhile."""
         if expected > 0:
             self.expected = KEPT * self.expected + expected
             self.prompts = KEPT * self.prompts + prompts

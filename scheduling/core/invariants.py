@@ -138,7 +138,7 @@ def _book(
             broken.append(Violation(8, f"{request.id} on {grant.backend}: {used}"))
         backend.running += 1
         backend.kv_used += request.kv_tokens
-        backend.take_prefill(request.prefill_tokens, request.service_class in RESERVED)
+        backend.take_prefill(request, request.service_class in RESERVED)
     runs = running.get(request.entitlement, 0) + 1
     if 0 < request.concurrency < runs and request.service_class not in unlimited:
         broken.append(Violation(3, f"{request.entitlement} runs {runs} of {request.concurrency}"))

@@ -98,6 +98,7 @@ class Warmth:
     skew: float
     seed: str  # the prompt's first point
     worth: Mapping[str, int] = field(default_factory=dict)  # to run there [tokens of outstanding work], by replica
+    points: Mapping[str, str] = field(default_factory=dict)  # the deepest that is known there, by replica
     goes_on: bool = True  # by which rule (:func:`worth`)
 
     def cached(self, replica: str) -> int:
@@ -156,10 +157,11 @@ class PrefixIndex:
             return None
         skew, points = read_points(prefixes)
         replicas: dict[str, int] = {}
+        deepest: dict[str, str] = {}
         for name, value in points:  # the deepest comes last
             for replica in (self.now.get(name) or self.before.get(name) or "").split():
-                replicas[replica] = value
-        return Warmth(skew, points[0][0], replicas, goes_on=not skew & 1)
+                replicas[replica], deepest[replica] = value, name
+        return Warmth(skew, points[0][0], replicas, deepest, goes_on=not skew & 1)
 
     def ran(self, prefixes: str, replica: str) -> None:
         """A request with these points was granted there."""

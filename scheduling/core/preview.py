@@ -19,6 +19,7 @@ from scheduling.core.contracts import QueuePart, ShowsParts
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step import work_of
 from scheduling.core.types import PREFILL_PER_S, BackendView, PoolView, QueuedRequest
+from scheduling.core.uncounted import NO_BEGINNINGS
 
 EXACT_UP_TO = 500  # requests that wait; more are pushed anew
 HORIZON_S = 3600.0  # what would start later than this is not waited for
@@ -108,6 +109,8 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
             freed = pool.backends[backend]
             freed.prefill_used -= prefill_tokens
             freed.prefill_owned = min(freed.prefill_owned, freed.prefill_used)
+            if not freed.prefill_used:
+                freed.uncounted = NO_BEGINNINGS
         else:
             _free(pool, backend, entitlement, kv_tokens, work)
     for request in scheduler:

@@ -9,27 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission import RIGHTS
+from scheduling.core.admission import RIGHTS, has_room
 from scheduling.core.contracts import Router
-from scheduling.core.parameters import NO_UNIT, Range, at_least, parameter
+from scheduling.core.parameters import Range, at_least, parameter
 from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, Warmth, place
 from scheduling.core.registry import routing
 from scheduling.core.types import BackendView, QueuedRequest
 
+UNCOUNTED_S = 3.0  # for so long somebody may wait inside an engine that has lost its prefix cache
 USES_PREFIX = frozenset({"prefix_affinity"})  # for others nobody has to compute one
 
 
-def uncounted_of(routing: str, params: Mapping[str, object]) -> float:
-    """How much of what is expected to be cached of a prompt need not count, under a pool's routing
-    (:mod:`scheduling.core.cached_prompts`)."""
-    share = params.get("uncounted", 0.0) if routing in USES_PREFIX else 0.0
-    return float(share) if isinstance(share, int | float) else 0.0
+def uncounted_s(routing: str, params: Mapping[str, object]) -> float:
+    """How much of what is expected to be cached of prompts may be in flight on a replica without counting, under a
+    pool's routing (:mod:`scheduling.core.cached_prompts`) [seconds of its prefill]."""
+    seconds = params.get("uncounted_s", UNCOUNTED_S) if routing in USES_PREFIX else 0.0
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
-def _fit(request: QueuedRequest, backends: Iterable[BackendView]) -> list[BackendView]:
+def _fit(request: QueuedRequest, backends: Iterable[BackendView], warmth: Warmth | None = None) -> list[BackendView]:
     kv, prefill = request.kv_tokens, request.prefill_tokens
     owner = RIGHTS[request.service_class].reserved  # whether it is within what is its own the scheduler has asked
-    fit = [b for b in backends if b.room_for(kv, prefill, owner) and b.id != request.exclude_backend]
+    fit = [b for b in backends if has_room(b, kv, prefill, warmth, owner) and b.id != request.exclude_backend]
     return [b for b in fit if b.serves(request.adapter)] if request.adapter else fit
 
 
@@ -78,12 +79,12 @@ class PrefixAffinity:
     remember: int = parameter(
         2 * POINTS_KEPT, "Hashes of prompts whose replica the leader remembers.", "hashes", at_least(1)
     )
-    uncounted: float = parameter(
-        0.0,
-        "How much of what a replica is expected to have cached of a prompt does not count against its prefill credit, "
-        "as far as engines find it there.",
-        NO_UNIT,
-        Range(minimum=0.0, maximum=1.0),
+    uncounted_s: float = parameter(
+        UNCOUNTED_S,
+        "How long a replica may take to prefill what is expected to be cached there of prompts in flight and does "
+        "not count against its prefill credit; 0: all counts.",
+        "s",
+        Range(minimum=0.0, maximum=30.0),
     )
 
     def router(self) -> Router:
@@ -102,7 +103,7 @@ class _PrefixRouter:
         warmth = self._index.warmth(request.prefixes)
         if warmth is not None:
             warmth = replace(warmth, skew=self._policy.skew_tokens)  # what is in force now
-        chosen = place(_fit(request, backends), warmth)
+        chosen = place(_fit(request, backends, warmth), warmth)
         if chosen is not None:
             self._index.ran(request.prefixes, chosen.id)
         return chosen

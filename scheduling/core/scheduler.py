@@ -240,6 +240,7 @@ class Scheduler:
             spare=self.headroom if self._rights else 0,
             unreserved=self.unreserved,
             rights=self._rights,
+            warmth=self.warmth,
         )
         for round_ in self._rounds(step):
             while step.open and len(grants) < self._max_grants:
@@ -252,13 +253,14 @@ class Scheduler:
                     self.settle(request.id, 0, 0)
                     continue
                 candidates = step.candidates(request)
+                warmth = step.warmth_of(request)  # before the router learns that it runs there
                 backend = self._router.choose(step.as_routed(request), candidates)
                 if backend is None:
                     raise RuntimeError(
                         f"policy {self.policy.name!r} selected request {request.id}, for which no replica has room"
                     )
-                grants.append(Grant(request, backend.id, self._reason(request, now_s, len(candidates))))
-                step.book(request, backend)
+                why = self._reason(request, now_s, len(candidates))
+                grants.append(Grant(step.book(request, backend, warmth), backend.id, why))
         return grants
 
     def _rounds(self, step: SchedulerStep) -> Iterator[Round]:

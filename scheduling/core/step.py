@@ -9,10 +9,12 @@ replica where it fits soonest.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduling.core.admission import RIGHTS, with_room
+from scheduling.core.admission import RIGHTS, has_credit, with_room
+from scheduling.core.cached_prompts import counted_of, counted_on
+from scheduling.core.placement import Warmth
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
@@ -54,7 +56,8 @@ class SchedulerStep:
     """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
 
     ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
-    names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count.
+    names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count; ``warmth``:
+    what replicas are believed to have cached of a request's prompt.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class SchedulerStep:
         spare: int,
         unreserved: frozenset[str],
         rights: bool,
+        warmth: Callable[[QueuedRequest], Warmth | None],
     ) -> None:
         self.view = view
+        self._warmth = warmth
         self._running = view.running_by_entitlement
         self._now_s = now_s
         self._holds = holds
@@ -77,6 +82,7 @@ class SchedulerStep:
         self._unreserved = unreserved
         self._rights = rights
         self._ready = [backend for backend in view.backends.values() if backend.ready]
+        self._trusts = max([backend.cache_trust for backend in self._ready], default=0) > 0
         self._spare = spare
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
@@ -121,26 +127,33 @@ class SchedulerStep:
         """Replicas that may run it now."""
         excluded = self._excluded(request)
         able = [b for b in self.open if b.id != excluded and b.id != self._closed and b.serves(request.adapter)]
-        return with_room(able, request.kv_tokens, request.prefill_tokens, self._owns(request))
+        warmth = self.warmth_of(request)
+        return with_room(able, request.kv_tokens, request.prefill_tokens, self._owns(request), warmth)
 
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
         """The request with the exclusion that holds now."""
         excluded = self._excluded(request)
         return request if request.exclude_backend == excluded else replace(request, exclude_backend=excluded)
 
-    def book(self, request: QueuedRequest, backend: BackendView) -> None:
-        """It runs there."""
+    def book(self, request: QueuedRequest, backend: BackendView, warmth: Warmth | None) -> QueuedRequest:
+        """It runs there; with what of its prompt does not count."""
+        request = counted_on(backend, request, warmth)
         backend.running += 1
         self._free -= 1
         self._pending = False
         backend.kv_used += request.kv_tokens
-        backend.take_prefill(request.prefill_tokens, request.service_class in RESERVED)
+        backend.take_prefill(request, request.service_class in RESERVED)
         backend.work_tokens += work_of(request)
         running = self._running
         running[request.entitlement] = running.get(request.entitlement, 0) + 1
         if backend.running >= backend.slots:
             self.open.remove(backend)
         self._most_kv = self._freest_kv()
+        return request
+
+    def warmth_of(self, request: QueuedRequest) -> Warmth | None:
+        """What replicas are believed to have cached of its prompt, where that need not count."""
+        return self._warmth(request) if self._trusts and request.prefixes else None
 
     def _freest_kv(self) -> int:
         """KV cache that is free on no open replica more than this [tokens]: it only falls within a step."""
@@ -182,9 +195,17 @@ class SchedulerStep:
             return False
         prefill, owner = request.prefill_tokens, self._owns(request)
         # Here and below loops, not any(): a generator costs as much as what it asks.
-        for backend in able:  # noqa: SIM110
+        for backend in able:
             if backend.has_credit(prefill, owner):
                 return True
+        if not self._trusts or not request.prefixes:
+            return False
+        warmth = None
+        for backend in able:
+            if backend.cache_trust and backend.has_credit(1, owner):  # else nothing of it fits
+                warmth = warmth or self._warmth(request)
+                if has_credit(backend, prefill, warmth, owner):
+                    return True
         return False
 
     def _wants_credit_only(self, request: QueuedRequest, able: list[BackendView]) -> bool:
@@ -210,10 +231,10 @@ class SchedulerStep:
         if self._pending:
             holds.credit = holds.credit or Hold(request.id, self._now_s)
             return True
-        need, owner = request.prefill_tokens, self._owns(request)
+        owner, warmth = self._owns(request), self.warmth_of(request)
 
         def lacks(b: BackendView) -> int:
-            used = b.prefill_seen(owner)
+            used, need = b.prefill_seen(owner), counted_of(b, request.prefill_tokens, warmth)
             return used + need - b.prefill_credit if need <= b.prefill_credit else used
 
         nearest = min(able, key=lambda b: (lacks(b), b.id))

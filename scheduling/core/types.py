@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from scheduling.core.frozen import quickly_made
 from scheduling.core.money import BudgetSpec, RateSpec
+from scheduling.core.uncounted import NO_BEGINNINGS, Beginnings
 
 MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
 
@@ -363,12 +364,13 @@ class QueuedRequest:
     prefixes: str = ""  # chained hashes of how the prompt begins (``scheduling.core.placement``); empty: not known
     hint_deadline_s: float | None = None  # before the contract's, by its client's wish; within the entitlement only
     adapter: str = ""  # the one it is for, as engines name it; empty: the base model, which every replica has
-    cached_tokens: int = 0  # of its prompt: counted as found in a prefix cache (``scheduling.core.cached_prompts``)
+    uncounted_tokens: int = 0  # of its prompt, on the replica where it runs (``scheduling.core.cached_prompts``)
+    uncounted_point: str = ""  # up to which they are
 
     @property
     def prefill_tokens(self) -> int:
         """What it takes of its replica's prefill credit until its first output token [prompt tokens]."""
-        return self.input_tokens - self.cached_tokens
+        return self.input_tokens - self.uncounted_tokens
 
 
 PREFILL_PER_S = 4_000.0  # prompt tokens that a preview takes a replica to prefill a second until it was measured
@@ -412,6 +414,9 @@ class BackendView:
     adapters: frozenset[str] = frozenset()  # that it has loaded
     longest: int = 0  # KV tokens that one request may need; 0: no bound
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
+    cache_trust: int = 0  # per mille of what is expected to be cached here of a prompt (``core.cached_prompts``)
+    uncounted_most: int = 0  # tokens of beginnings that may be in flight and not count
+    uncounted: Beginnings = NO_BEGINNINGS  # that are
 
     @property
     def load_tokens(self) -> float:
@@ -434,11 +439,21 @@ class BackendView:
         """What of its prefill credit is used for an owner of reserved capacity, or for anybody else."""
         return self.prefill_owned if owner else self.prefill_used
 
-    def take_prefill(self, tokens: int, owned: bool) -> None:
-        """A prompt holds so many tokens of its prefill credit from now on; below 0: it holds them no more."""
-        self.prefill_used += tokens
+    def take_prefill(self, request: QueuedRequest, owned: bool) -> None:
+        """Its prompt holds of the prefill credit from now on."""
+        self.prefill_used += request.prefill_tokens
         if owned:
-            self.prefill_owned += tokens
+            self.prefill_owned += request.prefill_tokens
+        if request.uncounted_tokens:
+            self.uncounted = self.uncounted.with_one(request.uncounted_point, request.uncounted_tokens)
+
+    def give_prefill(self, request: QueuedRequest, owned: bool) -> None:
+        """It holds that no more."""
+        self.prefill_used -= request.prefill_tokens
+        if owned:
+            self.prefill_owned -= request.prefill_tokens
+        if request.uncounted_tokens:
+            self.uncounted = self.uncounted.without_one(request.uncounted_point)
 
     def takes(self, kv_tokens: int) -> bool:
         """Whether a request that needs so much fits into it at all, were nothing else there."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scheduling.core.cached_prompts import counted_whole
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.stuck import stuck
 from scheduling.core.types import Grant, PoolView
@@ -130,7 +131,16 @@ class Decider:
     async def _write(self, grants: Sequence[Grant], now_s: float) -> Written:
         """Writes a decision. What shared state refuses waits on here."""
         items = [
-            GrantItem(g.request.id, g.request.attempt, g.backend, most_running(g.request), self.policy, g.reason)
+            GrantItem(
+                g.request.id,
+                g.request.attempt,
+                g.backend,
+                most_running(g.request),
+                self.policy,
+                g.reason,
+                g.request.uncounted_point,
+                g.request.uncounted_tokens,
+            )
             for g in grants
         ]
         statuses = await self._store.grant(self._epoch, items, turnaround_s=self._clock.turnaround_s)
@@ -139,12 +149,12 @@ class Decider:
         for grant, status in zip(grants, statuses, strict=True):
             # gone: it left, or waits again at another attempt, of which its own notification tells
             if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self._scheduler:
-                self._waiting.offer(grant.request, now_s)
+                self._waiting.offer(counted_whole(grant.request), now_s)
                 refused = True
             elif status is GrantStatus.AWAY:
                 away = True
                 self._scheduler.settle(grant.request.id, 0, 0)
-                self._waiting.park(grant.request)
+                self._waiting.park(counted_whole(grant.request))
             elif status is GrantStatus.GONE:
                 self._scheduler.settle(grant.request.id, 0, 0)
         return Written(refused, away)

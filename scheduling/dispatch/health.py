@@ -18,7 +18,7 @@ from typing import Any
 
 from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.prefill_credit import Counters, Prompts
-from scheduling.core.routing import uncounted_of
+from scheduling.core.routing import uncounted_s
 from scheduling.core.types import Phase, PoolSpec, PoolView
 from scheduling.dispatch.adapters import AdapterHomes, Candidate
 from scheduling.dispatch.backend_status import status_of
@@ -86,7 +86,7 @@ class BackendMonitor:
         self._adapters_of: tuple[object, ...] = ((), False)
         self._prompts = Prompts()
         self._caches = PromptCaches()
-        self._uncounted = 0.0  # of what is expected to be cached
+        self._uncounted_s = 0.0  # of what is expected to be cached [seconds of prefill]
         self.sleep = PoolSleep(store, epoch, self._backends, self.phases, self._begin, self._change)
         self.adapters = AdapterHomes(
             store,
@@ -117,7 +117,7 @@ class BackendMonitor:
         for name in [name for name in self._backends if name not in specs]:
             self._drop(name)
         self._caches.keep_only(specs)
-        self._uncounted = uncounted_of(pool.routing, pool.routing_params)
+        self._uncounted_s = uncounted_s(pool.routing, pool.routing_params)
         for name, spec in specs.items():
             former = self._backends.get(name)
             if former is not None and address(former.spec, former.kind) != address(spec, kind):
@@ -251,12 +251,18 @@ class BackendMonitor:
                 self._on_ready()
 
     async def _tell_cached(self, snapshot: PoolSnapshot) -> None:
-        """Shared state, how far it goes by what it expects to be cached, where the pool's routing says that it may.
-        Where other replicas compute prompts than those that it expects of, nothing is known of that."""
-        self._caches.look(snapshot.expected_tokens, snapshot.prompt_tokens)
-        trust = None if not self._uncounted or self.phases.apart else self._caches.per_mille(self._uncounted)
-        if trust != snapshot.cached:
-            await self._store.set_cached(self._epoch, trust)
+        """Shared state, how far it goes by what it expects to be cached on each replica, where the routing says that it
+        may. Where other replicas compute prompts than those that it expects of, nothing is known of that."""
+        for name, shared in snapshot.backends.items():
+            backend = self._backends.get(name)
+            if backend is None or not shared.ready:
+                continue
+            self._caches.look(name, shared.expected_tokens, shared.prompt_tokens)
+            wanted = (-1, 0)
+            if self._uncounted_s and not self.phases.apart:
+                wanted = self._caches.bound(name, self._uncounted_s * backend.prefill_per_s)
+            if wanted != (shared.cache_trust, shared.uncounted_most):
+                await self._store.set_cached(self._epoch, name, *wanted)
 
     async def _tell_prefill(self) -> None:
         """Shared state, which prefill replicas are ready; their leases are the prompts that they compute."""

@@ -7,36 +7,58 @@ from collections.abc import Mapping
 from scheduling.core.cached_prompts import CacheTrust
 
 MOST_TOKENS = 10_000_000  # of prompts between two looks at an engine; more no engine reads
+TRUST_STEP = 10  # per mille
+TOKENS_STEP = 256
 
 
 class PromptCaches:
-    """Of one term of leadership. Tokens are of prompts, counted by engines and by shared state since either began."""
+    """Of one term of leadership, by replica. Tokens are of prompts, counted by engines and by shared state since either
+    began."""
 
     def __init__(self) -> None:
-        self._trust = CacheTrust()
-        self._seen: dict[str, tuple[float, float]] = {}  # found and asked by replica, as its engine last said
-        self._told: tuple[int, int] | None = None  # expected and prompts, as shared state last said
-        self._found = self._asked = 0.0  # since the last look
+        self._trust: dict[str, CacheTrust] = {}
+        self._seen: dict[str, tuple[float, float]] = {}  # found and asked, as each engine last said
+        self._told: dict[str, tuple[int, int]] = {}  # expected and prompts, as shared state last said
+        self._new: dict[str, tuple[float, float]] = {}  # found and asked since the last look
 
-    def per_mille(self, uncounted: float) -> int:
-        """Of what is expected to be cached of a prompt, how much does not count against a prefill credit."""
-        return self._trust.per_mille_of(uncounted)
+    def per_mille(self, replica: str) -> int:
+        """Of what is expected to be cached there of a prompt, how much is believed."""
+        trust = self._trust.get(replica)
+        return 0 if trust is None else trust.per_mille
+
+    def bound(self, replica: str, most: float) -> tuple[int, int]:
+        """That, and how many such tokens may be in flight and not count, of ``most``: both as coarse as they are told,
+        so that a small change is none."""
+        trust = self.per_mille(replica)
+        return trust - trust % TRUST_STEP, int(min(most, MOST_TOKENS)) // TOKENS_STEP * TOKENS_STEP
 
     def count(self, replica: str, found: float, asked: float) -> None:
-        """An engine tells what it has found in its cache since it started, of the prompts that it was asked for."""
+        """An engine tells what it has found in its cache since it started, of the prompts that it was asked for. One
+        that counts less than before started anew, with nothing in its cache."""
         before = self._seen.get(replica)
         self._seen[replica] = found, asked
-        if before is not None and 0 <= found - before[0] <= asked - before[1] <= MOST_TOKENS:
-            self._found += found - before[0]
-            self._asked += asked - before[1]
+        if before is None:
+            return
+        more, of = found - before[0], asked - before[1]
+        if more < 0 or of < 0:
+            self._trust.pop(replica, None)
+            self._new.pop(replica, None)
+        elif more <= of <= MOST_TOKENS:
+            new = self._new.get(replica, (0.0, 0.0))
+            self._new[replica] = new[0] + more, new[1] + of
 
-    def look(self, expected: int, prompts: int) -> None:
-        """About once a second: what shared state expected of all grants so far, and how long their prompts were."""
-        before, self._told = self._told, (expected, prompts)
+    def look(self, replica: str, expected: int, prompts: int) -> None:
+        """About once a second: what shared state expected of all grants there so far, and how long their prompts
+        were."""
+        before = self._told.get(replica)
+        self._told[replica] = expected, prompts
+        found, asked = self._new.pop(replica, (0.0, 0.0))  # what nobody expected bears out nothing later
         if before is not None and expected > before[0]:
-            self._trust.seen(expected - before[0], prompts - before[1], self._found, self._asked)
-        self._found = self._asked = 0.0  # what nobody expected bears out nothing later
+            trust = self._trust.setdefault(replica, CacheTrust())
+            trust.seen(expected - before[0], prompts - before[1], found, asked)
 
     def keep_only(self, replicas: Mapping[str, object]) -> None:
         """Forgets replicas that are gone."""
-        self._seen = {name: seen for name, seen in self._seen.items() if name in replicas}
+        for known in (self._trust, self._seen, self._told, self._new):
+            for name in known.keys() - replicas.keys():
+                known.pop(name, None)

@@ -239,9 +239,10 @@ class Admission:
         else:
             self._count(entry, share, 0, 1)
 
-    def granted(self, request_id: str, backend: str, now_ms: int) -> None:
+    def granted(self, request: QueuedRequest, backend: str, now_ms: int) -> None:
         """It waited and runs now."""
-        entry = self._entries[request_id]
+        entry = self._entries[request.id]
+        entry.request = request
         self._run(entry, backend, now_ms)
         self._count(entry, self.share(entry.request.entitlement), 1, -1)
 

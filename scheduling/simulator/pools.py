@@ -287,7 +287,7 @@ class PoolModel:
             self._refuse(attempt, Reason.QUEUE_TIMEOUT, None, waited=True)
         for grant in self._scheduler.step(self._view, self.now_s):
             attempt = self._asked.pop(grant.request.id)
-            self._entry.granted(grant.request.id, grant.backend, self._now_ms)
+            self._entry.granted(grant.request, grant.backend, self._now_ms)
             self._start(attempt, grant.request, grant.backend)
         self.story.queue.append((self.now_s, len(self._scheduler)))
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import AdmissionAnswer
-from scheduling.core.cached_prompts import CacheTrust, counted_as_cached
+from scheduling.core.cached_prompts import CacheTrust, counted_on
 from scheduling.core.compose import Composed
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy, Served
 from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
@@ -122,9 +122,9 @@ class Replay:
         self._granted = 0
         self._credit = HeldCredit(replicas, self._view, signal_s)
         self._token_pace = TokenPace()
-        self._cache_trust = CacheTrust()
+        self._cache_trusts = {name: CacheTrust() for name in self._view.backends}
+        self._cached_since: dict[str, tuple[int, int, int, int]] = {}  # as they are fed, since the last second
         self._warmths: dict[str, Warmth] = {}  # of requests that have not begun
-        self._expected_tokens = self._found_tokens = self._known_tokens = 0  # of prompts, since the last second
         self._paced = NEVER  # when the next prediction is to be looked at
 
     def run(
@@ -207,9 +207,6 @@ class Replay:
             request = replace(request, queued=self._estimator.estimate(request))
         if (warmth := self._scheduler.warmth(request.queued)) is not None:
             self._warmths[request.queued.id] = warmth
-            trust = self._cache_trust.per_mille_of(getattr(self._scheduler.routing, "uncounted", 0.0))
-            cached = counted_as_cached(request.queued.input_tokens, warmth.most_cached, trust)
-            request = replace(request, queued=replace(request.queued, cached_tokens=cached))
         if self._admission is None:
             self._requests[request.queued.id] = request
             self._scheduler.offer(request.queued, self._now_s)
@@ -228,6 +225,8 @@ class Replay:
             return
         for evicted in decision.evict:
             self._evict(evicted, admission)
+        if decision.verdict is AdmissionAnswer.GRANT:
+            queued = self._counted_on(queued, decision.backend)
         admission.admitted(queued, decision, self._now_ms)
         self._requests[queued.id] = request
         if decision.verdict is AdmissionAnswer.GRANT:
@@ -237,6 +236,9 @@ class Replay:
             self._kernel.post(max(self._kernel.now_fs, to_fs(queued.expires_s)), OVER, None)
         self._scheduler.offer(queued, self._now_s)
         self._grant()
+
+    def _counted_on(self, queued: QueuedRequest, backend: str) -> QueuedRequest:
+        return counted_on(self._view.backends[backend], queued, self._scheduler.warmth(queued))
 
     def _run_at_once(self, queued: QueuedRequest, backend: str, why: str) -> None:
         """It runs although the scheduler has not chosen it."""
@@ -291,7 +293,8 @@ class Replay:
             for evicted in room[1]:
                 self._evict(evicted, admission)
             self._scheduler.withdraw(queued.id)
-            admission.granted(queued.id, room[0], self._now_ms)
+            queued = self._counted_on(queued, room[0])
+            admission.granted(queued, room[0], self._now_ms)
             self._run_at_once(queued, room[0], "a preemptible request made room")
 
     # --- who runs
@@ -306,8 +309,7 @@ class Replay:
     def _count(self) -> None:
         """A second has passed: credits and speeds follow what engines did, as long as anything is left."""
         self._watch.look(self._now_s, self._what_runs())
-        self._cache_trust.seen(self._expected_tokens, self._known_tokens, self._found_tokens, self._known_tokens)
-        self._expected_tokens = self._found_tokens = self._known_tokens = 0
+        self._trust_caches()
         self._look_at_queues()
         if self._admission is not None:
             self._counted += 1
@@ -318,6 +320,14 @@ class Replay:
         self._grant()
         if len(self._kernel):
             self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), COUNT, None)
+
+    def _trust_caches(self) -> None:
+        """How far expectations are believed follows what caches had, as the leader has it."""
+        most_s = 0.0 if Phase.DECODE in self._phases else getattr(self._scheduler.routing, "uncounted_s", 0.0)
+        for name, backend in self._view.backends.items():
+            self._cache_trusts[name].seen(*self._cached_since.pop(name, (0, 0, 0, 0)))
+            backend.cache_trust = self._cache_trusts[name].per_mille if most_s else 0
+            backend.uncounted_most = int(most_s * backend.prefill_per_s)
 
     def _what_runs(self) -> dict[str, tuple[int, int]]:
         """By entitlement: how many run, and the KV tokens that they reserve."""
@@ -338,7 +348,7 @@ class Replay:
             grants = self._scheduler.step(self._view, self._now_s)
         for grant in grants:
             if admission is not None:
-                admission.granted(grant.request.id, grant.backend, self._now_ms)
+                admission.granted(grant.request, grant.backend, self._now_ms)
             self._start(grant)
         if admission is not None:
             if not grants and admission.has_preemptible:
@@ -380,9 +390,11 @@ class Replay:
             life.prefilled = cached
             self.cached_tokens += cached
             warmth = self._warmths.pop(request.queued.id, None)
-            self._expected_tokens += 0 if warmth is None else warmth.cached(grant.backend)
-            self._found_tokens += cached
-            self._known_tokens += request.input_tokens
+            expected, prompts, found, asked = self._cached_since.get(grant.backend, (0, 0, 0, 0))
+            expected += 0 if warmth is None else warmth.cached(grant.backend)
+            self._cached_since[grant.backend] = (
+                expected, prompts + request.input_tokens, found + cached, asked + request.input_tokens
+            )  # fmt: skip
         self._credit.granted(number, grant.request, request.whole, self._now_s)
         if request.whole and not apart:
             self._credit.unseen(number, life)

@@ -15,7 +15,7 @@ def take(view: PoolView, request: QueuedRequest, backend: str) -> None:
     replica = view.backends[backend]
     replica.running += 1
     replica.kv_used += request.kv_tokens
-    replica.take_prefill(request.prefill_tokens, request.service_class in RESERVED)
+    replica.take_prefill(request, request.service_class in RESERVED)
     replica.work_tokens += work_of(request)
     running = view.running_by_entitlement
     running[request.entitlement] = running.get(request.entitlement, 0) + 1
@@ -23,7 +23,7 @@ def take(view: PoolView, request: QueuedRequest, backend: str) -> None:
 
 def first_token(view: PoolView, request: QueuedRequest, backend: str) -> None:
     """Its prompt is prefilled."""
-    view.backends[backend].take_prefill(-request.prefill_tokens, request.service_class in RESERVED)
+    view.backends[backend].give_prefill(request, request.service_class in RESERVED)
 
 
 def end(view: PoolView, request: QueuedRequest, backend: str) -> None:

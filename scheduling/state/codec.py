@@ -10,7 +10,8 @@ The record begins with the entry's format and what it takes of a prefill credit 
 will take, of a lease what it holds (0: its replica has no credit, or its first token has come). Older ones are read: 2
 held none, 1 had neither class nor served, and its records (and the first of 2) no format. What is newer is not: it is
 ended when its lease does, with what its record tells. Both stand there because trees that know of no formats take them
-for further fields of the record: they can follow.
+for further fields of the record: they can follow. So may ``"uncounted"``: up to which point the lease's prompt does not
+count against the credit (:mod:`scheduling.core.cached_prompts`).
 
 Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for an empty word.
 """
@@ -30,7 +31,7 @@ from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
 from scheduling.state.notices import CancelNotice, CompletionNotice, EvictionNotice, GrantNotice, RefusalNotice
-from scheduling.state.types import ENTRY_FORMAT, Attempts, RequestFacts, StoredRequest
+from scheduling.state.types import ENTRY_FORMAT, Attempts, Offer, RequestFacts, StoredRequest
 
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(StoredRequest)
@@ -39,6 +40,7 @@ _attempts_decoder = msgspec.json.Decoder(dict[str, Attempts])
 
 _HEAD = b'{"v":%d,"pre":%d,'
 _HEADED = re.compile(rb'\{(?:"v":\d+,)?(?:"pre":(\d+),)?')
+_UNCOUNTED = re.compile(rb'"uncounted":"([0-9a-f]+)",')
 _FORMAT = re.compile(rb'\{"v":(\d+)')
 _FORMAT_1 = re.compile(rb"(\d+ \S+) (\S+(?: \d+){6} \S+ \d+) (\S+ \{.*)", re.DOTALL)
 
@@ -143,15 +145,14 @@ def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice
     return GrantNotice(request_id, int(attempt), backend, policy, why, int(more[0]) if more else 0)
 
 
-def encode_offer(slots: int, kv_tokens: int, prefill_credit: int, longest: int, speed: int) -> str:
+def encode_offer(offer: Offer) -> str:
     """What scripts say of a ready replica."""
-    return f"{slots} {kv_tokens} {prefill_credit} {longest} {speed}"
+    return " ".join(map(str, offer))
 
 
-def decode_offer(words: str) -> tuple[int, int, int, int, int]:
-    """``(slots, kv_tokens, prefill_credit, longest, speed)``. Of the third and fourth 0 is no bound."""
-    slots, kv_tokens, credit, longest, speed = words.split(" ")
-    return int(slots), int(kv_tokens), int(credit), int(longest), int(speed)
+def decode_offer(words: str) -> Offer:
+    """Raises ValueError for anything else."""
+    return Offer(*map(int, words.split(" ")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +185,6 @@ class Entry:
         """``queued_request``, and what the ledger needs beside it."""
         stored = decode_request(self.record)
         r, sent_s = stored.request, stored.sent_s
-        if not self.backend and 0 < self.prefill < r.input_tokens:
-            r = replace(r, cached_tokens=r.input_tokens - self.prefill)
         if not sent_s:
             return replace(r, attempt=self.attempt, seq=self.seq), stored.facts
         taken_ms = self.granted_ms if self.note == DIRECT or not self.queued_ms else self.queued_ms
@@ -247,6 +246,20 @@ def encode_entry(e: Entry) -> bytes:
         f"{e.queued_ms} {e.granted_ms} {e.gateway or '-'} {e.seq} {e.served} {e.note} "
     )
     return head.encode() + _HEAD % (ENTRY_FORMAT, e.prefill) + _HEADED.sub(b"", e.record, count=1)
+
+
+def with_uncounted(record: bytes, point: str) -> bytes:
+    """The record of a lease of whose prompt what is up to that point does not count against a prefill credit."""
+    head = _HEADED.match(record)
+    assert head is not None, "a record has a head"
+    return record[: head.end()] + b'"uncounted":"%b",' % point.encode() + record[head.end() :]
+
+
+def uncounted_point(record: bytes) -> str:
+    """That point; empty: all of it counts."""
+    head = _HEADED.match(record)
+    found = None if head is None else _UNCOUNTED.match(record, head.end())
+    return "" if found is None else found[1].decode()
 
 
 def place_of(request_id: str, e: Entry) -> str:

@@ -116,11 +116,25 @@ def _words(flat: list[bytes]) -> dict[str, str]:
 
 
 def snapshot(reply: list[Any]) -> PoolSnapshot:
-    """``{now_ms, meta, ready, totals, buckets, ledger length, standing, meter, counts}``, hashes as flat lists."""
+    """``{now_ms, meta, ready, totals, buckets, ledger length, standing, meter, counts, expected}``, hashes as flat
+    lists."""
     now_ms = int(reply[0])
     meta, ready, totals, buckets = (_words(flat) for flat in reply[1:5])
     standing, meter = (_words(flat) for flat in reply[6:8])
-    return make_snapshot(now_ms, meta, ready, totals, buckets, reply[5], standing, meter, Counts(*reply[8]))
+    return make_snapshot(
+        now_ms, meta, ready, totals, buckets, reply[5], standing, meter, Counts(*reply[8]), _words(reply[9])
+    )
+
+
+def beginnings(flat: list[bytes]) -> dict[str, dict[str, tuple[int, int]]]:
+    """``uncounted`` by replica: of how many prompts in flight each beginning is, and its tokens."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for name, value in _words(flat).items():
+        backend, _, point = name.rpartition(" ")
+        prompts, _, tokens = value.partition(" ")
+        with suppress(ValueError):  # the leader writes it anew
+            found.setdefault(backend, {})[point] = int(prompts), int(tokens)
+    return found
 
 
 def entry_id(word: bytes) -> tuple[int, int]:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from scheduling.core.admission import refill
-from scheduling.core.types import FULL_SPEED
 from scheduling.state import codec
 from scheduling.state.standing import read_standing
-from scheduling.state.types import BackendTotals, Counts, EntitlementTotals, PoolSnapshot
+from scheduling.state.types import BackendTotals, Counts, EntitlementTotals, Offer, PoolSnapshot
 
 
 def make_snapshot(
@@ -23,6 +22,7 @@ def make_snapshot(
     standing: Mapping[str, str],
     meter: Mapping[str, str],
     counts: Counts,
+    expected: Mapping[str, str],
 ) -> PoolSnapshot:
     """The hashes of ``docs/internals/state.md`` as typed totals; levels are those of ``now_ms``, refills included."""
     backends: dict[str, BackendTotals] = {}
@@ -33,12 +33,13 @@ def make_snapshot(
         if rest:
             names[kind].add(rest.rpartition(":")[0])
     for name in sorted(names["b"]):
-        offer = codec.decode_offer(ready[name]) if name in ready else (0, 0, 0, 0, FULL_SPEED)
-        slots, kv, credit, longest, speed = offer
+        offer = codec.decode_offer(ready[name]) if name in ready else Offer()
         run, used, work, prefill, owned = (_sum(totals, f"b:{name}:{f}") for f in ("run", "kv", "work", "pre", "own"))
         backends[name] = BackendTotals(
-            name in ready, slots, kv, run, used, work, credit, prefill, prefill_owned=owned, longest=longest,
-            speed=speed,
+            name in ready, offer.slots, offer.kv_tokens, run, used, work, offer.prefill_credit, prefill,
+            prefill_owned=owned, longest=offer.longest, speed=offer.speed, cache_trust=offer.cache_trust,
+            uncounted_most=offer.uncounted_most, expected_tokens=int(expected.get(f"{name} tokens", 0)),
+            prompt_tokens=int(expected.get(f"{name} prompts", 0)),
         )  # fmt: skip
     for name in sorted(names["e"]):
         run, wait, kv = (_sum(totals, f"e:{name}:{f}") for f in ("run", "wait", "kv"))
@@ -72,9 +73,6 @@ def make_snapshot(
         lost_ms=int(meta.get("lost", 0)),
         kept=int(meta["kept"]) if "kept" in meta else None,
         waking_ms=int(meta.get("waking", 0)),
-        cached=int(meta["cached"]) if "cached" in meta else None,
-        expected_tokens=int(meta.get("expected", 0)),
-        prompt_tokens=int(meta.get("prompts", 0)),
     )
 
 

@@ -271,6 +271,7 @@ class PoolStore(PoolKeys):
             flat: list[str | int] = [epoch, "-" if turnaround_s is None else round(turnaround_s * 1000)]
             for g in batch:
                 flat += (g.request_id, g.attempt, g.backend, g.concurrency, codec.encode_note(g.policy, g.why))
+                flat += (g.point or "-", g.cached_tokens)
             reply = _unfenced(await self._eval("grant", *flat))
             statuses += [GrantStatus(word.decode()) for word in reply]
         return statuses
@@ -293,10 +294,10 @@ class PoolStore(PoolKeys):
         for batch in batches(rows):
             _unfenced(await self._eval("set_standing", epoch, *(word for row in batch for word in row)))
 
-    async def set_cached(self, epoch: int, trust: int | None) -> None:
-        """How much of what is expected to be cached of a prompt does not count against a prefill credit [per mille];
-        None: all of it counts, and expectations are not counted either."""
-        _unfenced(await self._eval("set_cached", epoch, -1 if trust is None else trust))
+    async def set_cached(self, epoch: int, backend_id: str, trust: int, most: int) -> None:
+        """How much of what is expected to be cached of a prompt on a replica is believed [per mille], and how many such
+        tokens may be in flight and not count against its prefill credit; -1: nothing is expected."""
+        _unfenced(await self._eval("set_cached", epoch, backend_id, trust, most))
 
     async def set_stuck(self, epoch: int, count: int, kept: int | None = None) -> None:
         """How many requests that could run, were it for slots alone, hold up no arrival now; and how many free slots
@@ -396,16 +397,19 @@ class PoolStore(PoolKeys):
 
     async def look(self, entitlements: Sequence[str]) -> Look:
         """What a decision about requests of these entitlements needs. Cheaper than ``view``, which shows everything."""
-        now_ms, rebuilding_ms, ready, sums, preemptible = await self._eval("look", " ".join(entitlements))
+        reply = await self._eval("look", " ".join(entitlements))
+        now_ms, rebuilding_ms, ready, sums, preemptible, uncounted = reply
+        beginnings = replies.beginnings(uncounted)
         figures = [int(word) for word in sums.split()]
         backends: dict[str, BackendTotals] = {}
         at = 0
         for name, offer in zip(ready[::2], ready[1::2], strict=True):
-            slots, kv, credit, longest, speed = codec.decode_offer(offer.decode())
+            o, named = codec.decode_offer(offer.decode()), name.decode()
             run, used, work, prefill, falls, owned = figures[at : at + 6]
-            backends[name.decode()] = BackendTotals(
-                True, slots, kv, run, used, work, credit, prefill, falls, owned, longest, speed
-            )
+            backends[named] = BackendTotals(
+                True, o.slots, o.kv_tokens, run, used, work, o.prefill_credit, prefill, falls, owned, o.longest,
+                o.speed, o.cache_trust, o.uncounted_most, beginnings.get(named, {}),
+            )  # fmt: skip
             at += 6
         running = dict(zip(entitlements, figures[at:], strict=True))
         return Look(now_ms, rebuilding_ms, backends, running, preemptible)

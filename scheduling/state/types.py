@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from scheduling.core.admission import NO_BACKEND_RETRY_MS as NO_BACKEND_RETRY_MS
 from scheduling.core.admission import SERVICE_MS as SERVICE_MS
@@ -20,6 +20,7 @@ from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.outcomes import unmet as is_unmet
 from scheduling.core.types import FULL_SPEED, BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
+from scheduling.core.uncounted import Beginnings
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
 LEADER_MS: Final = 2_000  # a leadership not extended for so long is free, and scripts hand out slots themselves
@@ -224,6 +225,8 @@ class GrantItem:
     concurrency: int  # how many of its entitlement may run
     policy: str = ""  # "priority@1"
     why: str = ""  # one line
+    point: str = ""  # up to which its prompt is believed to be cached there
+    cached_tokens: int = 0  # of it that are
 
 
 class GrantStatus(StrEnum):
@@ -355,6 +358,18 @@ class LedgerProgress:
     born: bytes  # names the data set: another one after Redis lost its data; empty until a leader was elected
 
 
+class Offer(NamedTuple):
+    """What a ready replica offers, as scripts say it."""
+
+    slots: int = 0
+    kv_tokens: int = 0
+    prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled; 0: no bound
+    longest: int = 0  # KV tokens of one request; 0: no bound
+    speed: int = FULL_SPEED  # per mille of the fastest of its pool
+    cache_trust: int = -1  # per mille of what is expected to be cached there of a prompt; -1: nothing is expected
+    uncounted_most: int = 0  # tokens of it that may be in flight and not count against the credit
+
+
 @dataclass(frozen=True, slots=True)
 class BackendTotals:
     """A replica in shared state: what it offers (0 when not ready) and the sums over its leases."""
@@ -371,6 +386,11 @@ class BackendTotals:
     prefill_owned: int = 0  # of ``prefill_used``: by owners of reserved capacity
     longest: int = 0  # KV tokens of one request; 0: no bound
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
+    cache_trust: int = -1  # as :class:`Offer` has it
+    uncounted_most: int = 0
+    beginnings: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of prompts in flight, in a look: by point
+    expected_tokens: int = 0  # to be cached of the prompts granted there so far, as far as the index knew them
+    prompt_tokens: int = 0  # of those prompts
 
 
 def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
@@ -390,6 +410,9 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             falls_s=b.falls_ms / 1000.0,
             longest=b.longest,
             speed=b.speed,
+            cache_trust=max(0, b.cache_trust),
+            uncounted_most=b.uncounted_most,
+            uncounted=Beginnings(b.beginnings),
         )
         for name, b in backends.items()
     }
@@ -459,9 +482,6 @@ class PoolSnapshot:
     born_ms: int = 0  # since when there is this data set; 0: no leader yet
     kept: int | None = None  # free slots that are kept for baselines; None: as many as are configured
     waking_ms: int = 0  # in how long a pool without ready replicas is expected to serve; 0: nobody wakes one
-    cached: int | None = None  # how much of what is expected to be cached of a prompt does not count [per mille]
-    expected_tokens: int = 0  # to be cached of the prompts granted so far, as far as the index knows how they begin
-    prompt_tokens: int = 0  # of those prompts
     lost_ms: int = 0  # when the first leader found the data of before lost; 0: there was none before
 
     def kv_running(self, waiting: Iterable[QueuedRequest]) -> dict[str, int]:

@@ -28,7 +28,7 @@ def states(dispatcher: PoolDispatcher) -> list[str]:
 
 @asynccontextmanager
 async def one_replica(
-    redis_url: str, pool_id: str, *, caches: bool, uncounted: float
+    redis_url: str, pool_id: str, *, caches: bool, uncounted_s: float | None
 ) -> AsyncIterator[tuple[World, PoolDispatcher]]:
     options = EngineOptions(
         model="demo", speed=2, slots=64, kv_tokens=400_000, max_model_len=32_768, prefix_cache=caches
@@ -36,7 +36,8 @@ async def one_replica(
     async with gateway_world(redis_url, pool_id, engines=0, lead=False) as world, serving(options) as engine:
         pool = {
             "backends": (BackendSpec(f"{pool_id}-b", pool_id, engine.url, 64, 400_000),), "upstream_model": "demo",
-            "max_model_len": 32_768, "routing": "prefix_affinity", "routing_params": {"uncounted": uncounted},
+            "max_model_len": 32_768, "routing": "prefix_affinity",
+            "routing_params": {} if uncounted_s is None else {"uncounted_s": uncounted_s},
             "prefill_credit": None,
         }  # fmt: skip
         await world.configure(pool=pool, tier=replace(TIER, over_limit=OverLimit.WAIT, queue_limit=100))
@@ -72,26 +73,36 @@ def held(seen: list[PoolSnapshot]) -> list[int]:
     return [replica.prefill_used for snapshot in seen for replica in snapshot.backends.values()]
 
 
-@pytest.mark.parametrize(("caches", "uncounted"), [(True, 0.9), (False, 0.9), (True, 0.0)])
+def expected_of(snapshot: PoolSnapshot) -> int:
+    (replica,) = snapshot.backends.values()
+    return replica.expected_tokens
+
+
+def trust_of(snapshot: PoolSnapshot) -> int:
+    (replica,) = snapshot.backends.values()
+    return replica.cache_trust
+
+
+@pytest.mark.parametrize(("caches", "uncounted_s"), [(True, None), (False, None), (True, 0.0)])
 async def test_a_known_beginning_counts_against_the_prefill_credit_as_far_as_engines_find_it_cached(
-    redis_url: str, pool_id: str, caches: bool, uncounted: float
+    redis_url: str, pool_id: str, caches: bool, uncounted_s: float | None
 ) -> None:
-    async with one_replica(redis_url, pool_id, caches=caches, uncounted=uncounted) as (world, _):
+    async with one_replica(redis_url, pool_id, caches=caches, uncounted_s=uncounted_s) as (world, _):
         seen = await moderate(world, 0)
         whole, wave = next(tokens for tokens in held(seen) if tokens), 0
-        trusted = caches and uncounted > 0
-        while wave < (MOST_WAVES if trusted else FEW_WAVES) and (seen[-1].cached or 0) < TRUSTED:
+        trusted = caches and uncounted_s is None
+        while wave < (MOST_WAVES if trusted else FEW_WAVES) and trust_of(seen[-1]) < TRUSTED:
             wave += 1
             seen = await moderate(world, wave)
         seen = await moderate(world, wave + 1)
         last, most = seen[-1], max(held(seen))
-        print(f"trusted {last.cached} per mille after {wave} waves, first {whole} tokens, then {most} held at most")
+        print(f"trusted {trust_of(last)} per mille after {wave} waves, first {whole} tokens, then {most} held at most")
         if trusted:
-            assert TRUSTED <= (last.cached or 0) <= 900
+            assert TRUSTED <= trust_of(last) <= 1000
             assert 0 < most < whole, "each takes of the credit what it lacks"
         else:
-            assert last.cached == (0 if uncounted else None)
-            assert (last.expected_tokens > 0) is (uncounted > 0)
+            assert trust_of(last) == (0 if uncounted_s is None else -1)
+            assert (expected_of(last) > 0) is (uncounted_s is None)
             assert most > 0.99 * whole, "as if nobody had expected anything"
         await until_await(lambda: idle(world), 30)
         assert held([await world.store.view()]) == [0]

@@ -255,7 +255,13 @@ class StateMachine(RuleBasedStateMachine):
     def set_stuck(self, **given: Any) -> None:
         self.world.set_stuck(**given)
 
-    @rule(holder=HOLDER, trust=st.sampled_from((None, 0, 333, 1000)), again=AGAIN)
+    @rule(
+        holder=HOLDER,
+        backend=AT,
+        trust=st.sampled_from((-1, 0, 333, 1000)),
+        most=st.sampled_from((0, 25, 10**6)),
+        again=AGAIN,
+    )
     def set_cached(self, **given: Any) -> None:
         self.world.set_cached(**given)
 

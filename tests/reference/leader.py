@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_roomy
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.prefill_pace import FASTER, PrefillPace
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
+from scheduling.core.uncounted import Beginnings
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.snapshot import make_snapshot
@@ -101,19 +103,35 @@ class ReferenceLeader(PoolMemory):
             return GrantStatus.OK if again else GrantStatus.GONE
         if e.attempt != g.attempt:
             return GrantStatus.GONE
-        return self._grant_waiting(g.request_id, e, g.backend, g.concurrency, codec.encode_note(g.policy, g.why), now)
+        note = codec.encode_note(g.policy, g.why)
+        told = g.point, g.cached_tokens
+        return self._grant_waiting(g.request_id, e, g.backend, g.concurrency, note, now, *told)
 
     def _grant_waiting(
-        self, request_id: str, e: Entry, backend: str, cap: int | None, note: str, now: int
+        self,
+        request_id: str,
+        e: Entry,
+        backend: str,
+        cap: int | None,
+        note: str,
+        now: int,
+        point: str = "",
+        tokens: int = 0,
     ) -> GrantStatus:
         offer = next((b for b in self._backends() if b.id == backend), None)
-        if offer is None or not offer.room_for(e.kv, e.prefill, self._owns(e)):
+        if offer is None:
+            return GrantStatus.FULL
+        if point:
+            told = min(tokens, e.prefill - 1) if backend in self.caches else 0
+            tokens = offer.uncounted.uncounted(point, told, offer.uncounted_most)
+        if not offer.room_for(e.kv, e.prefill - (tokens if offer.prefill_credit else 0), self._owns(e)):
             return GrantStatus.FULL
         if cap is not None and self._total(f"e:{e.entitlement}:run") >= cap:
             return GrantStatus.ENT
-        if not self._publish(gateway_channel(e.gateway), self._notice(request_id, e, backend, note)):
+        told_of = replace(e, prefill=e.prefill - tokens)
+        if not self._publish(gateway_channel(e.gateway), self._notice(request_id, told_of, backend, note)):
             return GrantStatus.AWAY
-        self._promote(request_id, backend, now, note)
+        self._promote(request_id, backend, now, note, point, tokens)
         return GrantStatus.OK
 
     def _notice(self, request_id: str, e: Entry, backend: str, note: str) -> bytes:
@@ -182,7 +200,9 @@ class ReferenceLeader(PoolMemory):
         if backend is None:
             return None if is_roomy(backends, e.kv, exclude, adapter) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
-        return self._grant_waiting(request_id, e, backend, self._cap(e.entitlement), note, now)
+        return self._grant_waiting(
+            request_id, e, backend, self._cap(e.entitlement), note, now, *self._uncounted(backend, e)
+        )
 
     def _owns(self, e: Entry) -> bool:
         """Whether it is an owner's of reserved capacity, of which its entitlement runs less than it may."""
@@ -240,8 +260,8 @@ class ReferenceLeader(PoolMemory):
             for victim in victims:
                 self._evict(victim, now)
         note = codec.encode_note(i.policy, i.why)
-        self._promote(i.request_id, backend, now, note)
-        self._publish(gateway_channel(e.gateway), self._notice(i.request_id, e, backend, note))
+        granted = self._promote(i.request_id, backend, now, note, *self._uncounted(backend, e))
+        self._publish(gateway_channel(e.gateway), self._notice(i.request_id, granted, backend, note))
         return GrantStatus.OK
 
     def _evict(self, request_id: str, now: int) -> None:
@@ -269,11 +289,11 @@ class ReferenceLeader(PoolMemory):
         if kept is not None:
             self.meta["kept"] = kept
 
-    def set_cached(self, epoch: int, trust: int | None) -> None:
+    def set_cached(self, epoch: int, backend_id: str, trust: int, most: int) -> None:
         self._fence(epoch)
-        self.meta.pop("cached", None)
-        if trust is not None:
-            self.meta["cached"] = trust
+        self.caches.pop(backend_id, None)
+        if trust >= 0:
+            self.caches[backend_id] = trust, most
 
     def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
         self._fence(epoch)
@@ -290,6 +310,9 @@ class ReferenceLeader(PoolMemory):
             self.ready.pop(backend_id, None)
             self.paces.pop(backend_id, None)
             self.steps.pop(backend_id, None)
+            self.caches.pop(backend_id, None)
+            for name in ("tokens", "prompts"):
+                self.expected.pop(f"{backend_id} {name}", None)
             if ill:
                 self._publish(EJECTED_CHANNEL, backend_id.encode())
         else:
@@ -381,6 +404,7 @@ class ReferenceLeader(PoolMemory):
         }
         self.weights = {n: weights.get(n, self._weight(n, 1.0)) for n in inflight}
         using, self.using = self.using, {}
+        differs |= self._compare_beginnings()
         for e in self.held.values():
             self._count(e, 1, 0)
         for e in self.queue.values():
@@ -398,6 +422,18 @@ class ReferenceLeader(PoolMemory):
             self.meta |= {"rebuilt": int(self.meta.get("rebuilt", 0)) + 1, "rebuilt_at": now}
         return sorted(differs)
 
+    def _compare_beginnings(self) -> set[str]:
+        """How long a beginning is was written down once; of how many prompts it is, they say themselves."""
+        prompts = Counter((e.backend, codec.uncounted_point(e.record)) for e in self.held.values() if e.prefill)
+        differs = set[str]()
+        for name, there in self.uncounted.items():
+            of_name = {point: prompts[name, point] for point in there.held}
+            differs |= {f"uncounted:{name} {p}" for p, (counted, _) in there.held.items() if counted != of_name[p]}
+            now = Beginnings({p: (of_name[p], tokens) for p, (_, tokens) in there.held.items() if of_name[p]})
+            self.uncounted[name] = now
+            self._shift(f"b:{name}:unc", now.tokens)
+        return differs
+
     def look(self, entitlements: Sequence[str]) -> Look:
         now = self._now()
         backends = {
@@ -413,6 +449,9 @@ class ReferenceLeader(PoolMemory):
                 b.prefill_owned,
                 b.longest,
                 b.speed,
+                self._offer(b.id).cache_trust,
+                b.uncounted_most,
+                b.uncounted.held,
             )
             for b in self._backends()
         }
@@ -424,7 +463,10 @@ class ReferenceLeader(PoolMemory):
         totals = {name: str(value) for name, value in d.totals.items()}
         buckets = {name: repr(value) for name, value in d.buckets.items()}
         meter = {name: str(value) for name, value in d.meter.items()}
+        expected = {name: str(value) for name, value in d.expected.items()}
         counts = Counts(
             len(self.leases), len(self.held), len(self.waiting), len(self.queue), len(self.leaving), len(self.evicted)
         )
-        return make_snapshot(self._now(), d.meta, d.ready, totals, buckets, len(self.ledger), d.standing, meter, counts)
+        return make_snapshot(
+            self._now(), d.meta, d.ready, totals, buckets, len(self.ledger), d.standing, meter, counts, expected
+        )

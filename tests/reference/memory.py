@@ -19,16 +19,17 @@ from scheduling.core.admission import (
     refill,
     stored_level,
 )
-from scheduling.core.cached_prompts import counted_as_cached
+from scheduling.core.cached_prompts import uncounted_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import PrefixIndex, Warmth
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.prefill_pace import TURNAROUND_MS, PrefillPace
-from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, QueuedRequest, ServiceClass, Standing
+from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
+from scheduling.core.uncounted import NO_BEGINNINGS, Beginnings
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import standing_words
-from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, RESTORE_MS, Fenced, SweptRequest
+from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, RESTORE_MS, Fenced, Offer, SweptRequest
 from tests.reference.limits import LimitMemory, shown
 
 
@@ -67,6 +68,8 @@ class Dump:
     limits: Mapping[str, Mapping[str, float]]
     users: Mapping[str, Mapping[str, int]]
     using: Mapping[str, int]
+    uncounted: Mapping[str, str]
+    expected: Mapping[str, int]
     events: Sequence[tuple[str, bytes]]
     ledger: Sequence[tuple[bytes, ...]]
     ended: Mapping[str, str]
@@ -98,6 +101,9 @@ class PoolMemory(LimitMemory):
         self.prefills: dict[str, int] = {}  # whole answers that hold prefill credit, by the time of their grant
         self.paces: dict[str, PrefillPace] = {}  # of replicas
         self.steps: dict[str, int] = {}  # their step budgets, where they say them
+        self.caches: dict[str, tuple[int, int]] = {}  # how far expectations of theirs are believed, and of how much
+        self.uncounted: dict[str, Beginnings] = {}  # beginnings in flight there that do not count
+        self.expected: dict[str, int] = {}
         self.turnaround: int | None = None
         self.prefill: dict[str, int] = {}  # prefill replicas that are ready: their slots
         self.legs: dict[str, tuple[int, str, int]] = {}  # of leases: attempt, prefill replica, prompt tokens
@@ -132,7 +138,7 @@ class PoolMemory(LimitMemory):
         buckets |= {f"{ent}:told": ms for ent, ms in self.told.items()}
         return Dump(
             meta={k: f"{v:.3f}" if k == "service_ms" else str(v) for k, v in self.meta.items()},
-            ready={name: codec.encode_offer(*offer) for name, offer in self.ready.items()},
+            ready={name: codec.encode_offer(self._offer(name)) for name in self.ready},
             adapters={name: codec.encode_homes(*homes) for name, homes in self.adapters.items()},
             leases=dict(self.leases),
             held={k: codec.encode_entry(e) for k, e in self.held.items()},
@@ -154,6 +160,12 @@ class PoolMemory(LimitMemory):
             limits={name: shown(kept) for name, kept in self._kept().items()},
             users={ent: dict(known) for ent, known in self.users.items() if self.users_until[ent] > self._now()},
             using=dict(self.using),
+            uncounted={
+                f"{name} {point}": f"{prompts} {tokens}"
+                for name, there in self.uncounted.items()
+                for point, (prompts, tokens) in there.held.items()
+            },
+            expected=dict(self.expected),
             events=list(self.events),
             ledger=list(self.ledger),
             ended={k: r.value for k in list(self._ended) if (r := self.ended(k)) is not None},
@@ -174,7 +186,8 @@ class PoolMemory(LimitMemory):
                 self._total(f"b:{name}:work"), prefill_credit=credit, prefill_used=self._ahead(name)[0],
                 prefill_owned=min(self._total(f"b:{name}:own"), self._ahead(name)[0]),
                 adapters=frozenset(adapter for adapter, (_, homes) in self.adapters.items() if name in homes),
-                longest=longest, speed=speed,
+                longest=longest, speed=speed, cache_trust=max(0, self._offer(name).cache_trust),
+                uncounted_most=self._offer(name).uncounted_most, uncounted=self._beginnings(name),
             )
             for name, (slots, kv, credit, longest, speed) in self.ready.items()
         )  # fmt: skip
@@ -198,6 +211,7 @@ class PoolMemory(LimitMemory):
             for name, p in self.paces.items()
         }
         shown |= {f"{name} step": str(step) for name, step in self.steps.items()}
+        shown |= {f"{name} cached": f"{trust} {most}" for name, (trust, most) in self.caches.items()}
         return shown if self.turnaround is None else shown | {" turnaround": str(self.turnaround)}
 
     def _shift(self, name: str, delta: int) -> None:
@@ -265,31 +279,38 @@ class PoolMemory(LimitMemory):
         """What is believed to be cached where of the prompt of a record."""
         return self.places.warmth(codec.decode_request(record).request.prefixes)
 
-    def _prefill_of(self, request: QueuedRequest) -> int:
-        """What it takes of a prefill credit."""
-        warmth, whole = self.places.warmth(request.prefixes), request.input_tokens
-        if warmth is None:
-            return whole
-        return whole - counted_as_cached(whole, warmth.most_cached, int(self.meta.get("cached", 0)))
+    def _offer(self, backend: str) -> Offer:
+        return Offer(*self.ready[backend], *self.caches.get(backend, (-1, 0)))
+
+    def _beginnings(self, backend: str) -> Beginnings:
+        return self.uncounted.get(backend, NO_BEGINNINGS)
+
+    def _uncounted(self, backend: str, e: Entry) -> tuple[str, int]:
+        """What of its prompt would not count there, by the index."""
+        view = next(b for b in self._backends() if b.id == backend)
+        return uncounted_of(view, e.prefill, self._warmth(e.record))
 
     def _keep_lease(self, request_id: str, e: Entry, expiry: int) -> None:
         request = codec.decode_request(e.record).request
         prefixes = request.prefixes
-        warmth = self.places.warmth(prefixes) if e.prefill and "cached" in self.meta else None
+        warmth = self.places.warmth(prefixes) if e.prefill and e.backend in self.caches else None
         if warmth is not None:
-            for name, tokens in (("expected", warmth.cached(e.backend)), ("prompts", request.input_tokens)):
+            for name, tokens in (("tokens", warmth.cached(e.backend)), ("prompts", request.input_tokens)):
                 if tokens:
-                    self.meta[name] = int(self.meta.get(name, 0)) + tokens
+                    self.expected[f"{e.backend} {name}"] = self.expected.get(f"{e.backend} {name}", 0) + tokens
         self.places.ran(prefixes, e.backend)
         self.leases[request_id], self.held[request_id] = expiry, e
         if e.service_class == ServiceClass.PREEMPTIBLE:
             self.prey[request_id] = e.granted_ms
 
-    def _charged(self, request_id: str, e: Entry, credit: int) -> Entry:
-        """A lease takes of the prefill credit of its replica, if that has one; of whole answers its engine tells.
-        Before the sums are changed."""
+    def _charged(self, request_id: str, e: Entry, credit: int, point: str = "", tokens: int = 0) -> Entry:
+        """A lease takes of the prefill credit of its replica, if that has one; ``tokens`` of it, up to a ``point``, do
+        not count. Of whole answers its engine tells. Before the sums are changed."""
         e = e if credit else replace(e, prefill=0)
         if e.prefill:
+            if tokens:
+                self._now_uncounted(e.backend, self._beginnings(e.backend).with_one(point, tokens))
+                e = replace(e, prefill=e.prefill - tokens, record=codec.with_uncounted(e.record, point))
             whole = not codec.decode_request(e.record).facts.streamed
             if whole:
                 self.prefills[request_id] = self._now()
@@ -307,6 +328,7 @@ class PoolMemory(LimitMemory):
             return 0
         self.held[request_id] = replace(e, prefill=0)
         self.prefills.pop(request_id, None)
+        self._leave(e)
         self._shift(f"b:{e.backend}:pre", -e.prefill)
         self._shift(f"b:{e.backend}:own", -_owned(e))
         return e.prefill
@@ -339,8 +361,19 @@ class PoolMemory(LimitMemory):
         del self.leases[request_id]
         self.prey.pop(request_id, None)
         self.prefills.pop(request_id, None)
+        self._leave(e)
         self._count(e, -1, 0, staying=staying)
         return e
+
+    def _leave(self, e: Entry) -> None:
+        """The beginning of a lease that gives back what it holds of a credit is in flight with it no more."""
+        point = codec.uncounted_point(e.record)
+        if e.prefill and point:
+            self._now_uncounted(e.backend, self._beginnings(e.backend).without_one(point))
+
+    def _now_uncounted(self, backend: str, there: Beginnings) -> None:
+        self._shift(f"b:{backend}:unc", there.tokens - self._beginnings(backend).tokens)
+        self.uncounted[backend] = there
 
     def _put_waiting(self, request_id: str, e: Entry, now: int) -> None:
         self.waiting[request_id], self.queue[request_id] = now + LEASE_MS, e
@@ -355,13 +388,14 @@ class PoolMemory(LimitMemory):
         self._count(e, 0, -1)
         return e
 
-    def _promote(self, request_id: str, backend: str, now: int, note: str) -> None:
+    def _promote(self, request_id: str, backend: str, now: int, note: str, point: str = "", tokens: int = 0) -> Entry:
         """Waiting -> lease. It ends when the waiting entry would have ended."""
         e = replace(self.queue.pop(request_id), backend=backend, granted_ms=now, note=note)
-        e = self._charged(request_id, e, self._credit(backend))
+        e = self._charged(request_id, e, self._credit(backend), point, tokens)
         self.order.discard(request_id)
         self._keep_lease(request_id, e, self.waiting.pop(request_id))
         self._count(e, 1, -1)
+        return e
 
     def _prey(self) -> list[Prey]:
         """Preemptible requests that run, newest first."""

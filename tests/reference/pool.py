@@ -142,7 +142,7 @@ class ReferencePool(ReferenceLeader):
             loads=loads,
         )
         ask = Ask(
-            estimate.kv_tokens, charge, body_bytes, request.exclude_backend, self._prefill_of(request), request.adapter,
+            estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,
             frozenset(avoid),
         )  # fmt: skip
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
@@ -170,12 +170,13 @@ class ReferencePool(ReferenceLeader):
             kv=estimate.kv_tokens, charge=decision.charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=seq, served=0, note="-",
             record=with_limits(codec.encode_request(StoredRequest(request, facts, sent_s)), limited),
-            prefill=self._prefill_of(request),
+            prefill=request.prefill_tokens,
         )  # fmt: skip
         left = self._take_limits(limited)
         if decision.verdict is AdmissionAnswer.GRANT:
             entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
-            entry = self._charged(request.id, entry, self._credit(decision.backend))
+            uncounted = self._uncounted(decision.backend, entry)
+            entry = self._charged(request.id, entry, self._credit(decision.backend), *uncounted)
             self._put_lease(request.id, entry, now + LEASE_MS)
             held = entry.prefill
             return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend, prefill=held)
@@ -218,7 +219,7 @@ class ReferencePool(ReferenceLeader):
         record = codec.encode_request(StoredRequest(again, facts, sent_s))
         record = with_limits(record, self._limited(held))  # it counts as who it was admitted as
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
-        entry = replace(entry, prefill=self._prefill_of(request))
+        entry = replace(entry, prefill=request.prefill_tokens)
         backends = self._backends()
         running = self._total(f"e:{held.entitlement}:run")
         within = running < baseline_slots(request.service_class, request.concurrency)
@@ -232,7 +233,7 @@ class ReferencePool(ReferenceLeader):
         may_run = cap is None or running < cap
         if idle and backend is not None and may_run and goes_at_once(backends, backend, self._total("able")):
             entry = replace(entry, backend=backend, granted_ms=now, note=codec.DIRECT)
-            entry = self._charged(request_id, entry, self._credit(backend))
+            entry = self._charged(request_id, entry, self._credit(backend), *self._uncounted(backend, entry))
             self._put_lease(request_id, entry, now + LEASE_MS)
             return answer(AdmissionStatus.GRANTED, entry, backend=backend)
         entry = replace(entry, backend="", queued_ms=now, granted_ms=0)

@@ -50,9 +50,7 @@ if waiting > 0 and hand_out(now) then  -- nobody leads: who waits goes first
   waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
   inflight = ent_run + ent_wait
 end
-local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept', 'waking', 'cached')
-trusted = tonumber(m[6]) or false
-pre = charged(pre, ARGV[10])
+local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept', 'waking')
 local headroom = tonumber(m[4]) or tonumber(ARGV[27])
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
@@ -163,13 +161,13 @@ local x = {
 if limits then limiting().take(limits, now) end
 if evicting then
   x.backend, x.granted, x.note = backend, now, 'direct'
-  charge_prefill(id, x, credit, used, now)
+  charge_prefill(id, x, credit, used, now, believed(backend, pre, record))
   put_lease(id, x, now + LEASE_MS)
   return answer('granted', backend, 0, seq, x.attempt, x.pre)
 end
 if direct then
   x.backend, x.granted, x.note = backend, now, 'direct'
-  charge_prefill(id, x, credit, v[at + 3], now)
+  charge_prefill(id, x, credit, v[at + 3], now, believed(backend, pre, record))
   keep_lease(id, x, now + LEASE_MS)
   local e, t = 'e:' .. ent, 'b:' .. backend
   local sums = {'run', v[1] + 1, e .. ':run', ent_run + 1, t .. ':run', v[at] + 1}

@@ -27,8 +27,8 @@ for i = 2, #ARGV, 5 do
       if not roomy then backend, credit, used = make_room(ready, v, x.kv, exclude, x.pre, now, owner, homes) end
       said = 'full'
       if backend then
-        promote(id, x, backend, now, note, credit, used)
-        call('PUBLISH', 'qm:gw:' .. x.gateway, notice(id, x, backend, note, credit))
+        promote(id, x, backend, now, note, credit, used, believed(backend, x.pre, x.record))
+        call('PUBLISH', 'qm:gw:' .. x.gateway, notice(id, x, backend, note, credit, x.pre))
         said = 'ok'
       end
     end

@@ -2,13 +2,15 @@
 -- A gateway that nobody hears for (PUBLISH counts its listeners) gets nothing, and a lease ends when the waiting entry
 -- would have ended: a slot given to a dead gateway is not lost for longer than what it held when it died.
 -- `turnaround`: from a decision to the engine [ms], as the leader measured it; -: not measured.
--- epoch turnaround, then <= 100 x (id attempt backend cap note) -> fenced, or per item: ok | gone | full | ent | away
+-- `tokens` of its prompt, up to a `point` (-: none), are believed to be cached there.
+-- epoch turnaround, then <= 100 x (id attempt backend cap note point tokens) -> fenced, or per item: ok | gone | full | ent | away
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()
 local out = {}
 if ARGV[2] ~= '-' then call('HSET', CREDITS, ' turnaround', ARGV[2]) end
-for i = 3, #ARGV, 5 do
+for i = 3, #ARGV, 7 do
   local id, attempt, backend, cap, note = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
+  local point = ARGV[i + 5] ~= '-' and ARGV[i + 5]
   local said
   local text = call('HGET', QUEUE, id)
   if not text then
@@ -17,7 +19,8 @@ for i = 3, #ARGV, 5 do
     said = x and x.attempt == attempt and x.backend == backend and 'ok' or 'gone'
   else
     local x = parse(text) or {attempt = -1, kv = 0, ent = '', gateway = ''}  -- cannot be read: `sweep` ends it
-    said = x.attempt ~= attempt and 'gone' or grant_waiting(id, x, backend, cap, note, now)
+    said = x.attempt ~= attempt and 'gone' or grant_waiting(id, x, backend, cap, note, now, point,
+      tonumber(ARGV[i + 6]))
   end
   out[#out + 1] = said
 end

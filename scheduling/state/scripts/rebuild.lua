@@ -37,9 +37,9 @@ end
 
 -- The words of an entry that sums are made of; the record, most of its text, is left alone.
 local function figures(text)
-  local ent, class, backend, kv, work, bytes, granted, pre =
-    string.match(text, '^%d+ (%S+) (%S+) (%S+) (%d+) %d+ (%d+) (%d+) %d+ (%d+) %S+ %d+ %d+ %S+ ' .. HEAD .. '(%d+)')
-  if ent then return ent, class, backend, kv, work, bytes, granted, pre end
+  local ent, class, backend, kv, work, bytes, granted, pre, to =
+    string.match(text, '^%d+ (%S+) (%S+) (%S+) (%d+) %d+ (%d+) (%d+) %d+ (%d+) %S+ %d+ %d+ %S+ ' .. HEAD .. '(%d+),()')
+  if ent then return ent, class, backend, kv, work, bytes, granted, pre, string.match(text, '^' .. UNCOUNTED_POINT, to) end
   local x = parse(text)
   if x then return x.ent, x.class, x.backend, x.kv, x.work, x.bytes, x.granted, x.pre end
 end
@@ -48,11 +48,12 @@ local held = pairs_of(HELD, LEASES, 'leases')
 local queue = pairs_of(QUEUE, WAITING, 'waiting')
 pairs_of(EVICTED, LEAVING, 'leaving')
 local ents, backends, using, runs, waits, size = {}, {}, {}, 0, 0, 0
+local beginnings = {}  -- how many prompts in flight have each
 
 local function of(all, name)
   local one = all[name]
   if not one then
-    one = {run = 0, wait = 0, kv = 0, work = 0, pre = 0, own = 0}
+    one = {run = 0, wait = 0, kv = 0, work = 0, pre = 0, own = 0, unc = 0}
     all[name] = one
   end
   return one
@@ -73,13 +74,17 @@ for id, text in pairs(held) do
     differs.waiting = true
   end
   runs = runs + 1
-  local ent, class, backend, kv, work, _, granted, pre = figures(text)
+  local ent, class, backend, kv, work, _, granted, pre, point = figures(text)
   if ent then
     local e, b = of(ents, ent), of(backends, backend)
     e.run, e.kv = e.run + 1, e.kv + kv
     b.run, b.kv, b.work, b.pre = b.run + 1, b.kv + kv, b.work + work, b.pre + pre
     if reserves(class) then b.own = b.own + pre end
     if class == 'preemptible' then prey[id] = granted end
+    if point and tonumber(pre) > 0 then
+      local name = backend .. ' ' .. point
+      beginnings[name] = (beginnings[name] or 0) + 1
+    end
   end
 end
 for _, text in pairs(queue) do
@@ -92,7 +97,22 @@ for _, text in pairs(queue) do
   end
 end
 
-local flat, old = call('HGETALL', TOTALS), {}
+-- How long a beginning is only `uncounted` says; of one that it has not, nothing is known.
+local flat = call('HGETALL', UNCOUNTED)
+for i = 1, #flat, 2 do
+  local name, prompts, tokens = flat[i], string.match(flat[i + 1], '^(%d+) (%d+)$')
+  local backend, held = string.match(name, '^(%S+) '), prompts and beginnings[name]
+  if held then
+    local b = of(backends, backend)
+    b.unc = b.unc + tokens
+  end
+  if not held then call('HDEL', UNCOUNTED, name) end
+  if held and tonumber(prompts) ~= held then call('HSET', UNCOUNTED, name, held .. ' ' .. tokens) end
+  if tonumber(prompts) ~= held then differs['uncounted:' .. name] = true end
+end
+
+local old = {}
+flat = call('HGETALL', TOTALS)
 for i = 1, #flat, 2 do old[flat[i]] = flat[i + 1] end
 local sums, able, due = {}, 0, 0
 for ent, x in pairs(ents) do
@@ -105,7 +125,7 @@ end
 for backend, x in pairs(backends) do
   local b = 'b:' .. backend
   sums[b .. ':run'], sums[b .. ':kv'], sums[b .. ':work'], sums[b .. ':pre'] = x.run, x.kv, x.work, x.pre
-  sums[b .. ':own'] = x.own
+  sums[b .. ':own'], sums[b .. ':unc'] = x.own, x.unc
 end
 sums.run, sums.wait, sums.bytes, sums.able, sums.due = runs, waits, size, able, due
 for name, value in pairs(sums) do

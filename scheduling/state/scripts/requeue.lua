@@ -29,7 +29,7 @@ local failed_at = held.backend
 local limits = string.match(held.record, LIMITS)
 held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), tail_of(ARGV[6]), '-'
 if limits then held.record = with_limits(held.record, limits) end  -- it counts as who it was admitted as
-held.pre = charged(tonumber(ARGV[9]), held.record)
+held.pre = tonumber(ARGV[9])
 
 local ready, v = survey(held.ent)
 local base = tonumber(ARGV[7])
@@ -39,7 +39,7 @@ local backend, at, _, free, _, credit = choose(ready, v, held.kv, exclude, held.
 local kept = v[5] < base and 0 or tonumber(call('HGET', META, 'kept')) or tonumber(ARGV[8])
 if backend and free - kept > v[4] and v[5] < cap and (credit == 0 or v[4] == 0) then
   held.backend, held.granted, held.note = backend, now, 'direct'
-  charge_prefill(id, held, credit, v[at + 3], now)
+  charge_prefill(id, held, credit, v[at + 3], now, believed(backend, held.pre, held.record))
   put_lease(id, held, now + LEASE_MS)
   return answer('granted', backend, 0, held)
 end

@@ -1,7 +1,8 @@
--- How much of what is expected to be cached of a prompt does not count against a prefill credit [per mille], as far as
--- engines bore expectations out (scheduling/core/cached_prompts.py).
--- -1: all of it counts, and expectations are not counted.
--- epoch trust -> ok | fenced
+-- How much of what is expected to be cached on a replica of a prompt is believed [per mille], and how many such tokens
+-- may be in flight there and not count against its prefill credit (scheduling/core/cached_prompts.py); -1: nothing is
+-- expected.
+-- epoch backend trust most -> ok | fenced
 if fenced(ARGV[1]) then return 'fenced' end
-if ARGV[2] == '-1' then call('HDEL', META, 'cached') else call('HSET', META, 'cached', ARGV[2]) end
+local name = ARGV[2] .. ' cached'
+if ARGV[3] == '-1' then call('HDEL', CREDITS, name) else call('HSET', CREDITS, name, ARGV[3] .. ' ' .. ARGV[4]) end
 return 'ok'

@@ -13,7 +13,9 @@ if ARGV[3] == '1' then
   bound(ARGV[2] .. ' speed', ARGV[10], '1000')
 else
   call('HDEL', READY, ARGV[2])
-  call('HDEL', CREDITS, ARGV[2], ARGV[2] .. ' step', ARGV[2] .. ' longest', ARGV[2] .. ' speed', ARGV[2] .. ' pace')
+  call('HDEL', CREDITS, ARGV[2], ARGV[2] .. ' step', ARGV[2] .. ' longest', ARGV[2] .. ' speed', ARGV[2] .. ' pace',
+    ARGV[2] .. ' cached')
+  call('HDEL', EXPECTED, ARGV[2] .. ' tokens', ARGV[2] .. ' prompts')
   if ARGV[6] == '1' then call('PUBLISH', 'qm:ejected', ARGV[2]) end
 end
 return 'ok'

@@ -6,9 +6,9 @@ FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
 EPOCH_CHECK = "return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(epoch)"
 DROP = (
     "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n"
-    "  if x.pre > 0 then call('ZREM', PREFILLS, id) end\n  count(x, -1, 0, staying)"
+    "  if x.pre > 0 then\n    call('ZREM', PREFILLS, id)\n    leave_beginning(x.backend, x.record, 1)\n  end\n"
+    "  count(x, -1, 0, staying)"
 )
-CHARGED_AGAIN = "held.pre = charged(tonumber(ARGV[9]), held.record)"
 REFUSE = "local function refuse(reason, first_ms, every_ms)\n"
 
 # what the script does wrong: its name, the text taken out, the text put in
@@ -56,11 +56,53 @@ BROKEN = {
     "free slots withheld for those who lack KV": ("admit", "able - (tonumber(m[3]) or 0)", "able"),
     "stuck requests told without a fence": ("set_stuck", FENCE, ""),
     "cached tokens told without a fence": ("set_cached", FENCE, ""),
-    "cached tokens that count against the prefill credit": ("admit", "pre = charged(pre, ARGV[10])", ""),
-    "cached tokens that count again at a retry": ("requeue", CHARGED_AGAIN, "held.pre = tonumber(ARGV[9])"),
-    "cached tokens that nobody bore out": ("admit", "cached_for(p, most) * trust / 1000", "cached_for(p, most)"),
-    "expectations of cached tokens that are not counted": ("admit", "if expected > 0 then", "if false then"),
-    "expectations without the prompts that they are of": ("admit", "META, 'prompts'", "META, 'others'"),
+    "cached tokens that count against the prefill credit": (
+        "admit",
+        "now, believed(backend, pre, record))\n  keep_lease",
+        "now)\n  keep_lease",
+    ),
+    "cached tokens that count again at a retry": ("requeue", ", believed(backend, held.pre, held.record))", ")"),
+    "cached tokens that count for who is granted by nobody": (
+        "admit",
+        "BY_NOBODY, now,\n        believed(backend, x.pre, x.record))",
+        "BY_NOBODY, now)",
+    ),
+    "cached tokens that the leader tells in vain": (
+        "grant",
+        "note, now, point,\n      tonumber(ARGV[i + 6]))",
+        "note, now)",
+    ),
+    "cached tokens that nobody bore out": ("admit", "expected * c.trust / 1000", "expected"),
+    "cached tokens of another replica": (
+        "admit",
+        "if places and string.find(' ' .. places .. ' ', ' ' .. backend .. ' ', 1, true) then",
+        "if places then",
+    ),
+    "cached tokens without a bound": (
+        "admit",
+        "return math.max(0, math.min(tokens, most - used))",
+        "return tokens",
+    ),
+    "cached tokens that a leader tells without a bound": (
+        "grant",
+        "return math.max(0, math.min(tokens, most - used))",
+        "return tokens",
+    ),
+    "a beginning that counts for each prompt that has it": (
+        "admit",
+        "if used <= 0 or call('HEXISTS', UNCOUNTED, backend .. ' ' .. point) == 1 then",
+        "if used <= 0 then",
+    ),
+    "a beginning that is left with the first of those that have it": (
+        "finish",
+        "if tonumber(prompts) > 1 then",
+        "if false then",
+    ),
+    "a beginning that nobody leaves": ("finish", "leave_beginning(x.backend, x.record, 1)", ""),
+    "a beginning that first tokens do not leave": ("first_tokens", "leave_beginning(backend, text, to + 1)", ""),
+    "beginnings that are not counted anew": ("rebuild", "if held and tonumber(prompts) ~= held then", "if false then"),
+    "expectations of cached tokens that are not counted": ("admit", "if (expected or 0) > 0 then", "if false then"),
+    "expectations without the prompts that they are of": ("admit", "x.backend .. ' prompts'", "x.backend .. ' others'"),
     "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or tonumber", "tonumber"),
     "headroom that the leader lowers and arrivals ignore": (
         "admit",
@@ -148,7 +190,7 @@ BROKEN = {
     ),
     "grants that do not look at prefill credit": (
         "grant",
-        "if not prefill_fits(credit, ahead, x.pre) then",
+        "if not prefill_fits(credit, ahead, pre) then",
         "if false then",
     ),
     "prompts above the credit that never run": ("grant", "credit == 0 or ahead == 0 or", "credit == 0 or"),
@@ -175,7 +217,7 @@ BROKEN = {
         "text",
     ),
     "first tokens that nobody is told of": ("first_tokens", "if freed then offer_free(freed, now) end", ""),
-    "a requeue that takes no prefill credit": ("requeue", CHARGED_AGAIN, ""),
+    "a requeue that takes no prefill credit": ("requeue", "held.pre = tonumber(ARGV[9])", ""),
     "whole answers that hold prefill credit to their end": (
         "prefilled",
         "local done = #found - waiting -",

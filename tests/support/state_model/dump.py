@@ -8,7 +8,8 @@ from typing import Any
 from tests.reference.memory import Dump
 
 HASHES = (
-    "meta ready held queue totals buckets standing meter evicted warm warm:before credits adapters using".split()
+    "meta ready held queue totals buckets standing meter evicted warm warm:before credits adapters using uncounted "
+    "expected".split()
 )  # fmt: skip
 SCORED = "leases waiting weights prey leaving prefills".split()
 
@@ -36,6 +37,9 @@ of_names('limit', 'HGETALL')
 of_names('users', 'ZRANGE', 0, -1, 'WITHSCORES')
 return all
 """.replace("HASHES", " ".join(HASHES)).replace("SCORED", " ".join(SCORED))
+
+
+_BOUNDS = (("", b"0"), (" longest", b"0"), (" speed", b"1000"), (" cached", b"-1 0"))  # of a replica, and without
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
@@ -71,9 +75,7 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
         meta=_texts(hashes["meta"]),
         adapters=_texts(hashes["adapters"]),
         ready={
-            k: b" ".join(
-                (v, credits.get(k, b"0"), credits.get(f"{k} longest", b"0"), credits.get(f"{k} speed", b"1000"))
-            ).decode()
+            k: b" ".join((v, *(credits.get(k + tail, usual) for tail, usual in _BOUNDS))).decode()
             for k, v in hashes["ready"].items()
         },
         leases=_ints(scored["leases"]),
@@ -96,6 +98,8 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
         limits={name.decode(): _floats(_pairs(values)) for name, _, values in limits},
         users={name.decode(): _ints(_pairs(values)) for name, _, values in users},
         using=_ints(hashes["using"]),
+        uncounted=_texts(hashes["uncounted"]),
+        expected=_ints(hashes["expected"]),
         events=[(f[0].decode(), f[1]) for _, f in events],
         ledger=[tuple(f) for _, f in ledger],
         ended={name.decode(): reason.decode() for name, _, reason in ended},

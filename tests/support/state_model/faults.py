@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from scheduling.core.uncounted import Beginnings
 from scheduling.state.types import (
     Attempts,
 )
@@ -63,6 +64,11 @@ class FaultMoves(Sides):
         for name in ("nobody:k:x", *rng.sample(sorted(self.reference.using), min(1, len(self.reference.using)))):
             self.reference.using[name] = wrong = rng.choice((-3, 1, 99))
             self._run(self._resp.call("HSET", self._prefix + "using", name, wrong))
+        for at, there in self.reference.uncounted.items():
+            held = {point: (n + rng.choice((-1, 0, 0, 1)), tokens) for point, (n, tokens) in there.held.items()}
+            self.reference.uncounted[at] = Beginnings(held)
+            for point, (n, tokens) in held.items():
+                self._run(self._resp.call("HSET", self._prefix + "uncounted", f"{at} {point}", f"{n} {tokens}"))
         self.reference.weights["nobody"] = 3.0
         self._run(self._resp.call("ZADD", self._prefix + "weights", 3, "nobody"))
         assert self._run(self.server.view()).differences() == self.reference.view().differences() != []

@@ -64,6 +64,9 @@ class Laws:
                             (f"{at}:work", e.work), (f"{at}:pre", e.prefill),
                             (f"{at}:own", e.prefill if _reserved(e) else 0)):  # fmt: skip
                 sums[name] = sums.get(name, 0) + x
+        for name, words in after.uncounted.items():
+            at = f"b:{name.split(' ')[0]}:unc"
+            sums[at] = sums.get(at, 0) + int(words.split(" ")[1])
         sums = {name: x for name, x in sums.items() if x}
         for e in queue.values():
             ent = f"e:{e.entitlement}"
@@ -83,6 +86,7 @@ class Laws:
         )
         sums |= caps | bases | ({"able": able} if able else {}) | ({"due": due} if due else {})
         assert dict(after.totals) == sums, "totals are not the sums over leases and queue"
+        self._check_beginnings(move, held, before, after)
         self._check_limits(move, [*held.values(), *queue.values()], before, after)
         for name, weight in after.weights.items():
             known = after.standing.get(name)
@@ -107,7 +111,7 @@ class Laws:
                 if grew(f"b:{at}:pre"):
                     self._check_credit(move, at, held, before, after)
                 if grew(f"b:{at}:run"):
-                    slots, kv, _, longest, _ = codec.decode_offer(after.ready[at])
+                    slots, kv, _, longest, *_ = codec.decode_offer(after.ready[at])
                     assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
                     assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
                     new = (e for name, e in held.items() if e.backend == at and name not in before.held)
@@ -138,6 +142,22 @@ class Laws:
             known = self._ended_at.get(name)
             assert known is None or known + ENDED_MS <= self.now, f"{name} ended twice"
             self._ended_at[name] = self.now
+
+    def _check_beginnings(self, move: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
+        """What does not count is in flight, once for all prompts that have it, and bounded on each replica."""
+        having = Counter(
+            f"{e.backend} {point}" for e in held.values() if e.prefill and (point := codec.uncounted_point(e.record))
+        )
+        assert having == {name: int(words.split(" ")[0]) for name, words in after.uncounted.items()}, (
+            "not the beginnings of what is in flight do not count"
+        )
+        for at in BACKENDS:
+            now = after.totals.get(f"b:{at}:unc", 0)
+            if now > before.totals.get(f"b:{at}:unc", 0):
+                self.seen.add((move, "uncounted"))
+                there = [name for name in after.uncounted if name.startswith(f"{at} ")]
+                most = codec.decode_offer(after.ready[at]).uncounted_most
+                assert now <= most or len(there) == 1, f"too much does not count on {at}"
 
     def _check_limits(self, move: str, inflight: list[Entry], before: Dump, after: Dump) -> None:
         """No scope has more in flight, or takes more, than its limits; and users are bounded."""

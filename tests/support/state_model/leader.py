@@ -50,7 +50,15 @@ class LeaderMoves(Sides):
 
     def grant(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
         items = [
-            GrantItem(f"r{n}", max(1, self.request_of(n).attempt + off), at, self.cap_of(n), "fifo@1", "first of 2")
+            GrantItem(
+                f"r{n}",
+                max(1, self.request_of(n).attempt + off),
+                at,
+                self.cap_of(n),
+                "fifo@1",
+                "first of 2",
+                *self.told_of(n + len(picks)),
+            )
             for n, at, off in picks
         ]
         self._both("grant", again, self.epochs[holder], items, turnaround_s=TURNAROUNDS[len(picks) % 5])
@@ -74,8 +82,8 @@ class LeaderMoves(Sides):
     def set_stuck(self, holder: str, count: int, again: bool, kept: int | None = None) -> None:
         self._both("set_stuck", again, self.epochs[holder], count, kept)
 
-    def set_cached(self, holder: str, trust: int | None, again: bool) -> None:
-        self._both("set_cached", again, self.epochs[holder], trust)
+    def set_cached(self, holder: str, backend: str, trust: int, most: int, again: bool) -> None:
+        self._both("set_cached", again, self.epochs[holder], backend, trust, most)
 
     def set_waking(self, holder: str, ms: int, again: bool) -> None:
         self._both("set_waking", again, self.epochs[holder], ms)
@@ -90,8 +98,11 @@ class LeaderMoves(Sides):
             assert b.prefill_used <= held, "more counts than is held"
             owned = min(ready[name].prefill_owned, b.prefill_used)
             ready[name] = dataclasses.replace(
-                ready[name], prefill_used=b.prefill_used, falls_ms=b.falls_ms, prefill_owned=owned
-            )
+                ready[name], prefill_used=b.prefill_used, falls_ms=b.falls_ms, prefill_owned=owned,
+                beginnings=b.beginnings, expected_tokens=0, prompt_tokens=0,
+            )  # fmt: skip
+            uncounted = sum(tokens for _, tokens in b.beginnings.values())
+            assert uncounted == self.reference.totals.get(f"b:{name}:unc", 0)
             if b.prefill_used < held:
                 self.seen.add(("look", "predicted"))
         assert seen.backends == ready

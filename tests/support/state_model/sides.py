@@ -124,6 +124,10 @@ class Sides(Laws):
         points = [(f"{n % 3:012x}", tokens // 4), (f"{n % 9 + 16:012x}", tokens // 2), (f"{n + 256:012x}", tokens)]
         return "" if n % 5 == 0 else write_points(60 if n % 2 else 10**6, points, goes_on=n % 4 > 1)
 
+    def told_of(self, n: int) -> tuple[str, int]:
+        """What a leader believes to be cached of a prompt: nothing of every third."""
+        return (f"{n % 3:012x}", (1, 20, 70, 400)[n % 4]) if n % 3 else ("", 0)
+
     def request_of(self, n: int, attempt: int | None = None) -> QueuedRequest:
         name = f"r{n}"
         e = self.reference.held.get(name) or self.reference.queue.get(name)

@@ -43,7 +43,7 @@ def step(world: World, rng: random.Random) -> None:
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
          "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "corrupt", "flush",
          "pause", "report", "first", "prefilled", "adapters", "cached"),
-        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5, 8, 8, 3, 2),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5, 8, 8, 3, 5),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -99,7 +99,8 @@ def step(world: World, rng: random.Random) -> None:
     elif move == "stuck":
         world.set_stuck(holder, rng.choice((0, 0, 0, 1, 3)), again, rng.choice((None, 0, 1, 3)))
     elif move == "cached":
-        world.set_cached(holder, rng.choice((None, 0, 333, 1000, 1000)), again)
+        trust = rng.choice((-1, 0, 333, 1000, 1000, 1000))
+        world.set_cached(holder, rng.choice(BACKENDS), trust, rng.choice((0, 25, 90, 10**6)), again)
     elif move == "corrupt":
         world.corrupt(holder, rng)
     elif move == "look":

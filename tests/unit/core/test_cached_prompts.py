@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from copy import copy
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.cached_prompts import ENOUGH, CacheTrust, counted_as_cached
+from scheduling.core.cached_prompts import ENOUGH, CacheTrust, believed, counted_of, counted_on, uncounted_of
 from scheduling.core.compose import make_named
 from scheduling.core.contracts import KnowsCaches
-from scheduling.core.placement import cached_for, read_points, worth, write_points
+from scheduling.core.placement import PrefixIndex, Warmth, cached_for, read_points, worth, write_points
 from scheduling.core.registry import make_routing
 from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
-from scheduling.core.types import QueuedRequest
+from scheduling.core.types import BackendView, QueuedRequest
+from scheduling.core.uncounted import Beginnings
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, prefixes_of
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
@@ -85,7 +88,7 @@ def test_what_counts_of_all_prompts_is_the_share_that_engines_compute(
     trust = CacheTrust()
     for _ in range(30):
         trust.seen(ENOUGH * expected, ENOUGH * asked, ENOUGH * found * tokens, ENOUGH * asked * tokens)
-    counted = sum(size - counted_as_cached(size, e, trust.per_mille) for size, e, _ in sizes)
+    counted = sum(size - believed(size, e, trust.per_mille) for size, e, _ in sizes)
     computed = asked - found
     assert computed - len(sizes) <= counted <= computed + 2 * len(sizes) + asked / 500
 
@@ -99,12 +102,114 @@ def test_scripts_can_tell_by_which_rule_points_are_worth_what_they_are(skew: flo
         assert (float(told) % 2 == 0) is goes_on
 
 
-@pytest.mark.parametrize(("tokens", "expected", "trust", "counted"), [
+@pytest.mark.parametrize(("tokens", "expected", "trust", "cached"), [
     (0, 50, 1000, 0), (1, 50, 1000, 0), (100, 0, 1000, 0), (100, 50, 0, 0), (100, 50, 500, 25), (100, 500, 1000, 99),
 ])  # fmt: skip
-def test_something_of_every_prompt_is_computed(tokens: int, expected: int, trust: int, counted: int):
-    assert counted_as_cached(tokens, expected, trust) == counted
-    assert replace(waiting(1), input_tokens=tokens, cached_tokens=counted).prefill_tokens == tokens - counted
+def test_something_of_every_prompt_is_computed(tokens: int, expected: int, trust: int, cached: int):
+    assert believed(tokens, expected, trust) == cached
+    assert replace(waiting(1), input_tokens=tokens, uncounted_tokens=cached).prefill_tokens == tokens - cached
+
+
+def known_at(view: BackendView, request: QueuedRequest) -> Warmth:
+    """As if a prompt with this beginning had run there."""
+    index = PrefixIndex()
+    index.ran(request.prefixes, view.id)
+    warmth = index.warmth(request.prefixes)
+    assert warmth is not None
+    return warmth
+
+
+def test_what_is_cached_need_not_count_on_the_replica_that_has_it_as_far_as_that_is_believed_and_bounded():
+    request = prompt(1, BLOCKS)
+    tokens = request.input_tokens
+    view = backend_view(kv_tokens=10**6, prefill_credit=1000, cache_trust=1000, uncounted_most=10**6)
+    warmth = known_at(view, request)
+    cached = warmth.cached(view.id)
+    assert 0.7 * tokens < cached <= tokens
+    assert counted_of(view, tokens, warmth) == tokens - min(cached, tokens - 1)
+    assert counted_of(replace(view, id="another"), tokens, warmth) == tokens, "there it would be computed"
+    assert counted_of(replace(view, cache_trust=500), tokens, warmth) == tokens - cached // 2
+    view.uncounted = view.uncounted.with_one("another", 100)
+    assert counted_of(replace(view, uncounted_most=300), tokens, warmth) == tokens - 200
+    assert counted_of(replace(view, uncounted_most=100), tokens, warmth) == tokens
+    view.uncounted = view.uncounted.without_one("another")
+    assert counted_of(replace(view, uncounted_most=0), tokens, warmth) == tokens - min(cached, tokens - 1), "alone"
+    assert counted_of(replace(view, prefill_credit=0), tokens, warmth) == tokens, "there is nothing to count against"
+    assert counted_of(view, tokens, None) == tokens
+    counted = counted_on(view, request, warmth)
+    assert (counted.uncounted_point, counted.prefill_tokens) == (
+        warmth.points[view.id],
+        counted_of(view, tokens, warmth),
+    )
+    assert counted_on(view, request, None) is request
+
+
+def test_what_prompts_in_flight_share_counts_once_against_the_bound():
+    view = backend_view(kv_tokens=10**6, prefill_credit=1000, cache_trust=1000, uncounted_most=5000)
+    first, other = prompt(1, BLOCKS), prompt(2, tuple(range(100, 116)))
+    warmth, of_other = known_at(view, first), known_at(view, other)
+    for number in range(7):
+        alike = counted_on(view, replace(first, id=f"alike-{number}"), warmth)
+        view.take_prefill(alike, owned=False)
+    whole = alike.uncounted_tokens
+    assert view.uncounted.tokens == whole > 5000, "it is alone"
+    assert uncounted_of(view, other.input_tokens, of_other) == (of_other.points[view.id], 0), "as much as may be"
+    for _ in range(6):
+        view.give_prefill(alike, owned=False)
+    assert view.uncounted.tokens == whole, "one still has it"
+    view.give_prefill(counted_on(view, first, warmth), owned=False)
+    assert (view.uncounted.tokens, view.uncounted.held) == (0, {})
+    assert uncounted_of(view, other.input_tokens, of_other)[1] > 5000
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 900), st.booleans()), max_size=60), st.integers(0, 2000)
+)
+def test_no_more_than_the_bound_or_one_beginning_is_in_flight_uncounted(moves: list[tuple[str, int, bool]], most: int):
+    there, held = Beginnings(), list[str]()
+    for point, tokens, leaves in moves:
+        if leaves and held:
+            there = there.without_one(held.pop(tokens % len(held)))
+        elif free := there.uncounted(point, tokens, most):
+            assert free <= tokens
+            there = there.with_one(point, free)
+            held.append(point)
+        assert 0 <= there.tokens <= most or len(there.held) == 1
+        assert {p: n for p, (n, _) in there.held.items()} == Counter(held)
+    for point in held:
+        there = there.without_one(point)
+    there = there.without_one("nobody's")
+    assert (there.tokens, there.held) == (0, {})
+
+
+def test_prompts_of_a_known_beginning_are_granted_beside_each_other():
+    """And one of which nothing is known waits its turn."""
+    scheduler = Scheduler(make_named("fifo"), make_routing("prefix_affinity"))
+    bounds = {"slots": 20, "kv_tokens": 10**6, "prefill_credit": 1000}
+    scheduler.offer(prompt(0, BLOCKS), 1000.0)
+    assert len(scheduler.step(pool_view(backend_view(**bounds)), 1000.0)) == 1
+    for number in range(1, 4):
+        scheduler.offer(prompt(number, (*BLOCKS, 100 + number)), 1000.0 + number)
+    scheduler.offer(prompt(4, tuple(range(200, 217))), 1004.0)
+    whole = scheduler.empty()
+    for request in scheduler:
+        whole.offer(request, 1004.0)
+    assert len(whole.step(pool_view(backend_view(**bounds)), 1004.0)) == 1, "nothing is known to it"
+    view = pool_view(backend_view(**bounds, cache_trust=1000, uncounted_most=20_000))
+    grants = scheduler.step(view, 1004.0)
+    assert [grant.request.seq for grant in grants] == [1, 2, 3]
+    (backend,) = view.backends.values()
+    assert backend.prefill_used == sum(grant.request.prefill_tokens for grant in grants) <= 1000
+    assert len(backend.uncounted.held) == 1
+    assert len(scheduler) == 1
+
+
+def test_who_looks_at_a_copy_of_a_pool_changes_nothing_of_it():
+    """As previews and the check of a decision do."""
+    view = backend_view(prefill_credit=1000)
+    for copied in (copy(view), replace(view)):
+        copied.take_prefill(replace(prompt(1, BLOCKS), uncounted_tokens=100, uncounted_point="a"), owned=False)
+        assert (copied.uncounted.tokens, view.uncounted.tokens) == (100, 0)
 
 
 @pytest.mark.parametrize("policy", ["unified", "relegate+edf", "bands+relegate+hybrid"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -80,9 +81,9 @@ def test_sessions_with_the_same_system_message_share_its_points_and_are_told_apa
     assert not shared(one, of_chat(("system", SYSTEM + "!"), ("user", "hi, I am the first one")))
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 7, 12, 14])
+@pytest.mark.parametrize("turns", [1, 2, 3, 7, 12, 14, 30, 100])
 def test_a_conversation_finds_the_end_of_its_last_turn_while_it_grows(turns: int) -> None:
-    said = [("system", SYSTEM)] + [(("user", "assistant")[n % 2], f"{n}: {LONG[: 150 + n]}") for n in range(40)]
+    said = [("system", SYSTEM)] + [(("user", "assistant")[n % 2], f"{n}: {LONG[: 150 + n]}") for n in range(240)]
     before, now = of_chat(*said[: 2 * turns]), of_chat(*said[: 2 * turns + 2])
     other = of_chat(*said[:1], ("user", "another session"), *said[2 : 2 * turns + 2])
     assert names(before)[-1] in shared(now, before)
@@ -131,6 +132,64 @@ def test_a_clients_own_salt_divides_its_points_as_the_engines_cache_does() -> No
 def test_tools_come_before_the_conversation() -> None:
     tool = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
     assert not shared(of_chat(("user", LONG)), of_chat(("user", LONG), tools=[tool]))
+
+
+@given(at=st.integers(0, 8999), size=st.integers(1, 9000), into=st.sampled_from("!\u00e4\0\U0001f600"))
+def test_prompts_share_no_point_behind_what_differs_in_them(at: int, size: int, into: str) -> None:
+    text = (LONG * 10)[: max(size, at + 1)]
+    changed = text[:at] + into + text[at + 1 :]
+    for ask in (of_prompt, lambda given: of_chat(("system", given), ("user", "what is it?"))):
+        one, other = ask(text), ask(changed)
+        assert (
+            shared(one, other)
+            == names(one)[: sum(stop <= at for stop in (1024, 2048, 4096, 8192) if stop <= len(text))]
+        )
+
+
+TOOL = {"type": "function", "function": {"name": "look_up", "description": LONG, "parameters": {"type": "object"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": '{"of": "a"}'}}
+
+
+@pytest.mark.parametrize("path", [
+    ("tools", 0, "function", "description"), ("tools", 0, "function", "parameters", "type"), ("messages", 0, "content"),
+    ("messages", 1, "name"), ("messages", 2, "tool_calls", 0, "function", "arguments"), ("messages", 2, "reasoning"),
+    ("messages", 3, "tool_call_id"), ("messages", 3, "content"), ("messages", 4, "content", 0, "text"),
+    ("messages", 4, "content", 1, "image_url", "url"), ("documents", 0, "text"), ("reasoning_effort",),
+    ("chat_template_kwargs", "style"), ("messages", 0, "role"),
+])  # fmt: skip
+def test_whatever_differs_in_a_conversation_its_end_is_another(path: tuple[str | int, ...]) -> None:
+    body: dict[str, Any] = {
+        "model": "m", "tools": [TOOL], "documents": [{"text": LONG}], "reasoning_effort": "low",
+        "chat_template_kwargs": {"style": "plain"},
+        "messages": [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": "what is it?", "name": "anna"},
+            {"role": "assistant", "content": "", "tool_calls": [CALL], "reasoning": "so"},
+            {"role": "tool", "content": "a ship", "tool_call_id": "1"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "and this?"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,aa"}},
+            ]},
+        ],
+    }  # fmt: skip
+    before = names(points_of(body))
+    assert names(points_of(deepcopy(body))) == before
+    changed = deepcopy(body)
+    at = changed
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = {"reasoning_effort": "high", "role": "developer"}.get(str(path[-1]), f"{at[path[-1]]}b")
+    after = names(points_of(changed))
+    assert after[-1] != before[-1]
+    same = [one == other for one, other in zip(before, after, strict=True)]
+    assert same == sorted(same, reverse=True), "what is before it is the same"
+
+
+def test_a_text_cannot_be_made_to_look_like_two_messages() -> None:
+    """Whatever stands between messages is in no text."""
+    two = of_chat(("user", LONG), ("assistant", "yes"), ("user", LONG))
+    for between in ("assistant", "\0assistant\0", "\xffassistant\xff"):
+        assert not shared(two[-1:], of_chat(("user", f"{LONG}{between}yes{between}{LONG}")))
 
 
 def test_short_prompts_have_no_points() -> None:

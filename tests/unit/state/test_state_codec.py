@@ -73,8 +73,14 @@ def test_an_entry_says_what_it_holds_of_a_prefill_credit_and_older_ones_hold_non
     assert codec.decode_notice(b"r1 1 b1 fifo@1|first").prefill == 0
 
 
-@pytest.mark.parametrize(("backend", "prefill", "counts"), [("", 30, 30), ("", 0, 100), ("", 100, 100), ("b", 30, 100)])
-def test_a_waiting_request_takes_of_a_credit_what_scripts_decided(backend: str, prefill: int, counts: int):
+def test_a_lease_says_up_to_which_point_its_prompt_does_not_count():
     record = codec.encode_request(StoredRequest(replace(STORED.request, input_tokens=100), FACTS))
-    entry = codec.Entry(2, "acme", "elastic", backend, 1, 2, 3, 4, 5, 0, "gw-1", 7, 9, "-", record, prefill=prefill)
-    assert codec.decode_entry(codec.encode_entry(entry)).queued_request().prefill_tokens == counts
+    entry = codec.Entry(2, "acme", "elastic", "b1", 1, 2, 3, 4, 5, 6, "gw-1", 7, 9, "-", record, prefill=30)
+    assert codec.uncounted_point(codec.decode_entry(codec.encode_entry(entry)).record) == ""
+    entry = replace(entry, record=codec.with_uncounted(record, "00ff" * 3))
+    data = codec.encode_entry(entry)
+    assert b'{"v":3,"pre":30,"uncounted":"00ff00ff00ff","request"' in data
+    read = codec.decode_entry(data)
+    assert (codec.uncounted_point(read.record), read.prefill) == ("00ff" * 3, 30)
+    assert read.queued_request().prefill_tokens == 100, "what runs once more counts whole until it is granted"
+    assert codec.encode_entry(read) == data

@@ -72,14 +72,35 @@ local function ahead_of(backend, used, now)
   return ahead, math.max(1, math.ceil((math.min(left, p.step * (steps + 1)) - done) / rate))
 end
 
--- A lease takes of the prefill credit of its replica, if that has one. Nobody sees the first token of a whole answer:
--- its replica's engine tells of them (`prefilled`). Before the sums are changed.
-local function charge_prefill(id, x, credit, used, now)
-  if credit == 0 then x.pre = 0 end
-  if x.pre == 0 then return end
-  local whole = string.find(x.record, WHOLE, 1, true)
-  if whole then call('ZADD', PREFILLS, now, id) end
-  pace_granted(x.backend, used, x.pre, whole, now)
+-- `Beginnings` in Python (scheduling/core/uncounted.py): those of prompts in flight that do not count. In `uncounted`
+-- under `<replica> <point>`: of how many prompts, and tokens; the sum of a replica's is its `unc`. A lease has its point
+-- in its record.
+local UNCOUNTED_POINT = '"uncounted":"(%x+)",'
+
+local function uncounted_of(backend, point, tokens, most)
+  local used = tonumber(call('HGET', TOTALS, 'b:' .. backend .. ':unc')) or 0
+  if used <= 0 or call('HEXISTS', UNCOUNTED, backend .. ' ' .. point) == 1 then return tokens end
+  return math.max(0, math.min(tokens, most - used))
+end
+
+local function take_beginning(backend, point, tokens)
+  local name = backend .. ' ' .. point
+  local prompts, before = string.match(call('HGET', UNCOUNTED, name) or '', '^(%d+) (%d+)$')
+  if not prompts then shift('b:' .. backend .. ':unc', tokens) end
+  call('HSET', UNCOUNTED, name, (prompts or 0) + 1 .. ' ' .. (before or tokens))
+end
+
+local function leave_beginning(backend, record, from)
+  local _, _, point = string.find(record, '^' .. UNCOUNTED_POINT, from)
+  local name = point and backend .. ' ' .. point
+  local prompts, tokens = string.match(name and call('HGET', UNCOUNTED, name) or '', '^(%d+) (%d+)$')
+  if not prompts then return end
+  if tonumber(prompts) > 1 then
+    call('HSET', UNCOUNTED, name, prompts - 1 .. ' ' .. tokens)
+  else
+    call('HDEL', UNCOUNTED, name)
+    shift('b:' .. backend .. ':unc', -tokens)
+  end
 end
 
 -- What a lease holds of a prefill credit is given back: at its first token, or when that must have come. Once: what it
@@ -92,6 +113,7 @@ local function give_back(id, text)
   if not pre or pre == 0 then return 0 end
   call('HSET', HELD, id, string.sub(text, 1, from - 1) .. '0' .. string.sub(text, to))
   if string.find(text, WHOLE, to, true) then call('ZREM', PREFILLS, id) end
+  leave_beginning(backend, text, to + 1)
   return pre, backend, tonumber(granted), reserves(class) and pre or 0
 end
 

@@ -1,25 +1,26 @@
 -- From waiting to a lease.
 
 -- Waiting -> lease. It ends when the waiting entry would have ended.
-local function promote(id, x, backend, now, note, credit, used)
+local function promote(id, x, backend, now, note, credit, used, point, tokens)
   local expiry = call('ZSCORE', WAITING, id) or now + LEASE_MS
   call('ZREM', WAITING, id)
   call('HDEL', QUEUE, id)
   call('ZREM', ORDER, place_of(id, x))
   x.backend, x.granted, x.note = backend, now, note
-  charge_prefill(id, x, credit, used, now)
+  charge_prefill(id, x, credit, used, now, point, tokens)
   keep_lease(id, x, expiry)
   count(x, 1, -1)
 end
 
 -- What a gateway is told of a grant: the last word says what it takes of a prefill credit.
-local function notice(id, x, backend, note, credit)
-  return id .. ' ' .. x.attempt .. ' ' .. backend .. ' ' .. note .. ' ' .. (credit > 0 and x.pre or 0)
+local function notice(id, x, backend, note, credit, pre)
+  return id .. ' ' .. x.attempt .. ' ' .. backend .. ' ' .. note .. ' ' .. (credit > 0 and pre or 0)
 end
 
 -- A decision made good: waiting -> lease, if replica and entitlement have room, and its gateway, which is told, listens
--- (PUBLISH counts who does). -> ok | full | ent | away
-local function grant_waiting(id, x, backend, cap, note, now)
+-- (PUBLISH counts who does). `tokens` of its prompt, up to a `point`, are believed to be cached there.
+-- -> ok | full | ent | away
+local function grant_waiting(id, x, backend, cap, note, now, point, tokens)
   local offer = call('HGET', READY, backend)
   offer = offer and with_bounds(offer, unpack(call('HMGET', CREDITS, backend, backend .. ' longest')))
   local b = 'b:' .. backend
@@ -29,14 +30,18 @@ local function grant_waiting(id, x, backend, cap, note, now)
   local owner = owns(x, tonumber(v[3]) or 0, tonumber(v[5]))
   local used = tonumber(v[4]) or 0
   if (tonumber(v[1]) or 0) >= slots or (tonumber(v[2]) or 0) + x.kv > kv or x.kv > longest then return 'full' end
+  local pre = x.pre
   if credit > 0 then
+    local c = point and cache_of(backend)
+    tokens = c and uncounted_of(backend, point, math.min(tokens, pre - 1), c.most) or 0
+    pre = pre - tokens
     local ahead = ahead_of(backend, used, now)
     if owner then ahead = owned_ahead(tonumber(v[6]) or 0, ahead) end
-    if not prefill_fits(credit, ahead, x.pre) then return 'full' end
+    if not prefill_fits(credit, ahead, pre) then return 'full' end
   end
   if (tonumber(v[3]) or 0) >= cap then return 'ent' end
-  local told = notice(id, x, backend, note, credit)
+  local told = notice(id, x, backend, note, credit, pre)
   if call('PUBLISH', 'qm:gw:' .. x.gateway, told) == 0 then return 'away' end
-  promote(id, x, backend, now, note, credit, used)
+  promote(id, x, backend, now, note, credit, used, point, tokens)
   return 'ok'
 end

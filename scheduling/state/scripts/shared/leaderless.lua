@@ -97,7 +97,8 @@ local function hand_out(now)
     if (tonumber(call('ZSCORE', WAITING, line.id)) or 0) <= now then
       said = 'away'  -- it is not renewed
     elseif backend then
-      said = grant_waiting(line.id, x, backend, line.cap or math.huge, BY_NOBODY, now)
+      said = grant_waiting(line.id, x, backend, line.cap or math.huge, BY_NOBODY, now,
+        believed(backend, x.pre, x.record))
     elseif roomy then
       break  -- it lacks only prefill credit, which comes back within moments: nobody passes it
     end

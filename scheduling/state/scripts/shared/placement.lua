@@ -21,6 +21,15 @@ local function survey(ent)
   return ready, v
 end
 
+-- Whether a replica's prefill credit has room for a prompt beside those `ahead` (`has_credit` in Python): what is cached
+-- there of it need not count.
+local function needs_fit(name, credit, ahead, pre, record)
+  if prefill_fits(credit, ahead, pre) then return true end
+  if not record or not prefill_fits(credit, ahead, 1) then return false end
+  local _, tokens = believed(name, pre, record)
+  return tokens and prefill_fits(credit, ahead, pre - tokens)
+end
+
 local NONE = {}
 local function words_of(text)
   if text == '' then return NONE end
@@ -53,9 +62,9 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
       local held = v[j + 3]
       local ahead = prefill_fits(credit, held, pre) and 0 or ahead_of(name, held, now_ms())  -- never more counts
       credits[i], loads[i] = credit, v[j + 2] * 1000 / speed
-      if prefill_fits(credit, ahead, pre) then
+      if needs_fit(name, credit, ahead, pre, record) then
         fit[#fit + 1] = i
-      elseif owner and prefill_fits(credit, owned_ahead(v[j + 4], ahead), pre) then
+      elseif owner and needs_fit(name, credit, owned_ahead(v[j + 4], ahead), pre, record) then
         if #owned == 0 or ahead < fewest then owned, fewest = {}, ahead end
         if ahead == fewest then owned[#owned + 1] = i end
       end

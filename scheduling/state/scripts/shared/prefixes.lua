@@ -3,14 +3,13 @@
 
 -- The points of a record and what is known of each; nil for a request without points. The last answer is kept: whoever
 -- chooses a replica by it grants next.
-local known_record, known_points
+local known_text, known_points
 local function points_of(record)
-  if record == known_record then return known_points end
-  known_record, known_points = record, nil
   local _, at = string.find(record, '"prefixes":"', 1, true)
   local skew, text = string.match(record, '^(%x+):(%x+)"', (at or #record) + 1)
   if not skew then return nil end
-  local names = {}
+  if text == known_text and known_points.told == skew then return known_points end
+  local names, told = {}, skew
   for i = 1, #text, POINT_CHARS do names[#names + 1] = string.sub(text, i, i + NAME_CHARS - 1) end
   local ran, before, missing = call('HMGET', WARM, unpack(names)), {}, {}
   for i, name in ipairs(names) do
@@ -21,7 +20,10 @@ local function points_of(record)
     for i, name in ipairs(missing) do before[name] = v[i] end
   end
   skew = tonumber(skew, 16)
-  known_points = {skew = skew, goes_on = skew % 2 == 0, names = names, text = text, ran = ran, before = before}
+  known_text = text
+  known_points = {
+    told = told, skew = skew, goes_on = skew % 2 == 0, names = names, text = text, ran = ran, before = before,
+  }
   return known_points
 end
 
@@ -46,32 +48,37 @@ local function cached_for(p, value)
   return math.floor((value + math.sqrt(value * (value + 4 * GAIN * HALF_GAIN_TOKENS))) / (2 * GAIN))
 end
 
--- How much of what is expected to be cached of a prompt does not count [per mille] (`set_cached`); false: it all does.
-local trusted
-local function trust_in_caches()
-  if trusted == nil then trusted = tonumber(call('HGET', META, 'cached')) or false end
-  return trusted
+-- The deepest point of a prompt that names a replica, and how many tokens are expected to be cached there; nil: none.
+local function expected_at(p, backend)
+  for n = #p.names, 1, -1 do
+    local places = p.ran[n] or p.before[p.names[n]]
+    if places and string.find(' ' .. places .. ' ', ' ' .. backend .. ' ', 1, true) then
+      local value = tonumber(string.sub(p.text, (n - 1) * POINT_CHARS + NAME_CHARS + 1, n * POINT_CHARS), 16)
+      return p.names[n], cached_for(p, value)
+    end
+  end
 end
 
--- What a prompt of `pre` tokens takes of a prefill credit: less what is believed to be cached of it, as far as that is
--- trusted (scheduling/core/cached_prompts.py).
-local function charged(pre, record)
-  local trust = trust_in_caches() or 0
-  local p = trust > 0 and pre > 1 and points_of(record)
-  if not p then return pre end
-  local most = 0
-  for _, value in pairs(worth_of(p)) do most = math.max(most, value) end
-  return math.max(1, pre - math.floor(cached_for(p, most) * trust / 1000))
+-- Of a prompt of `pre` tokens: up to which point it is believed to be cached on a replica, and how many of its tokens
+-- need not count against the replica's prefill credit (scheduling/core/cached_prompts.py); nil: all count.
+local function believed(backend, pre, record)
+  local c = cache_of(backend)
+  local p = c and c.trust > 0 and pre > 1 and points_of(record)
+  if not p then return nil end
+  local point, expected = expected_at(p, backend)
+  local tokens = point and math.min(pre - 1, math.floor(expected * c.trust / 1000)) or 0
+  if tokens <= 0 then return nil end
+  return point, uncounted_of(backend, point, tokens, c.most)
 end
 
 -- A request was granted there: the next one with the same beginning finds it cached.
 local function remember_place(x)
   local p = points_of(x.record)
   if not p then return end
-  if x.pre > 0 and trust_in_caches() then
-    local expected = cached_for(p, worth_of(p)[x.backend] or 0)
-    if expected > 0 then call('HINCRBY', META, 'expected', expected) end
-    call('HINCRBY', META, 'prompts', string.match(x.record, '"input_tokens":(%d+)') or 0)
+  if x.pre > 0 and cache_of(x.backend) then
+    local _, expected = expected_at(p, x.backend)
+    if (expected or 0) > 0 then call('HINCRBY', EXPECTED, x.backend .. ' tokens', expected) end
+    call('HINCRBY', EXPECTED, x.backend .. ' prompts', string.match(x.record, '"input_tokens":(%d+)') or 0)
   end
   local set, first = {}, x.backend .. ' '
   for i, name in ipairs(p.names) do
@@ -84,7 +91,7 @@ local function remember_place(x)
       set[#set + 1], set[#set + 2] = name, places
     end
   end
-  known_record = nil
+  known_text = nil
   if #set == 0 then return end
   call('HSET', WARM, unpack(set))
   if call('HLEN', WARM) > POINTS_KEPT then
