@@ -13,15 +13,30 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import aiohttp
 
 from controlplane import sse
 from controlplane.replay.report import Sent
+from scheduling.simulator.prefix_cache import BLOCK_TOKENS
 from scheduling.simulator.trace import TraceRequest
 
 # Short common words: each is one token for the simulated engine and for nearly every byte-pair vocabulary.
 WORDS = "the of and to in is it that was for on are as with his they at be this from have or by one had not".split()
+
+
+@lru_cache(maxsize=8192)
+def words_of_block(block: int) -> tuple[str, ...]:
+    """The same words for the same block of a trace's prompts."""
+    return tuple(random.Random(block).choices(WORDS, k=BLOCK_TOKENS))
+
+
+def prompt_of(words: int, blocks: Sequence[int], rng: random.Random) -> str:
+    """A prompt of so many words, of these blocks where the trace names them: what shares a block there shares its text
+    here. What the blocks leave is drawn."""
+    named = [word for block in blocks[: -(-words // BLOCK_TOKENS)] for word in words_of_block(block)][:words]
+    return " ".join(named + rng.choices(WORDS, k=words - len(named)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +142,7 @@ class Replay:
                         wanted_input=request.input_tokens,
                         wanted_output=request.output_tokens,
                     )
-                    task = asyncio.create_task(self.send(session, sender, row, rng))
+                    task = asyncio.create_task(self.send(session, sender, row, request.blocks, rng))
                     open_tasks.add(task)
                     task.add_done_callback(open_tasks.discard)
                 while open_tasks:
@@ -142,12 +157,11 @@ class Replay:
                 if on_tick:
                     on_tick(self.progress)
 
-    def body(self, words: int, output_tokens: int, rng: random.Random) -> bytes:
-        body: dict[str, object] = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": " ".join(rng.choices(WORDS, k=words))}],
-            "max_tokens": max(1, output_tokens),
-        }
+    def body(self, words: int, blocks: Sequence[int], output_tokens: int, rng: random.Random) -> bytes:
+        text = prompt_of(words, blocks, rng)
+        body: dict[str, object] = {"model": self.model, "max_tokens": max(1, output_tokens)}
+        # Blocks do not say where a conversation's messages begin, so such prompts are sent as they are.
+        body |= {"prompt": text} if blocks else {"messages": [{"role": "user", "content": text}]}
         if self.ignore_eos:
             body["ignore_eos"] = True
         if self.stream:
@@ -155,16 +169,23 @@ class Replay:
             body["stream_options"] = {"include_usage": True}
         return json.dumps(body).encode()
 
-    async def send(self, session: aiohttp.ClientSession, sender: Sender, row: Sent, rng: random.Random) -> None:
+    async def send(
+        self,
+        session: aiohttp.ClientSession,
+        sender: Sender,
+        row: Sent,
+        blocks: Sequence[int],
+        rng: random.Random,
+    ) -> None:
         progress = self.progress
         words = self.calibration.words_for(row.wanted_input)
-        body = self.body(words, row.wanted_output, rng)
+        body = self.body(words, blocks, row.wanted_output, rng)
         progress.sent += 1
         progress.open += 1
         start = time.monotonic()
         try:
             async with session.post(
-                f"{self.base_url}/v1/chat/completions",
+                f"{self.base_url}/v1/{'completions' if blocks else 'chat/completions'}",
                 headers={"Authorization": f"Bearer {sender.key}", "Content-Type": "application/json"},
                 data=body,
             ) as answer:
@@ -212,7 +233,7 @@ class Replay:
                 return
             if frame.get("usage"):
                 usage = frame["usage"]
-            if any(choice.get("delta", {}).get("content") for choice in frame.get("choices", ())):
+            if any(c.get("text") or c.get("delta", {}).get("content") for c in frame.get("choices", ())):
                 if last is None:
                     row.ttft_s = now
                 else:

@@ -35,9 +35,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def written(folder: Path, book: dict[str, Any], trace: list[Any]) -> tuple[str, str]:
-    """Files for a replay: the trace and who sends it."""
-    lines = [f"2023-11-16 18:{15 + at // 60:02.0f}:{at % 60:07.4f},{i},{o}" for at, i, o in trace]
-    (folder / "trace.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines, ""]))
+    """Files for a replay: the trace, Azure's or (of dicts) Mooncake's, and who sends it."""
+    if isinstance(trace[0], dict):
+        lines = [json.dumps(row) for row in trace]
+    else:
+        lines = [f"2023-11-16 18:{15 + at // 60:02.0f}:{at % 60:07.4f},{i},{o}" for at, i, o in trace]
+        lines.insert(0, "TIMESTAMP,ContextTokens,GeneratedTokens")
+    (folder / "trace.csv").write_text("\n".join([*lines, ""]))
     (folder / "book.json").write_text(json.dumps(book))
     return str(folder / "trace.csv"), str(folder / "book.json")
 
@@ -72,6 +76,16 @@ class Run:
     def end(self) -> tuple[int, str]:
         said, _ = self.process.communicate(timeout=100)
         return self.process.returncode, said
+
+
+def test_prompts_of_a_trace_that_names_their_blocks_are_as_long_as_it_says(up: Up, tmp_path: Path) -> None:
+    rows = [{"timestamp": 100 * n, "input_length": 900, "output_length": 5, "hash_ids": [1, 2 + n]} for n in range(10)]
+    code, said = Run(tmp_path, up.demo(), rows, "--rows").end()
+    assert code == 0, said
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["total"]["completed"] == len(report["requests"]) == 10
+    assert report["ledger"]["equal"], report["ledger"]
+    assert all(abs(row["input_tokens"] - 900) <= 10 for row in report["requests"]), report["requests"]
 
 
 def test_a_replay_needs_no_database_of_its_own_and_equals_the_ledger(up: Up, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from controlplane.lab.actions.record import Record
 from controlplane.lab.actions.report import Report
 from controlplane.lab.actions.run import Run
 from controlplane.lab.actions.scenarios import List
+from controlplane.lab.actions.shared import Shared
 from controlplane.lab.actions.shift import Shift
 from controlplane.lab.actions.trust import Trust
 from controlplane.lab.actions.tune import Tune
@@ -30,6 +31,7 @@ ACTIONS: Final[tuple[type[Action], ...]] = (
     Parity,
     Trust,
     Mix,
+    Shared,
     Shift,
     Unified,
     Report,

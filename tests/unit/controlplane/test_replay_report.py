@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.replay.client import PromptSizing
+from controlplane.replay.client import PromptSizing, prompt_of
 from controlplane.replay.keep import ReportFile
 from controlplane.replay.report import Sent, slo_met, summarise, work_while_sending
 from controlplane.replay.verify import compare
@@ -65,6 +66,22 @@ def test_prompt_length_is_learned_from_the_answers_usage() -> None:
     for words in (10, 200, 50):
         calibration.learn(words, round(7 + 1.5 * words))
     assert calibration.words_for(307) == 200
+
+
+def test_prompts_share_the_text_of_the_blocks_that_they_share() -> None:
+    def words(count: int, blocks: tuple[int, ...], seed: int) -> list[str]:
+        return prompt_of(count, blocks, random.Random(seed)).split()
+
+    one, other = words(1300, (7, 8, 9), 1), words(1500, (7, 8, 10), 2)
+    assert (len(one), len(other)) == (1300, 1500)
+    assert one[:1024] == other[:1024]
+    assert one[1024:] != other[1024:1300]
+    assert words(1300, (7, 8, 9), 3) == one
+    assert words(1500, (7, 8, 9), 3)[:1300] == one, "a conversation that goes on"
+    assert words(100, (7, 8, 9), 3) == one[:100]
+    assert words(2000, (7,), 1)[:512] == one[:512]
+    assert len(words(2000, (7,), 1)) == 2000
+    assert words(300, (), 1) != words(300, (), 2)
 
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"

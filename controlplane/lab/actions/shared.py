@@ -1,0 +1,47 @@
+"""`lab shared`: prompts that begin alike, as a trace."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from controlplane.lab.actions.base import Action
+from scheduling.simulator.prefix_cache import BLOCK_TOKENS
+from scheduling.simulator.shared_prompts import Conversations, Instructions, write_shared
+
+
+class Shared(Action):
+    name = "shared"
+    help = "write prompts that begin alike (instructions, or turns of conversations) as a trace"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("kind", choices=("instructions", "conversations"))
+        parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+        parser.add_argument(
+            "--texts", type=int, default=1, help="how many different instructions there are (default 1)"
+        )
+        parser.add_argument(
+            "--tokens", type=int, help="in common (default 4096 of instructions, 1024 of conversations)"
+        )
+        parser.add_argument(
+            "--rate", type=float, default=10.0, help="prompts, or conversations that begin, a second (default 10)"
+        )
+        parser.add_argument("--seconds", type=float, default=60.0, help="how long (default 60)")
+        parser.add_argument("--seed", type=int, default=1)
+
+    def run(self, options: dict[str, Any]) -> None:
+        texts, rate, seconds = options["texts"], options["rate"], options["seconds"]
+        conversations = options["kind"] == "conversations"
+        tokens = options["tokens"] if options["tokens"] is not None else 1024 if conversations else 4096
+        if texts < 1 or not rate > 0 or not seconds > 0 or tokens < 0:
+            raise CommandError("--texts must be at least 1, --rate and --seconds above 0, --tokens at least 0")
+        if rate * seconds > 1_000_000:
+            raise CommandError("--rate times --seconds must be at most 1,000,000")
+        if tokens % BLOCK_TOKENS:
+            raise CommandError(f"--tokens must be a multiple of {BLOCK_TOKENS}, the length of a block")
+        kind = Conversations(tokens) if conversations else Instructions(texts, tokens)
+        count = write_shared(options["out"], kind, rate, seconds, options["seed"])
+        self.stdout.write(f"wrote {count} requests to {options['out']}")
