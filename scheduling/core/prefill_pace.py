@@ -25,6 +25,12 @@ WHOLE_AT_ONCE = 20  # whole answers that one first token shows to be prefilled, 
 FASTER = 0.95  # of a time per token, where an engine's queue is empty and requests wait here, and it counts no steps
 
 
+def shows(stream_rank: int, answer_rank: int) -> bool:
+    """Whether a stream's first token shows that a whole answer granted before it was prefilled. Engines take prompts in
+    the order in which they come, or those of a higher tier (a lower rank) before others that wait."""
+    return answer_rank <= stream_rank
+
+
 @dataclass(slots=True)
 class PrefillPace:
     """One replica. Times in ms of one clock, lengths in prompt tokens; rounded as shared state keeps them."""

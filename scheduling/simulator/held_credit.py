@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduling.core.legs import share
-from scheduling.core.prefill_pace import WHOLE_AT_ONCE, PrefillPace
+from scheduling.core.prefill_pace import WHOLE_AT_ONCE, PrefillPace, shows
 from scheduling.core.step import RESERVED
 from scheduling.core.types import Phase, PoolView, QueuedRequest
 from scheduling.simulator import room
@@ -31,7 +31,8 @@ class HeldCredit:
         self._paces = [PrefillPace() for _ in replicas]
         self.held = [0] * len(replicas)  # by what has no first token
         self._owned = [0] * len(replicas)  # of those: by owners of reserved capacity
-        self._unseen: list[dict[str, Life]] = [{} for _ in replicas]  # whole answers that hold credit, as granted
+        # whole answers that hold credit, as granted, and the ranks of their tiers
+        self._unseen: list[dict[str, tuple[Life, int]]] = [{} for _ in replicas]
         self._bounded = any(replica.prefill_tokens != 0 for replica in replicas)
 
     def bound(self, bounded: bool) -> None:
@@ -57,19 +58,19 @@ class HeldCredit:
         self._paces[number].granted(self.held[number], need, whole, now_s * 1000.0)
         self._hold(number, request, need)
 
-    def unseen(self, number: int, life: Life) -> None:
-        """Nobody will see the first token of what was granted."""
-        self._unseen[number][life.sim.queued.id] = life
+    def unseen(self, number: int, life: Life, rank: int) -> None:
+        """Nobody will see the first token of what was granted, of a tier of that rank."""
+        self._unseen[number][life.sim.queued.id] = life, rank
 
-    def unseen_before(self, life: Life) -> list[Life]:
-        """Whole answers that have been prefilled where this one has: engines take prompts as they come."""
+    def unseen_before(self, life: Life, rank: int) -> list[Life]:
+        """Whole answers that have been prefilled where this one has, of a tier of that rank."""
         unseen = list(self._unseen[life.replica].values())[:WHOLE_AT_ONCE]
-        return [earlier for earlier in unseen if earlier.sim.arrival_fs < life.sim.arrival_fs]
+        return [one for one, of in unseen if one.sim.arrival_fs < life.sim.arrival_fs and shows(rank, of)]
 
     def arrived(self, number: int, now_fs: int) -> list[Life]:
         """Whole answers that an engine has counted when it says how many wait; the latest grants it may not have."""
         until_fs = now_fs - to_fs(self._paces[number].unseen_ms(0.0, self._steps[number]) / 1000.0)
-        return [life for life in self._unseen[number].values() if life.sim.arrival_fs < until_fs]
+        return [life for life, _ in self._unseen[number].values() if life.sim.arrival_fs < until_fs]
 
     def prefilled(self, number: int, arrived: Sequence[Life], waiting: int) -> tuple[Sequence[Life], int]:
         """Of ``arrived``: those that wait in the engine no more, but for the last of them, which may be in the middle;

@@ -397,7 +397,7 @@ class Replay:
             )  # fmt: skip
         self._credit.granted(number, grant.request, request.whole, self._now_s)
         if request.whole and not apart:
-            self._credit.unseen(number, life)
+            self._credit.unseen(number, life, request.queued.rank)
         self._rouse(at)
 
     def _handed_over(self, life: Life) -> None:
@@ -420,7 +420,8 @@ class Replay:
             return  # it was evicted meanwhile
         if life.sim.whole:
             return
-        self._first_tokens_known(life.replica, [life, *self._credit.unseen_before(life)])
+        rank = self._requests[request_id].queued.rank
+        self._first_tokens_known(life.replica, [life, *self._credit.unseen_before(life, rank)])
 
     def _look_at_queues(self) -> None:
         """What engines say of their queues. One where nothing waits although requests wait here is faster than was

@@ -29,7 +29,7 @@ from scheduling.core.legs import PrefillReplica, choose_leg
 from scheduling.core.limits import Scope, first_over, read_limits
 from scheduling.core.limits import Standing as LimitStanding
 from scheduling.core.outcomes import Reason
-from scheduling.core.prefill_pace import WHOLE_AT_ONCE
+from scheduling.core.prefill_pace import WHOLE_AT_ONCE, shows
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry
@@ -375,11 +375,17 @@ class ReferencePool(ReferenceLeader):
         for backend, firsts in places.items():
             granted = [e.granted_ms for e in firsts]
             older = self._whole_answers(backend, max(granted), len(firsts) * WHOLE_AT_ONCE)
+            older = [name for name in older if any(self._shown(name, e) for e in firsts)]
             tokens = sum(e.prefill for e in firsts) + sum(self._give_back(name) for name in older)
             self._told(backend, tokens, min(granted), now)
         if freed:
             self._offer_free(freed, now)
         return told
+
+    def _shown(self, answer: str, stream: Entry) -> bool:
+        whole = self.held[answer]
+        ranks = [codec.decode_request(e.record).request.rank for e in (stream, whole)]
+        return whole.granted_ms <= stream.granted_ms and shows(*ranks)
 
     def take_leg(self, request_id: str, attempt: int, tokens: int, exclude: str = "") -> str | None:
         e = self.held.get(request_id)

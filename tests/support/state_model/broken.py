@@ -237,6 +237,16 @@ BROKEN = {
         "whole_answers(backend, at.last, at.told * WHOLE_AT_ONCE)",
         "{}",
     ),
+    "whole answers that a stream of a higher tier may have overtaken": (
+        "first_tokens",
+        "rank <= of and granted",
+        "granted",
+    ),
+    "whole answers that a later stream of another tier does not show": (
+        "first_tokens",
+        "rank <= of and",
+        "rank == of and",
+    ),
     "predictions that nobody makes": ("look", "ahead, falls = ahead_of(ready[i], ahead, now)", ""),
     "predictions without bound": ("look", "math.max(0, used - p.sure)", "0"),
     "predictions that arrivals do not follow": ("admit", "ahead_of(name, held, now_ms())", "held"),

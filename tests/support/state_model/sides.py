@@ -134,7 +134,7 @@ class Sides(Laws):
         current = e.attempt if e else 1
         return request(
             name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
-            attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n),
+            attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n), rank=n // 4 % 3,
             adapter=ADAPTERS[n // 8 % 2] if n % 8 == 5 else "",
         )  # fmt: skip
 

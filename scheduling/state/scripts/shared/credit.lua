@@ -106,6 +106,7 @@ end
 -- What a lease holds of a prefill credit is given back: at its first token, or when that must have come. Once: what it
 -- holds is 0 then. The rest of the entry is left as it is, and the sums are for `given_back`. -> how much, where, when
 -- it was granted, and how much of it was an owner's
+local GRANTED = '^%d+ %S+ %S+ %S+ %d+ %d+ %d+ %d+ %d+ (%d+)'
 local HELD_CREDIT = '^%d+ %S+ (%S+) (%S+) %d+ %d+ %d+ %d+ %d+ (%d+) %S+ %d+ %d+ %S+ ' .. HEAD .. '()(%d+)()'
 local function give_back(id, text)
   local class, backend, granted, from, pre, to = string.match(text, HELD_CREDIT)
