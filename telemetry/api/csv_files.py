@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from django.http import StreamingHttpResponse
 from rest_framework.renderers import JSONRenderer
 
+from telemetry.api.sent_files import SentFile, send
 from tenants.cells import plain
 
-_LINES = 500  # per piece sent
+MEDIA_TYPE = "text/csv; charset=utf-8"
+_LINES = 500  # of a piece
 
 
 class FileRenderer(JSONRenderer):
@@ -43,16 +44,14 @@ def safe_row(row: dict[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in row.items()}
 
 
-def stream(columns: Sequence[str], rows: Iterable[dict[str, Any]], name: str) -> StreamingHttpResponse:
-    """Rows as a file of this name, sent while they are read."""
+def send_rows(user: object, columns: Sequence[str], rows: Iterable[dict[str, Any]], name: str) -> SentFile:
+    """Rows as a file of this name."""
 
-    def pieces() -> Iterator[str]:
+    def pieces() -> Iterator[bytes]:
         writer = csv.DictWriter(Line(), fieldnames=columns)
         lines = iter(rows)
-        yield str(writer.writeheader())
+        yield str(writer.writeheader()).encode()
         while piece := "".join(str(writer.writerow(safe_row(row))) for row in islice(lines, _LINES)):
-            yield piece
+            yield piece.encode()
 
-    answer = StreamingHttpResponse(pieces(), content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = f'attachment; filename="{name}"'
-    return answer
+    return send(user, pieces(), MEDIA_TYPE, name)

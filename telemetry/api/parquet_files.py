@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
-from django.http import StreamingHttpResponse
 from rest_framework.serializers import ValidationError
 
 from telemetry.api.csv_files import FileRenderer
+from telemetry.api.sent_files import SentFile, send
 
 MEDIA_TYPE = "application/vnd.apache.parquet"
 ROWS = 5_000  # of a row group: what is held at a time
@@ -69,9 +69,9 @@ class _Pieces:
         return taken
 
 
-def stream(
-    columns: Sequence[str], kinds: dict[str, str], rows: Iterable[dict[str, Any]], name: str
-) -> StreamingHttpResponse:
+def send_rows(
+    user: object, columns: Sequence[str], kinds: dict[str, str], rows: Iterable[dict[str, Any]], name: str
+) -> SentFile:
     """Rows as a file of this name. ``kinds`` says which columns are ``amount``, ``count``, ``time`` or ``figure`` (a
     float); the others are texts.
 
@@ -100,9 +100,7 @@ def stream(
                 yield sink.take()
         yield sink.take()
 
-    answer = StreamingHttpResponse(pieces(), content_type=MEDIA_TYPE)
-    answer["Content-Disposition"] = f'attachment; filename="{name}"'
-    return answer
+    return send(user, pieces(), MEDIA_TYPE, name)
 
 
 def _typed(value: Any, kind: str | None) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from django.db.models import Q, QuerySet
-from django.http import Http404, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -30,9 +30,10 @@ from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
 from telemetry.api.answers import OPTIONAL, ExploredSerializer, ExportedSerializer
 from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
-from telemetry.api.csv_files import CSVRenderer, Line
+from telemetry.api.csv_files import MEDIA_TYPE, CSVRenderer, Line
 from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, reach_of
+from telemetry.api.sent_files import send
 from telemetry.api.story_answers import AliveRequestSerializer, StorySerializer
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
@@ -313,24 +314,24 @@ class ExportView(Telemetry, APIView):
         rows = query.rows(viewer_of(request).requests(), operator)
         columns, chunks, end = exported(rows, _end(request, query), operator)
         answer: HttpResponseBase
+        name = f"requests-{timezone.now():%Y%m%dT%H%M%SZ}"
         if getattr(request.accepted_renderer, "format", "") == "csv":
-            answer = StreamingHttpResponse(_lines(columns, chunks), content_type="text/csv; charset=utf-8")
+            answer = send(request.user.pk, _lines(columns, chunks), MEDIA_TYPE, f"{name}.csv")
         else:
             records = [dict(zip(columns, row, strict=True)) for chunk in chunks for row in chunk]
             body = msgspec.json.encode({"searched_to": end, "requests": records})
             answer = HttpResponse(body, content_type="application/json")
-        ending = "csv" if isinstance(answer, StreamingHttpResponse) else "json"
-        answer["Content-Disposition"] = f'attachment; filename="requests-{timezone.now():%Y%m%dT%H%M%SZ}.{ending}"'
+            answer["Content-Disposition"] = f'attachment; filename="{name}.json"'
         if end is not None:
             answer["x-quartermaster-searched-to"] = end.isoformat()
         return answer
 
 
-def _lines(columns: list[str], chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[str]:
+def _lines(columns: list[str], chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[bytes]:
     writer = csv.writer(Line())
-    yield str(writer.writerow(columns))
+    yield str(writer.writerow(columns)).encode()
     for chunk in chunks:
-        yield "".join(str(writer.writerow([_shown(value) for value in row])) for row in chunk)
+        yield "".join(str(writer.writerow([_shown(value) for value in row])) for row in chunk).encode()
 
 
 def _shown(value: Any) -> Any:

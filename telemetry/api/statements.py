@@ -21,7 +21,7 @@ from scheduling.state.usage import period_bounds_s
 from telemetry.api import parquet_files
 from telemetry.api.answers import SpendingSerializer, StatementSerializer
 from telemetry.api.common import Telemetry, viewer_of
-from telemetry.api.csv_files import CSVRenderer, stream
+from telemetry.api.csv_files import CSVRenderer, send_rows
 from telemetry.ledger import rollup, statement
 from telemetry.ledger.quotas import read_spent
 from tenants.models import Budget
@@ -87,17 +87,19 @@ class StatementView(Telemetry, APIView):
         begin, end = given["begin"], given["end"]
         only = {"tenant": given["tenant"]} if "tenant" in given else {}
         lines = statement.lines(viewer_of(request).tenants, begin, end, by_user=given["by_user"], **only)
-        kind = getattr(request.accepted_renderer, "format", "")
+        kind, user = getattr(request.accepted_renderer, "format", ""), request.user.pk
         if kind in ("csv", "parquet"):
             rows, name = (line.row() for line in lines), f"statement-{given['month']}.{kind}"
             if kind == "csv":
-                return stream(statement.COLUMNS, rows, name)
-            return parquet_files.stream(statement.COLUMNS, statement.COLUMN_KINDS, rows, name)
+                return send_rows(user, statement.COLUMNS, rows, name)
+            return parquet_files.send_rows(user, statement.COLUMNS, statement.COLUMN_KINDS, rows, name)
         if kind in ("focus", "focus-parquet"):
             rows = (row for line in lines for row in statement.focus(line, begin, end))
             if kind == "focus":
-                return stream(statement.FOCUS, rows, f"focus-{given['month']}.csv")
-            return parquet_files.stream(statement.FOCUS, statement.FOCUS_KINDS, rows, f"focus-{given['month']}.parquet")
+                return send_rows(user, statement.FOCUS, rows, f"focus-{given['month']}.csv")
+            return parquet_files.send_rows(
+                user, statement.FOCUS, statement.FOCUS_KINDS, rows, f"focus-{given['month']}.parquet"
+            )
         first_lines = list(islice(lines, MAX_LINES + 1))
         if len(first_lines) > MAX_LINES:
             raise serializers.ValidationError({"detail": f"More than {MAX_LINES} lines. Take format=csv."})

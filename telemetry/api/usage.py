@@ -6,7 +6,6 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -19,7 +18,8 @@ from rest_framework.views import APIView
 from telemetry.api import parquet_files
 from telemetry.api.answers import UsageSerializer
 from telemetry.api.common import Telemetry, viewer_of
-from telemetry.api.csv_files import CSVRenderer, stream
+from telemetry.api.csv_files import CSVRenderer, send_rows
+from telemetry.api.sent_files import SentFile
 from telemetry.ledger import usage
 from tenants.api.inputs import Moment
 
@@ -78,13 +78,13 @@ class UsageView(Telemetry, APIView):
                 "format",
                 str,
                 enum=["json", "csv", "parquet"],
-                description=f"How to answer. JSON has at most {MAX_ROWS} rows; CSV and Parquet are streamed and have "
+                description=f"How to answer. JSON has at most {MAX_ROWS} rows; CSV and Parquet are files and have "
                 "no such limit. Parquet needs a part that an operator installs.",
             ),
         ],
         responses=UsageSerializer,
     )
-    def get(self, request: Request, format: str | None = None) -> Response | StreamingHttpResponse:
+    def get(self, request: Request, format: str | None = None) -> Response | SentFile:
         query = UsageQuery(data=request.query_params)
         query.is_valid(raise_exception=True)
         given = query.validated_data
@@ -94,9 +94,9 @@ class UsageView(Telemetry, APIView):
         columns = [*groups, *usage.FIGURES]
         kind, name = getattr(request.accepted_renderer, "format", ""), f"usage-{since:%Y%m%d}-{until:%Y%m%d}"
         if kind == "csv":
-            return stream(columns, rows, f"{name}.csv")
+            return send_rows(request.user.pk, columns, rows, f"{name}.csv")
         if kind == "parquet":
-            return parquet_files.stream(columns, usage.COLUMN_KINDS, rows, f"{name}.parquet")
+            return parquet_files.send_rows(request.user.pk, columns, usage.COLUMN_KINDS, rows, f"{name}.parquet")
         lines = list(islice(rows, MAX_ROWS + 1))
         if len(lines) > MAX_ROWS:
             raise serializers.ValidationError(

@@ -1,0 +1,84 @@
+"""Files that are made for one answer: kept on disk while they are sent, however slowly they are read.
+
+Django would collect all pieces of such an answer in memory before it sends the first one, and keep them until the
+client has taken the last. So they are written to a temporary file first, which also means that what goes wrong while
+they are made is told in the answer instead of a file that ends in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from tempfile import SpooledTemporaryFile
+from typing import Any
+from weakref import WeakSet
+
+from django.http import StreamingHttpResponse
+from rest_framework import serializers
+from rest_framework.exceptions import Throttled
+
+IN_MEMORY = 256 * 1024  # bytes: longer files are on disk
+MAX_BYTES = 256 * 1024 * 1024
+AT_ONCE = 4  # files of one user that are being sent by one process
+_PIECE = 64 * 1024
+
+_sending: dict[object, WeakSet[SentFile]] = {}  # by user
+
+
+class SentFile(StreamingHttpResponse):
+    """An answer that is read from a temporary file piece by piece."""
+
+    def __init__(self, file: Any, content_type: str, name: str) -> None:
+        self._file = file
+        super().__init__(self._pieces(), content_type=content_type)
+        self["Content-Disposition"] = f'attachment; filename="{name}"'
+
+    def _pieces(self) -> Iterator[bytes]:
+        while piece := self._file.read(_PIECE):
+            yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while piece := await asyncio.to_thread(self._file.read, _PIECE):
+                yield piece
+        finally:
+            self._done()  # also where the client leaves
+
+    def close(self) -> None:
+        super().close()
+        self._done()
+
+    def _done(self) -> None:
+        self._file.close()
+        for files in _sending.values():
+            files.discard(self)
+
+
+def send(user: object, pieces: Iterable[bytes], content_type: str, name: str) -> SentFile:
+    """A file of this name for a user.
+
+    Raises:
+        Throttled: the user is being sent so many already.
+        ValidationError: it would be too large.
+    """
+    for known in [one for one, files in _sending.items() if not files]:
+        del _sending[known]
+    if len(_sending.get(user, ())) >= AT_ONCE:
+        raise Throttled(detail=f"You are being sent {AT_ONCE} files already. Wait until one of them is there.")
+    file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115  the answer closes it
+    size = 0
+    try:
+        for piece in pieces:
+            size += len(piece)
+            if size > MAX_BYTES:
+                raise serializers.ValidationError(
+                    {"detail": f"The file would exceed {MAX_BYTES >> 20} MiB. Shorten the range, or group by less."}
+                )
+            file.write(piece)
+    except BaseException:
+        file.close()
+        raise
+    file.seek(0)
+    answer = SentFile(file, content_type, name)
+    _sending.setdefault(user, WeakSet()).add(answer)
+    return answer
