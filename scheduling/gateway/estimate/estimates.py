@@ -87,11 +87,17 @@ def make_queued(
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
         output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
         prefixes=prefixes_of(prepared.judged, access.prefix_key, pool, estimate.input_tokens)
-        if pool.routing in USES_PREFIX
+        if pool.routing in USES_PREFIX and not _may_be_cut(prepared)
         else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
         adapter=pool.adapter,
     )  # fmt: skip
+
+
+def _may_be_cut(prepared: Prepared) -> bool:
+    """Whether the engine may cut off how the prompt begins (``truncate_prompt_tokens``); an estimate may be half of what
+    it counts."""
+    return prepared.kept < 2 * prepared.raw_input
 
 
 def _hinted_deadline_s(arrival_s: float, slo: Slo, hints: dict[bytes, float]) -> float | None:

@@ -54,6 +54,8 @@ def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int) -> 
     chain = _Chain(_head(key, pool.model, body.cache_salt))
     goes_on = True  # of a bare prompt nobody knows
     if isinstance(body, CompletionRequest):
+        if body.echo and body.logprobs is not None:
+            return ""  # vLLM computes all of it, whatever it has cached, and does not count it
         prompt = body.prompt
         if isinstance(prompt, str):
             chain.text(prompt)

@@ -47,6 +47,9 @@ def key_of(tenant: str, mode: PrefixCache = PrefixCache.ISOLATED, secret: bytes 
 POOL = PoolSpec("p", "m", "m", tuple(BackendSpec(f"b{n}", "p", f"http://127.0.0.1:{n}", 8, 9000) for n in (1, 2)))
 
 
+AFFINE = replace(POOL, routing="prefix_affinity", max_model_len=8192)
+
+
 def of_chat(*messages: tuple[str, str], tenant: str = "acme", model: str = "m", **more: Any) -> list[Point]:
     body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in messages]} | more
     return points_of(body, tenant=tenant, model=model)
@@ -249,6 +252,20 @@ def test_only_pools_that_route_by_it_have_it_computed_and_it_reaches_the_leader(
     assert bool(queued.prefixes) is has_points
     assert not has_points or read_points(queued.prefixes)[0] == 501, "it does not go on"
     assert codec.decode_request(codec.encode_request(StoredRequest(queued, FACTS))).request == queued
+
+
+@pytest.mark.parametrize(("more", "known"), [
+    ({}, True), ({"echo": True}, True), ({"logprobs": 1}, True), ({"echo": True, "logprobs": 0}, False),
+    ({"truncate_prompt_tokens": 100}, False), ({"truncate_prompt_tokens": 7000}, True),
+])  # fmt: skip
+def test_what_no_engine_looks_up_in_its_cache_is_not_expected_there(more: dict[str, Any], known: bool) -> None:
+    """It would be computed, and count for nothing: vLLM looks nothing up for who wants its prompt's log probabilities,
+    nor counts that, and what is cut off at the front begins otherwise."""
+    entitlement = EntitlementSpec("e", "t", "p", TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 4)
+    access = Access(KeySpec("k" * 12, b"", "e"), entitlement, AFFINE, Limits(entitlement), None)
+    prepared = prepare(json.dumps({"model": "m", "prompt": LONG * 8, "max_tokens": 9} | more).encode(), False, AFFINE)
+    estimate = make_estimate(prepared, AFFINE, TokenCalibration())
+    assert bool(make_queued("r", 1.0, access, prepared, estimate, None, "gw-1").prefixes) is known
 
 
 # --- where it leads
