@@ -36,6 +36,7 @@ POINTS_KEPT: Final = 16_384  # of one generation of the index; there are two
 PLACES_KEPT: Final = 4  # replicas of a point, the last first
 NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
 POINT_CHARS: Final = NAME_CHARS + 5  # and its worth, in hex
+TOKEN_BYTES: Final = 5  # of a text, to a token: more than most have
 MAX_WORTH: Final = 0xFFFFF
 MAX_SKEW: Final = 1 << 52  # numbers of scripts lose their last bit above 2^53
 SLOWEST: Final = 10  # per mille of the fastest replica that one counts as at least: measuring may go wrong
@@ -70,13 +71,18 @@ def cached_for(value: int, goes_on: bool) -> int:
 
 
 def valued(depths: Sequence[tuple[str, int]], whole: int, tokens: int, goes_on: bool) -> list[Point]:
-    """Points with their worth, from how deep they stand in a prompt of length ``whole`` and of so many ``tokens``.
+    """Points with their worth, from how deep they stand in a prompt of ``whole`` bytes and of so many ``tokens``.
+
+    What is behind a point has at least a token for ``TOKEN_BYTES`` of it, however few the whole prompt has for its
+    length: what is before it may be blank, or nothing that a template shows.
 
     Who shares a point and not the next one shares half of what is between them, as far as anybody knows.
     """
     points, following = [], whole
     for name, depth in reversed(depths):
-        points.append((name, worth((depth + following) * tokens // (2 * whole), goes_on)))
+        within = (depth + following) / 2
+        before = min(int(within * tokens / whole), int(tokens - (whole - within) / TOKEN_BYTES))
+        points.append((name, worth(max(0, before), goes_on)))
         following = depth
     points.reverse()
     return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
@@ -86,12 +87,19 @@ def make_queued(
         None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
         output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
-        prefixes=prefixes_of(prepared.judged, access.prefix_key, pool, estimate.input_tokens)
+        prefixes=prefixes_of(
+            prepared.judged, access.prefix_key, pool, estimate.input_tokens, _of_media(prepared, estimate.input_tokens)
+        )
         if pool.routing in USES_PREFIX and not _may_be_cut(prepared)
         else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
         adapter=pool.adapter,
     )  # fmt: skip
+
+
+def _of_media(prepared: Prepared, input_tokens: int) -> int:
+    """How many of its input tokens images, audio and video are taken for."""
+    return math.ceil(input_tokens * prepared.media / prepared.raw_input) if prepared.media else 0
 
 
 def _may_be_cut(prepared: Prepared) -> bool:

@@ -28,12 +28,12 @@ from scheduling.core.routing import uncounted_s
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest, Message, Part
 
-MIN_CHARS: Final = 256  # about four blocks of an engine's cache: less is not worth a place of its own
+MIN_BYTES: Final = 256  # about four blocks of an engine's cache: less is not worth a place of its own
 ALONE_TOKENS: Final = 1024  # of a prompt that is looked at where there is one replica only
 MAX_POINTS: Final = 12  # of a request: the first few, by which sessions are told apart, and the deepest
 FIRST_POINTS: Final = 4
 MAX_MESSAGES: Final = 512  # further ones are not read
-TOKEN_CHARS: Final = 4  # of a prompt of token ids, one id counts as so many characters
+TOKEN_BYTES: Final = 4  # of a prompt of token ids, one id counts as so many
 _FIRST_STOP: Final = 1024  # characters of a text after which its first point is; the next ones at 2,048, 4,096 ...
 _LONGEST: Final = 1 << 20  # and the last one here at the latest
 _LINKS: Final = frozenset((1, 2, 6, 14, 30, 62, 126, 254))  # messages after which there is a point in any case
@@ -43,10 +43,11 @@ _ROLES: Final = {
 _encode = msgspec.json.Encoder().encode
 
 
-def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int) -> str:
+def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int, media_tokens: int = 0) -> str:
     """``QueuedRequest.prefixes`` under the ``key`` of those who share (``cache_salt.prefix_key``, at most 64 bytes);
     empty for a prompt that is too short to be worth it, or where there is nothing to choose from, unless a long one may
-    count less against a prefill credit (``scheduling.core.cached_prompts``)."""
+    count less against a prefill credit (``scheduling.core.cached_prompts``). Of the input tokens those of media are at
+    no point: where an image is, and how large, nobody looks."""
     if len(pool.backends) < 2 and (input_tokens < ALONE_TOKENS or not uncounted_s(pool.routing, pool.routing_params)):
         return ""
     if not isinstance(body, (ChatRequest, CompletionRequest)):
@@ -71,8 +72,9 @@ def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int) -> 
         return ""
     if len(points) > MAX_POINTS:
         del points[FIRST_POINTS : len(points) - MAX_POINTS + FIRST_POINTS]
+    text_tokens = max(0, input_tokens - media_tokens)
     skew = float(pool.routing_params.get("skew_tokens", SKEW_TOKENS))
-    return write_points(skew, valued(points, chain.chars, input_tokens, goes_on), goes_on)
+    return write_points(skew, valued(points, chain.size, text_tokens, goes_on), goes_on)
 
 
 @lru_cache(maxsize=4096)
@@ -84,46 +86,48 @@ class _Chain:
     """The hash of a prompt as far as it was read. A hundred bits more of it than is told, so that who knows some points
     cannot go on from there."""
 
-    __slots__ = ("_hash", "chars", "pieces", "points")
+    __slots__ = ("_hash", "pieces", "points", "size")
 
     def __init__(self, first: bytes) -> None:
         self._hash = sha1(first, usedforsecurity=False)
         self.pieces: list[bytes] = []  # that are read and not hashed yet
-        self.chars = 0  # of the prompt so far
+        self.size = 0  # of the prompt so far [bytes]
         self.points: list[tuple[str, int]] = []
 
     def point(self) -> None:
         """There is one here, if something was read since the last one."""
-        if self.chars < MIN_CHARS or not self.pieces:
+        if self.size < MIN_BYTES or not self.pieces:
             return
         self._hash.update(b"".join(self.pieces))
         self.pieces.clear()
-        self.points.append((self._hash.hexdigest()[:NAME_CHARS], self.chars))
+        self.points.append((self._hash.hexdigest()[:NAME_CHARS], self.size))
 
     def other(self, data: bytes) -> None:
         """What is no text of the conversation."""
         self.pieces += (b"\xfe", data)
-        self.chars += len(data)
+        self.size += len(data)
 
     def text(self, text: str) -> None:
         """A text of a prompt, with its points."""
         size, start, stop, pieces = len(text), 0, _FIRST_STOP, self.pieces
         while stop <= size and stop <= _LONGEST:
-            pieces.append(text[start:stop].encode(errors="surrogatepass"))
-            self.chars += stop - start
+            piece = text[start:stop].encode(errors="surrogatepass")
+            pieces.append(piece)
+            self.size += len(piece)
             self.point()
             start, stop = stop, stop * 2
-        self.chars += size - start
-        pieces.append((text[start:] if start else text).encode(errors="surrogatepass"))
+        piece = (text[start:] if start else text).encode(errors="surrogatepass")
+        pieces.append(piece)
+        self.size += len(piece)
 
     def ids(self, ids: list[int]) -> None:
         """The same for token ids."""
         self.pieces.append(b"\xfe")
-        size, start, stop = len(ids), 0, _FIRST_STOP // TOKEN_CHARS
+        size, start, stop = len(ids), 0, _FIRST_STOP // TOKEN_BYTES
         while start < size:
-            until = stop if stop <= size and stop * TOKEN_CHARS <= _LONGEST else size
+            until = stop if stop <= size and stop * TOKEN_BYTES <= _LONGEST else size
             self.pieces.append(array("I", ids[start:until]).tobytes())
-            self.chars += (until - start) * TOKEN_CHARS
+            self.size += (until - start) * TOKEN_BYTES
             if until == stop:
                 self.point()
             start, stop = until, stop * 2
@@ -146,8 +150,9 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
         goes_on = goes_on or role == "assistant"
         if type(content) is str:
             if len(content) < _FIRST_STOP:
-                chain.pieces.append(content.encode(errors="surrogatepass"))
-                chain.chars += len(content)
+                data = content.encode(errors="surrogatepass")
+                chain.pieces.append(data)
+                chain.size += len(data)
             else:
                 chain.text(content)
         elif content:
@@ -156,6 +161,7 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
             _beside(chain, message)
         if number in _LINKS or number == last or number == last - 2:
             chain.point()
+    chain.size += sum([len(_encode(message)) for message in body.messages[MAX_MESSAGES:]])  # behind all points
     return goes_on
 
 

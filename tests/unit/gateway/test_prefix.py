@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.compose import make_policy
 from scheduling.core.estimate.tokens import TokenCalibration
-from scheduling.core.placement import MAX_WORTH, Point, read_points, worth, write_points
+from scheduling.core.placement import MAX_WORTH, Point, cached_for, read_points, worth, write_points
 from scheduling.core.registry import make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
@@ -22,7 +23,7 @@ from scheduling.gateway.bodies.prepare import parse
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.estimate.cache_salt import prefix_key
 from scheduling.gateway.estimate.estimates import make_estimate, make_queued
-from scheduling.gateway.estimate.prefix import MAX_POINTS, MIN_CHARS, prefixes_of
+from scheduling.gateway.estimate.prefix import MAX_POINTS, MIN_BYTES, prefixes_of
 from scheduling.gateway.headers import Limits
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.cluster import Cluster
@@ -50,9 +51,11 @@ POOL = PoolSpec("p", "m", "m", tuple(BackendSpec(f"b{n}", "p", f"http://127.0.0.
 AFFINE = replace(POOL, routing="prefix_affinity", max_model_len=8192)
 
 
-def of_chat(*messages: tuple[str, str], tenant: str = "acme", model: str = "m", **more: Any) -> list[Point]:
+def of_chat(
+    *messages: tuple[str, str], tenant: str = "acme", model: str = "m", tokens: int = 1000, **more: Any
+) -> list[Point]:
     body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in messages]} | more
-    return points_of(body, tenant=tenant, model=model)
+    return points_of(body, tenant=tenant, model=model, tokens=tokens)
 
 
 def of_prompt(prompt: str | list[int], tenant: str = "acme", **more: Any) -> list[Point]:
@@ -87,12 +90,13 @@ def test_sessions_with_the_same_system_message_share_its_points_and_are_told_apa
 @pytest.mark.parametrize("turns", [1, 2, 3, 7, 12, 14, 30, 100])
 def test_a_conversation_finds_the_end_of_its_last_turn_while_it_grows(turns: int) -> None:
     said = [("system", SYSTEM)] + [(("user", "assistant")[n % 2], f"{n}: {LONG[: 150 + n]}") for n in range(240)]
-    before, now = of_chat(*said[: 2 * turns]), of_chat(*said[: 2 * turns + 2])
+    size = sum(len(text) for _, text in said[: 2 * turns + 2])
+    before, now = of_chat(*said[: 2 * turns]), of_chat(*said[: 2 * turns + 2], tokens=size // 4)
     other = of_chat(*said[:1], ("user", "another session"), *said[2 : 2 * turns + 2])
     assert names(before)[-1] in shared(now, before)
     assert names(before)[-1] not in names(other)
-    share = sum(len(text) for _, text in said[: 2 * turns]) / sum(len(text) for _, text in said[: 2 * turns + 2])
-    assert worth(int(1000 * share), True) <= dict(now)[names(before)[-1]] <= worth(1000, True)
+    last = sum(len(text) for _, text in said[: 2 * turns])
+    assert worth(last // 4 - 1, True) <= dict(now)[names(before)[-1]] <= worth(size // 4, True)
 
 
 def test_a_long_text_that_goes_on_keeps_its_points() -> None:
@@ -197,8 +201,8 @@ def test_a_text_cannot_be_made_to_look_like_two_messages() -> None:
 
 def test_short_prompts_have_no_points() -> None:
     assert of_chat(("user", "hello")) == []
-    assert of_prompt("x" * (MIN_CHARS - 1)) == []
-    assert len(of_prompt("x" * MIN_CHARS)) == 1
+    assert of_prompt("x" * (MIN_BYTES - 1)) == []
+    assert len(of_prompt("x" * MIN_BYTES)) == 1
 
 
 def test_a_pool_with_one_replica_has_nothing_to_choose_from_and_computes_none() -> None:
@@ -252,6 +256,58 @@ def test_only_pools_that_route_by_it_have_it_computed_and_it_reaches_the_leader(
     assert bool(queued.prefixes) is has_points
     assert not has_points or read_points(queued.prefixes)[0] == 501, "it does not go on"
     assert codec.decode_request(codec.encode_request(StoredRequest(queued, FACTS))).request == queued
+
+
+def begun(body: dict[str, Any], tokens: int) -> int:
+    """How many tokens of a chat are expected to be cached where only its first message was seen."""
+    found = points_of(body, tokens=tokens)
+    first = points_of({**body, "messages": body["messages"][:1]})
+    goes_on = any(message["role"] == "assistant" for message in body["messages"])
+    return cached_for(dict(found)[shared(found, first)[-1]], goes_on)
+
+
+RANDOM = "".join(f"{n * n * 7919 % 99991:x}" for n in range(20_000))
+
+
+@pytest.mark.parametrize(("system", "rest", "tokens"), [
+    (" " * 200_000, "漢字" * 5000, 10_000 + 3000),  # many blanks to a token
+    (" " * 200_000, RANDOM, len(RANDOM) // 3 + 3000),
+    (LONG, "漢字" * 5000, len(LONG) // 4 + 10_000),
+])  # fmt: skip
+def test_blanks_that_prompts_share_are_not_taken_for_what_differs_in_them(system: str, rest: str, tokens: int) -> None:
+    """By length alone a beginning of blanks is most of any prompt."""
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": rest}]
+    lacking = len(rest.encode()) // 5
+    assert begun({"model": "m", "messages": messages}, tokens) <= tokens - lacking / 2
+
+
+def test_what_is_not_read_of_a_conversation_is_not_expected_to_be_cached() -> None:
+    read = [{"role": "user", "content": "hello"}] * 512
+    found = points_of({"model": "m", "messages": [*read, {"role": "user", "content": RANDOM}]}, tokens=40_000)
+    assert found[-1][1] <= worth(21_000, False), "half of what is behind the last point"
+
+
+def png(wide: int, high: int, seed: int) -> str:
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + wide.to_bytes(4, "big") + high.to_bytes(4, "big") + bytes([seed] * 40)
+    return f"data:image/png;base64,{b64encode(head).decode()}"
+
+
+def test_other_images_are_not_expected_to_be_cached_with_the_words_before_them() -> None:
+    """Nearly all tokens of such a prompt are its image's, and its length does not show that."""
+    pool = replace(AFFINE, backends=tuple(replace(b, kv_tokens=99_999) for b in POOL.backends), max_model_len=32_768)
+    entitlement = EntitlementSpec("e", "t", "p", TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 4)
+    access = Access(KeySpec("k" * 12, b"", "e"), entitlement, pool, Limits(entitlement), None)
+    told = []
+    for seed in (1, 2):
+        parts = [{"type": "image_url", "image_url": {"url": png(2000, 2000, seed)}}]
+        messages = [{"role": "system", "content": LONG}, {"role": "user", "content": parts}]
+        data = json.dumps({"model": "m", "messages": messages, "max_tokens": 9}).encode()
+        prepared = prepare(data, True, pool)
+        estimate = make_estimate(prepared, pool, TokenCalibration())
+        assert estimate.input_tokens > 4000
+        told.append(read_points(make_queued("r", 1.0, access, prepared, estimate, None, "gw-1").prefixes)[1])
+    known = dict(told[1])[shared(told[1], told[0])[-1]]
+    assert len(LONG) // 6 < cached_for(known, False) < len(LONG) // 3
 
 
 @pytest.mark.parametrize(("more", "known"), [
