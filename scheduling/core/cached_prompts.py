@@ -11,7 +11,8 @@ evicts what was expected, or does not count, leaves every prompt counted whole.
 **Bound.** Expectations can fail at once, and trust falls seconds later: a cache is cleared, or others fill it. So what
 does not count is bounded, on each replica, by what its engine computes in ``uncounted_s`` seconds, or one beginning
 alone (:class:`scheduling.core.uncounted.Beginnings`): however wrong all of it is, nobody waits inside an engine for
-longer than that, or one prompt, beside what the credit itself lets in. What prompts in flight share counts once.
+longer than that, or one prompt, beside what the credit itself lets in. What prompts in flight share counts once:
+what is before a point. What is expected behind it counts whole, since each may have its own there.
 
 Same in Lua: ``believed`` in ``scheduling/state/scripts/shared/prefixes.lua``, ``uncounted_of`` in ``credit.lua``.
 Source: ours. Measured: ``docs/reference/capacity.md``.
@@ -29,10 +30,10 @@ ENOUGH = 8_192  # expected tokens that say how far expectations are borne out
 KEPT = 0.8  # of what was known of that, at each further look
 
 
-def believed(tokens: int, expected: int, trust: int) -> int:
-    """How many of a prompt's ``tokens`` are believed to be cached, of those ``expected``; ``trust`` per mille of them.
-    Something of every prompt is computed."""
-    return max(0, min(tokens - 1, expected * trust // PER_MILLE))
+def believed(tokens: int, before: int, trust: int) -> int:
+    """How many of a prompt's ``tokens`` are believed to be cached, of those ``before`` a point; ``trust`` per mille of
+    them. Something of every prompt is computed."""
+    return max(0, min(tokens - 1, before * trust // PER_MILLE))
 
 
 def uncounted_of(backend: BackendView, tokens: int, warmth: Warmth | None) -> tuple[str, int]:
@@ -40,8 +41,8 @@ def uncounted_of(backend: BackendView, tokens: int, warmth: Warmth | None) -> tu
     tokens need not count against the replica's prefill credit."""
     if warmth is None or not backend.prefill_credit or not backend.cache_trust:
         return "", 0
-    point = warmth.points.get(backend.id, "")
-    found = believed(tokens, warmth.cached(backend.id), backend.cache_trust) if point else 0
+    point, before = warmth.points.get(backend.id, ("", 0))
+    found = believed(tokens, before, backend.cache_trust)
     return (point, backend.uncounted.uncounted(point, found, backend.uncounted_most)) if found else ("", 0)
 
 

@@ -3,8 +3,9 @@
 One rule for everybody: the ``admit`` script (``choose`` in ``scripts/shared/placement.lua``, which says it in Lua), its
 reference model, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning,
 each of all that is before it, as an engine's prefix cache has them for its blocks. An index says of a point on which
-replicas prompts with that beginning ran last. With each point goes what it is worth to run where it is cached, in
-tokens of outstanding work (:func:`worth`, computed by the gateway): the deepest point that names a replica counts.
+replicas prompts with that beginning ran last. With each point goes how many tokens are before it (:func:`located`). The
+deepest point that names a replica says what is expected to be cached there (:func:`expected`), and so what it is worth
+to run there, in tokens of outstanding work (:func:`worth`).
 
 **The rule.** Of the replicas with room whose outstanding work is at most ``skew`` tokens above the least (or as much as
 the mean, where that is more): the one with the smallest outstanding work, less what it is worth to run there. Work
@@ -23,7 +24,6 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import Final
 
 from scheduling.core.types import FULL_SPEED, BackendView
@@ -35,20 +35,21 @@ SKEW_TOKENS: Final = 98_304  # outstanding tokens that a replica may have above 
 POINTS_KEPT: Final = 16_384  # of one generation of the index; there are two
 PLACES_KEPT: Final = 4  # replicas of a point, the last first
 NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
-POINT_CHARS: Final = NAME_CHARS + 5  # and its worth, in hex
+POINT_CHARS: Final = NAME_CHARS + 5  # and its tokens, in hex
 TOKEN_BYTES: Final = 5  # of a text, to a token: more than most have
-MAX_WORTH: Final = 0xFFFFF
+MAX_DEPTH: Final = 0xFFFFF  # tokens before a point
+MAX_WORTH: Final = 0xFFFFF  # of what is cached, however much it is
 MAX_SKEW: Final = 1 << 52  # numbers of scripts lose their last bit above 2^53
 SLOWEST: Final = 10  # per mille of the fastest replica that one counts as at least: measuring may go wrong
 
-Point = tuple[str, int]  # name, and what it is worth to run where it is cached [tokens of outstanding work]
+Point = tuple[str, int]  # name, and how many of the prompt's tokens are before it
 
 
 def write_points(skew: float, points: Iterable[Point], goes_on: bool = True) -> str:
     """Points and skew as ``QueuedRequest.prefixes`` has them: ``<skew, hex>:`` and ``POINT_CHARS`` for each point. The
-    last bit of the skew says by which rule points are worth what they are (:func:`worth`): 0 where it goes on."""
+    last bit of the skew says by which rule what is cached is worth something (:func:`worth`): 0 where it goes on."""
     known = int(min(skew, MAX_SKEW)) & ~1 | (not goes_on)
-    return f"{known:x}:" + "".join(f"{n}{min(value, MAX_WORTH):05x}" for n, value in points)
+    return f"{known:x}:" + "".join(f"{n}{min(tokens, MAX_DEPTH):05x}" for n, tokens in points)
 
 
 def worth(cached: int, goes_on: bool) -> int:
@@ -60,32 +61,25 @@ def worth(cached: int, goes_on: bool) -> int:
     beginning with others (a system message, a document), and what is shared is soon cached everywhere: such prompts
     spread. The constants were measured: docs/results/placement.md.
     """
-    return GAIN * cached * cached // (cached + HALF_GAIN_TOKENS) if goes_on else FIRST_GAIN * cached
+    value = GAIN * cached * cached // (cached + HALF_GAIN_TOKENS) if goes_on else FIRST_GAIN * cached
+    return min(value, MAX_WORTH)
 
 
-def cached_for(value: int, goes_on: bool) -> int:
-    """How many cached tokens are worth so much, by :func:`worth`."""
-    if not goes_on:
-        return value // FIRST_GAIN
-    return int((value + sqrt(value * (value + 4 * GAIN * HALF_GAIN_TOKENS))) / (2 * GAIN))
-
-
-def valued(depths: Sequence[tuple[str, int]], whole: int, tokens: int, goes_on: bool) -> list[Point]:
-    """Points with their worth, from how deep they stand in a prompt of ``whole`` bytes and of so many ``tokens``.
+def located(depths: Sequence[tuple[str, int]], whole: int, tokens: int) -> list[Point]:
+    """Points from how deep they stand in a prompt of ``whole`` bytes and of so many ``tokens``.
 
     What is behind a point has at least a token for ``TOKEN_BYTES`` of it, however few the whole prompt has for its
     length: what is before it may be blank, or nothing that a template shows.
-
-    Who shares a point and not the next one shares half of what is between them, as far as anybody knows.
     """
-    points, following = [], whole
-    for name, depth in reversed(depths):
-        within = (depth + following) / 2
-        before = min(int(within * tokens / whole), int(tokens - (whole - within) / TOKEN_BYTES))
-        points.append((name, worth(max(0, before), goes_on)))
-        following = depth
-    points.reverse()
-    return points
+    return [
+        (name, max(0, min(depth * tokens // whole, tokens - (whole - depth) // TOKEN_BYTES))) for name, depth in depths
+    ]
+
+
+def expected(points: Sequence[Point], at: int) -> int:
+    """How many tokens are expected to be cached where a prompt with this point ran and none with the next one: half of
+    what is between them, as far as anybody knows."""
+    return (points[at][1] + points[min(at + 1, len(points) - 1)][1]) // 2
 
 
 def read_points(text: str) -> tuple[int, list[Point]]:
@@ -104,17 +98,17 @@ class Warmth:
     skew: float
     seed: str  # the prompt's first point
     worth: Mapping[str, int] = field(default_factory=dict)  # to run there [tokens of outstanding work], by replica
-    points: Mapping[str, str] = field(default_factory=dict)  # the deepest that is known there, by replica
-    goes_on: bool = True  # by which rule (:func:`worth`)
+    points: Mapping[str, Point] = field(default_factory=dict)  # the deepest that is known there, by replica
+    expected: Mapping[str, int] = field(default_factory=dict)  # to be cached there [tokens], by replica
 
     def cached(self, replica: str) -> int:
-        """Tokens of the prompt that are believed to be cached there."""
-        return cached_for(self.worth.get(replica, 0), self.goes_on)
+        """Tokens of the prompt that are expected to be cached there."""
+        return self.expected.get(replica, 0)
 
     @property
     def most_cached(self) -> int:
         """Likewise, where the most are."""
-        return cached_for(max(self.worth.values(), default=0), self.goes_on)
+        return max(self.expected.values(), default=0)
 
 
 def place(fit: Sequence[BackendView], warmth: Warmth | None = None) -> BackendView | None:
@@ -162,12 +156,17 @@ class PrefixIndex:
         if not prefixes:
             return None
         skew, points = read_points(prefixes)
-        replicas: dict[str, int] = {}
-        deepest: dict[str, str] = {}
-        for name, value in points:  # the deepest comes last
-            for replica in (self.now.get(name) or self.before.get(name) or "").split():
-                replicas[replica], deepest[replica] = value, name
-        return Warmth(skew, points[0][0], replicas, deepest, goes_on=not skew & 1)
+        found: dict[str, int] = {}
+        for at, (name, _) in enumerate(points):  # the deepest comes last
+            found.update(dict.fromkeys((self.now.get(name) or self.before.get(name) or "").split(), at))
+        tokens = {replica: expected(points, at) for replica, at in found.items()}
+        return Warmth(
+            skew,
+            points[0][0],
+            {replica: worth(cached, not skew & 1) for replica, cached in tokens.items()},
+            {replica: points[at] for replica, at in found.items()},
+            tokens,
+        )
 
     def ran(self, prefixes: str, replica: str) -> None:
         """A request with these points was granted there."""

@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, valued, write_points
+from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, write_points
 
 BLOCK_TOKENS = 512  # of a trace's block ids, as Mooncake's hash_ids are
 
@@ -40,10 +40,10 @@ class BlockCache:
 
 
 def prefixes_of(ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS) -> str:
-    """What the gateway would say of a prompt of token ids: a point after 1, 2, 4, 8 ... blocks."""
+    """What the gateway would say of a prompt of token ids: a point after 1, 2, 4, 8 ... blocks, and at its end."""
     points, last, start, stop = [], b"", 0, 1
-    while stop <= len(ids):
+    while start < len(ids):
         last = hashlib.sha1(last + repr(ids[start:stop]).encode(), usedforsecurity=False).digest()
         points.append((last.hex()[:NAME_CHARS], min(tokens, stop * BLOCK_TOKENS)))
         start, stop = stop, 2 * stop
-    return write_points(skew, valued(points, tokens, tokens, goes_on=True), goes_on=True) if points else ""
+    return write_points(skew, points) if points else ""

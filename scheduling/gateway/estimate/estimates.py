@@ -103,8 +103,8 @@ def _of_media(prepared: Prepared, input_tokens: int) -> int:
 
 
 def _may_be_cut(prepared: Prepared) -> bool:
-    """Whether the engine may cut off how the prompt begins (``truncate_prompt_tokens``); an estimate may be half of what
-    it counts."""
+    """Whether the engine may cut off how the prompt begins (``truncate_prompt_tokens``): an estimate may be half of
+    what it counts."""
     return prepared.kept < 2 * prepared.raw_input
 
 

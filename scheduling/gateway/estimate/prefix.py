@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, valued, write_points
+from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, located, write_points
 from scheduling.core.routing import uncounted_s
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest, Message, Part
@@ -74,7 +74,7 @@ def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int, med
         del points[FIRST_POINTS : len(points) - MAX_POINTS + FIRST_POINTS]
     text_tokens = max(0, input_tokens - media_tokens)
     skew = float(pool.routing_params.get("skew_tokens", SKEW_TOKENS))
-    return write_points(skew, valued(points, chain.size, text_tokens, goes_on), goes_on)
+    return write_points(skew, located(points, chain.size, text_tokens), goes_on)
 
 
 @lru_cache(maxsize=4096)

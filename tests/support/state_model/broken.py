@@ -72,7 +72,12 @@ BROKEN = {
         "note, now, point,\n      tonumber(ARGV[i + 6]))",
         "note, now)",
     ),
-    "cached tokens that nobody bore out": ("admit", "expected * c.trust / 1000", "expected"),
+    "cached tokens that nobody bore out": ("admit", "before * c.trust / 1000", "before"),
+    "what may be cached behind a point taken for what is before it": (
+        "admit",
+        "local point, before = known_at",
+        "local point, _, before = known_at",
+    ),
     "cached tokens of another replica": (
         "admit",
         "if places and string.find(' ' .. places .. ' ', ' ' .. backend .. ' ', 1, true) then",

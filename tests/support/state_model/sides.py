@@ -120,7 +120,7 @@ class Sides(Laws):
 
     def prefixes_of(self, n: int) -> str:
         """Prompts begin with one of three system messages, some go on alike; every fifth is too short to tell."""
-        tokens = 4 * self.estimate_of(n).input_tokens
+        tokens = self.estimate_of(n).input_tokens
         points = [(f"{n % 3:012x}", tokens // 4), (f"{n % 9 + 16:012x}", tokens // 2), (f"{n + 256:012x}", tokens)]
         return "" if n % 5 == 0 else write_points(60 if n % 2 else 10**6, points, goes_on=n % 4 > 1)
 

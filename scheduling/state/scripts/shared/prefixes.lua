@@ -27,34 +27,43 @@ local function points_of(record)
   return known_points
 end
 
+-- How many of its tokens are before its n-th point.
+local function depth_of(p, n)
+  return tonumber(string.sub(p.text, (n - 1) * POINT_CHARS + NAME_CHARS + 1, n * POINT_CHARS), 16)
+end
+
+-- `expected` in Python: how many are expected to be cached where the n-th point is the deepest known one.
+local function expected_of(p, n) return math.floor((depth_of(p, n) + depth_of(p, math.min(n + 1, #p.names))) / 2) end
+
+-- `worth` in Python: how many tokens of outstanding work more a replica may have for so many cached ones.
+local function worth(p, cached)
+  local value = FIRST_GAIN * cached
+  if p.goes_on then value = math.floor(GAIN * cached * cached / (cached + HALF_GAIN_TOKENS)) end
+  return math.min(value, MAX_WORTH)
+end
+
 -- What it is worth to run where its points are known, by replica: the deepest point that names one counts. Points of
 -- one prompt mostly name the same replicas, which are then looked at once.
 local function worth_of(p)
-  local worth, seen = {}, nil
+  local found, seen = {}, nil
   for n = #p.names, 1, -1 do
     local places = p.ran[n] or p.before[p.names[n]]
     if places and places ~= seen then
       seen = places
-      local value = tonumber(string.sub(p.text, (n - 1) * POINT_CHARS + NAME_CHARS + 1, n * POINT_CHARS), 16)
-      for replica in string.gmatch(places, '%S+') do worth[replica] = worth[replica] or value end
+      local value = worth(p, expected_of(p, n))
+      for replica in string.gmatch(places, '%S+') do found[replica] = found[replica] or value end
     end
   end
-  return worth
+  return found
 end
 
--- `cached_for` in Python: how many cached tokens are worth so much.
-local function cached_for(p, value)
-  if not p.goes_on then return math.floor(value / FIRST_GAIN) end
-  return math.floor((value + math.sqrt(value * (value + 4 * GAIN * HALF_GAIN_TOKENS))) / (2 * GAIN))
-end
-
--- The deepest point of a prompt that names a replica, and how many tokens are expected to be cached there; nil: none.
-local function expected_at(p, backend)
+-- The deepest point of a prompt that names a replica, how many tokens are before it, and how many are expected to be
+-- cached there; nil: none.
+local function known_at(p, backend)
   for n = #p.names, 1, -1 do
     local places = p.ran[n] or p.before[p.names[n]]
     if places and string.find(' ' .. places .. ' ', ' ' .. backend .. ' ', 1, true) then
-      local value = tonumber(string.sub(p.text, (n - 1) * POINT_CHARS + NAME_CHARS + 1, n * POINT_CHARS), 16)
-      return p.names[n], cached_for(p, value)
+      return p.names[n], depth_of(p, n), expected_of(p, n)
     end
   end
 end
@@ -65,8 +74,8 @@ local function believed(backend, pre, record)
   local c = cache_of(backend)
   local p = c and c.trust > 0 and pre > 1 and points_of(record)
   if not p then return nil end
-  local point, expected = expected_at(p, backend)
-  local tokens = point and math.min(pre - 1, math.floor(expected * c.trust / 1000)) or 0
+  local point, before = known_at(p, backend)
+  local tokens = point and math.min(pre - 1, math.floor(before * c.trust / 1000)) or 0
   if tokens <= 0 then return nil end
   return point, uncounted_of(backend, point, tokens, c.most)
 end
@@ -76,7 +85,7 @@ local function remember_place(x)
   local p = points_of(x.record)
   if not p then return end
   if x.pre > 0 and cache_of(x.backend) then
-    local _, expected = expected_at(p, x.backend)
+    local _, _, expected = known_at(p, x.backend)
     if (expected or 0) > 0 then call('HINCRBY', EXPECTED, x.backend .. ' tokens', expected) end
     call('HINCRBY', EXPECTED, x.backend .. ' prompts', string.match(x.record, '"input_tokens":(%d+)') or 0)
   end
