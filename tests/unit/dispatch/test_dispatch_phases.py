@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduling.core.legs import PrefillReplica, choose_leg, share
 from scheduling.core.types import BackendView, Phase, PoolView
+from scheduling.state.types import BackendTotals, PoolSnapshot
 from tests.support.dispatch_world import on_virtual_time
 from tests.support.state_world import backend, pool_spec
 from tests.unit.dispatch.test_dispatch_health import Store, Ward
@@ -69,6 +70,32 @@ async def test_a_prefill_replica_that_fails_takes_its_credit_with_it(w: Ward):
     assert w.state("p2") == "ejected"
     assert set(w.store.prefill) == {"p1"}  # type: ignore[attr-defined]
     assert w.store.ready["d1"].prefill_tokens == 1000
+
+
+async def cached(w: Ward, routing: str) -> list[tuple[object, ...]]:
+    """What shared state is told of the caches of d1, if it goes by half of what it expects there."""
+    told: list[tuple[object, ...]] = []
+
+    async def set_cached(epoch: int, *words: object) -> None:
+        told.append(words)
+
+    w.monitor._store.set_cached = set_cached  # type: ignore[method-assign, assignment]
+    w.monitor.update(replace(w.pool, routing=routing))
+    there = BackendTotals(True, 4, 1000, 0, 0, 0, cache_trust=500, uncounted_most=256)
+    await w.monitor._tell_cached(PoolSnapshot(0, 1, "l", 0, None, 0, 0, 0, 0, backends={"d1": there}))
+    return told
+
+
+@phased(p1=Phase.PREFILL, d1=Phase.DECODE)
+async def test_nothing_is_expected_to_be_cached_where_another_replica_computes_the_prompt(w: Ward):
+    assert await cached(w, "prefix_affinity") == [("d1", -1, 0)]
+
+
+@phased(d1=Phase.BOTH)
+async def test_what_is_expected_to_be_cached_is_told_where_the_routing_goes_by_it(w: Ward):
+    ((name, trust, _),) = await cached(w, "prefix_affinity")
+    assert (name, trust) == ("d1", 0), "nothing is known of it yet"
+    assert await cached(w, "least_work") == [("d1", -1, 0)]
 
 
 @phased(p1=Phase.PREFILL, d1=Phase.DECODE)
