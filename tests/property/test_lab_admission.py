@@ -82,10 +82,10 @@ class Shadowed(Admission):
         self.said.append((request.id, mine.verdict.value, mine.reason))
         return mine
 
-    def granted(self, request_id: str, backend: str, now_ms: int) -> None:
+    def granted(self, request: QueuedRequest, backend: str, now_ms: int) -> None:
         self._at(now_ms)
-        super().granted(request_id, backend, now_ms)
-        items = [GrantItem(request_id, 1, backend, 1 << 30, "p@1", "why")]
+        super().granted(request, backend, now_ms)
+        items = [GrantItem(request.id, 1, backend, 1 << 30, "p@1", "why")]
         assert self.reference.grant(self.epoch, items) == [GrantStatus.OK]
 
     def ended(self, request_id: str, used_tokens: int, now_ms: int) -> None:
