@@ -157,8 +157,8 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("queue_depth", "gauge", "requests", ("pool",), "Requests waiting in the pool."),
     Metric("queue_oldest_seconds", "gauge", "seconds", ("pool",), "How long the oldest waiting request has waited."),
-    Metric("running", "gauge", "requests", ("pool",), "Leases: requests that run on engines."),
-    Metric("slots", "gauge", "requests", ("pool",), "Slots of ready backends: requests that can run at once."),
+    Metric("running", "gauge", "sequences", ("pool",), "What leases run on engines: each answer or prompt is one."),
+    Metric("slots", "gauge", "sequences", ("pool",), "Slots of ready backends: what can run at once."),
     Metric("kv_used_tokens", "gauge", "tokens", ("pool",), "KV cache reserved by leases; may be more than there is."),
     Metric("kv_capacity_tokens", "gauge", "tokens", ("pool",), "KV cache of ready backends."),
     Metric(
@@ -186,7 +186,7 @@ TABLE: tuple[Metric, ...] = (
         "pool_wakes_in_seconds", "gauge", "seconds", ("pool",),
         "Time until a sleeping pool is expected to serve; missing: it serves, or no request would wake it.",
     ),
-    Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend.", of_backend="running"),
+    Metric("backend_running", "gauge", "sequences", ("pool", "backend"), "Likewise there.", of_backend="running"),
     Metric(
         "backend_engine_waiting", "gauge", "requests", ("pool", "backend"),
         "Requests in the engine's own queue, as it reports.", of_backend="engine_waiting",

@@ -150,7 +150,7 @@ class Room:
         people: int | None = None
         try:
             seen = await store.look(sorted(room.accounts))
-            people = sum(one.running for one in seen.backends.values()) - sum(seen.running.values())
+            people = seen.requests - sum(seen.running.values())
             room.replicas_are({name: one.kv_tokens for name, one in seen.backends.items()})
         except StateUnavailable:
             pass

@@ -123,6 +123,7 @@ class Prey:
     backend: str
     kv: int
     prefill: int = 0  # what it still holds of its replica's prefill credit [prompt tokens]
+    sequences: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +320,7 @@ def choose_prey(
         used = max(0, b.prefill_used - sum(x.prefill for x in out))
         left = replace(
             b,
-            running=b.running - len(out),
+            running=b.running - sum(x.sequences for x in out),
             kv_used=b.kv_used - sum(x.kv for x in out),
             prefill_used=used,
             prefill_owned=min(b.prefill_owned, used),

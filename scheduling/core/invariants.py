@@ -15,7 +15,7 @@ from scheduling.core.step import BASELINE, BURSTS, RESERVED
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass, prefill_fits
 
 LAWS: dict[int, str] = {
-    1: "no replica runs more sequences than it has slots, and none that is not ready gets one",
+    1: "no request goes to a replica whose slots all have a sequence, and none to one that is not ready",
     2: "no replica holds more KV tokens than it has",
     3: "no entitlement runs more than its concurrency",
     4: "work is conserved: nothing waits that has room, unless the step's bound was reached or room is kept free",
@@ -136,7 +136,7 @@ def _book(
         if not prefill_fits(backend.prefill_credit, backend.prefill_seen(owner), request.prefill_tokens):
             used = f"{backend.prefill_seen(owner)} + {request.prefill_tokens} of {backend.prefill_credit}"
             broken.append(Violation(8, f"{request.id} on {grant.backend}: {used}"))
-        backend.running += 1
+        backend.running += request.sequences
         backend.kv_used += request.kv_tokens
         backend.take_prefill(request, request.service_class in RESERVED)
     runs = running.get(request.entitlement, 0) + 1

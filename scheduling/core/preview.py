@@ -88,7 +88,7 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
         if tokens and replica.prefill_credit:
             takes_s = tokens / (replica.prefill_per_s or PREFILL_PER_S)
             prefilled_s[backend] = max(at_s, prefilled_s.get(backend, at_s)) + takes_s
-            heappush(ends, (prefilled_s[backend], len(planned), backend, "", 0, 0, tokens))
+            heappush(ends, (prefilled_s[backend], len(planned), backend, "", 0, 0, tokens, 0))
 
     planned: list[Planned] = []
     at_s = now_s
@@ -99,12 +99,13 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
             r = grant.request
             reason = why.get(r.id) or grant.reason.partition("; waited")[0]
             planned.append(Planned(r, at_s, grant.backend, reason))
-            end = (at_s + occupation_s, len(planned), grant.backend, r.entitlement, r.kv_tokens, work_of(r), 0)
-            heappush(ends, end)
+            ends_s = at_s + occupation_s
+            of_it = (r.entitlement, r.kv_tokens, work_of(r), 0, r.sequences)
+            heappush(ends, (ends_s, len(planned), grant.backend, *of_it))
             prefill(grant.backend, r.prefill_tokens, at_s)
         if not ends or ends[0][0] > now_s + HORIZON_S:
             break
-        at_s, _, backend, entitlement, kv_tokens, work, prefill_tokens = heappop(ends)
+        at_s, _, backend, entitlement, kv_tokens, work, prefill_tokens, sequences = heappop(ends)
         if prefill_tokens:
             freed = pool.backends[backend]
             freed.prefill_used -= prefill_tokens
@@ -112,7 +113,7 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
             if not freed.prefill_used:
                 freed.uncounted = NO_BEGINNINGS
         else:
-            _free(pool, backend, entitlement, kv_tokens, work)
+            _free(pool, backend, entitlement, kv_tokens, work, sequences)
     for request in scheduler:
         if len(planned) >= most:
             break
@@ -126,11 +127,13 @@ def parts_of(scheduler: Scheduler, now_s: float) -> tuple[QueuePart, ...]:
     return tuple(queue.parts(now_s)) if isinstance(queue, ShowsParts) else ()
 
 
-_End = tuple[float, int, str, str, int, int, int]  # the last: prompt tokens, of a first token instead of an end
+# the last two: prompt tokens, of a first token instead of an end; sequences
+_End = tuple[float, int, str, str, int, int, int, int]
 
 
 def _running(pool: PoolView, now_s: float, occupation_s: float) -> list[_End]:
-    """When what runs now would end: which requests those are nobody says here, only how many where and of whom."""
+    """When what runs now would end: which requests those are nobody says here, only how many where and of whom. Where
+    sequences are more than requests, each ends for itself, and as many of them as there are requests end one."""
     counts = pool.running_by_entitlement.items()
     owners = [name for _, name in sorted((i / count, name) for name, count in counts for i in range(count))]
     slots: list[tuple[BackendView, int]] = [(b, i) for b in pool.backends.values() for i in range(b.running)]
@@ -138,19 +141,21 @@ def _running(pool: PoolView, now_s: float, occupation_s: float) -> list[_End]:
     ends: list[_End] = []
     for i, (backend, _) in enumerate(slots):
         share = max(1, backend.running)
-        entitlement = owners[i % len(owners)] if owners else ""
+        of, before = i * len(owners) // len(slots), (i - 1) * len(owners) // len(slots)
+        entitlement = owners[of] if of != before else ""
         ends.append((
             now_s + occupation_s * (i + 1) / len(slots), -len(slots) + i, backend.id, entitlement,
-            backend.kv_used // share, int(backend.work_tokens // share), 0,
+            backend.kv_used // share, int(backend.work_tokens // share), 0, 1,
         ))  # fmt: skip
     heapify(ends)
     return ends
 
 
-def _free(pool: PoolView, backend: str, entitlement: str, kv_tokens: int, work: int) -> None:
+def _free(pool: PoolView, backend: str, entitlement: str, kv_tokens: int, work: int, sequences: int) -> None:
     where = pool.backends[backend]
-    where.running = max(0, where.running - 1)
+    where.running = max(0, where.running - sequences)
     where.kv_used = max(0, where.kv_used - kv_tokens)
     where.work_tokens = max(0.0, where.work_tokens - work)
     running = pool.running_by_entitlement
-    running[entitlement] = max(0, running.get(entitlement, 0) - 1)
+    if entitlement:
+        running[entitlement] = max(0, running.get(entitlement, 0) - 1)

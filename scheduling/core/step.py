@@ -138,8 +138,8 @@ class SchedulerStep:
     def book(self, request: QueuedRequest, backend: BackendView, warmth: Warmth | None) -> QueuedRequest:
         """It runs there; with what of its prompt does not count."""
         request = counted_on(backend, request, warmth)
-        backend.running += 1
-        self._free -= 1
+        self._free -= min(request.sequences, backend.slots - backend.running)
+        backend.running += request.sequences
         self._pending = False
         backend.kv_used += request.kv_tokens
         backend.take_prefill(request, request.service_class in RESERVED)

@@ -17,6 +17,7 @@ from scheduling.core.money import BudgetSpec, RateSpec
 from scheduling.core.uncounted import NO_BEGINNINGS, Beginnings
 
 MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
+MAX_SEQUENCES = 16  # that one request counts as
 
 
 class ServiceClass(StrEnum):
@@ -366,6 +367,7 @@ class QueuedRequest:
     adapter: str = ""  # the one it is for, as engines name it; empty: the base model, which every replica has
     uncounted_tokens: int = 0  # of its prompt, on the replica where it runs (``scheduling.core.cached_prompts``)
     uncounted_point: str = ""  # up to which they are
+    sequences: int = 1  # that its engine runs for it at once: its answers, or prompts, up to MAX_SEQUENCES
 
     @property
     def prefill_tokens(self) -> int:
@@ -401,7 +403,7 @@ class BackendView:
     id: str
     slots: int
     kv_tokens: int
-    running: int = 0
+    running: int = 0  # sequences: a request of several answers or prompts is several
     kv_used: int = 0
     work_tokens: float = 0.0  # outstanding estimated work [tokens]
     ready: bool = True
@@ -460,7 +462,12 @@ class BackendView:
         return kv_tokens <= self.kv_tokens and not 0 < self.longest < kv_tokens
 
     def roomy(self, kv_tokens: int) -> bool:
-        """Whether it has room, were it not for its prefill credit."""
+        """Whether it has room, were it not for its prefill credit.
+
+        A slot is free while fewer sequences run than there are slots. A request of several takes a replica that has
+        one, so it may run over by all but one of them: one that had to wait until all its slots are free would be
+        passed by narrow ones for ever.
+        """
         free = self.ready and self.running < self.slots and self.kv_used + kv_tokens <= self.kv_tokens
         return free and not 0 < self.longest < kv_tokens
 

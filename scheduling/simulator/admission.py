@@ -361,7 +361,7 @@ class Admission:
     def _newest_prey(self) -> list[Prey]:
         newest = sorted(((at, name) for name, at in self._prey.items()), reverse=True)[:PREY_AT_ONCE]
         rows = ((name, self._entries[name]) for _, name in newest)
-        return [Prey(name, e.backend, e.request.kv_tokens, e.prefill) for name, e in rows]
+        return [Prey(name, e.backend, e.request.kv_tokens, e.prefill, e.request.sequences) for name, e in rows]
 
     def _run(self, entry: _Entry, backend: str, now_ms: int) -> None:
         request = entry.request

@@ -90,7 +90,7 @@ class Cluster:
         if view is None:
             raise RuntimeError(f"routing {self.routing.name!r} found no replica for {request.queued.id}")
         number = self._names[view.id]
-        view.running += 1
+        view.running += request.queued.sequences
         view.work_tokens += work_of(request.queued)
         life = self.engines[number].offer(request)
         life.replica = number
@@ -100,7 +100,7 @@ class Cluster:
 
     def _ended(self, life: Life) -> None:
         view = self._views[f"replica-{life.replica:03d}"]
-        view.running -= 1
+        view.running -= life.sim.queued.sequences
         view.work_tokens -= work_of(life.sim.queued)
         self._lives.append(life)
 

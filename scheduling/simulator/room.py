@@ -13,7 +13,7 @@ from scheduling.core.types import PoolView, QueuedRequest
 def take(view: PoolView, request: QueuedRequest, backend: str) -> None:
     """A request begins on a replica."""
     replica = view.backends[backend]
-    replica.running += 1
+    replica.running += request.sequences
     replica.kv_used += request.kv_tokens
     replica.take_prefill(request, request.service_class in RESERVED)
     replica.work_tokens += work_of(request)
@@ -29,7 +29,7 @@ def first_token(view: PoolView, request: QueuedRequest, backend: str) -> None:
 def end(view: PoolView, request: QueuedRequest, backend: str) -> None:
     """It has ended, after :func:`first_token`."""
     replica = view.backends[backend]
-    replica.running -= 1
+    replica.running -= request.sequences
     replica.kv_used -= request.kv_tokens
     replica.work_tokens -= work_of(request)
     view.running_by_entitlement[request.entitlement] -= 1

@@ -41,6 +41,7 @@ _attempts_decoder = msgspec.json.Decoder(dict[str, Attempts])
 _HEAD = b'{"v":%d,"pre":%d,'
 _HEADED = re.compile(rb'\{(?:"v":\d+,)?(?:"pre":(\d+),)?')
 _UNCOUNTED = re.compile(rb'"uncounted":"([0-9a-f]+)",')
+_SEQUENCES = re.compile(rb'"sequences":(\d+)')
 _FORMAT = re.compile(rb'\{"v":(\d+)')
 _FORMAT_1 = re.compile(rb"(\d+ \S+) (\S+(?: \d+){6} \S+ \d+) (\S+ \{.*)", re.DOTALL)
 
@@ -175,6 +176,12 @@ class Entry:
     note: str
     record: bytes
     prefill: int = 0  # what it holds of a prefill credit, or, waiting, will take of one [prompt tokens]
+
+    @property
+    def sequences(self) -> int:
+        """That its engine runs for it; of records of versions that knew of none: 1."""
+        found = _SEQUENCES.search(self.record)
+        return 1 if found is None else int(found[1])
 
     def queued_request(self) -> QueuedRequest:
         """The request as ordering may know it, under the attempt and arrival number that scripts gave it, and with its

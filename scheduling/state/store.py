@@ -411,8 +411,8 @@ class PoolStore(PoolKeys):
                 o.speed, o.cache_trust, o.uncounted_most, beginnings.get(named, {}),
             )  # fmt: skip
             at += 6
-        running = dict(zip(entitlements, figures[at:], strict=True))
-        return Look(now_ms, rebuilding_ms, backends, running, preemptible)
+        running = dict(zip(entitlements, figures[at:-1], strict=True))
+        return Look(now_ms, rebuilding_ms, backends, running, preemptible, figures[-1])
 
 
 def _cap(service_class: ServiceClass, concurrency: int) -> int:

@@ -19,7 +19,16 @@ from scheduling.core.frozen import quickly_made
 from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.outcomes import unmet as is_unmet
-from scheduling.core.types import FULL_SPEED, BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
+from scheduling.core.types import (
+    FULL_SPEED,
+    MAX_SEQUENCES,
+    BackendView,
+    Estimate,
+    PoolView,
+    QueuedRequest,
+    Slo,
+    Standing,
+)
 from scheduling.core.uncounted import Beginnings
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
@@ -377,7 +386,7 @@ class BackendTotals:
     ready: bool
     slots: int
     kv_tokens: int
-    running: int
+    running: int  # sequences
     kv_used: int
     work_tokens: int
     prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled; 0: no bound
@@ -427,6 +436,7 @@ class Look:
     backends: dict[str, BackendTotals]  # the ready ones
     running: dict[str, int]  # of the entitlements that were asked for
     preemptible: int = 0  # how many preemptible requests run
+    requests: int = 0  # how many run in all
 
     def pool_view(self, observed_s: float) -> PoolView:
         """A fresh view each time, for ``step`` writes into it."""
@@ -501,7 +511,6 @@ class PoolSnapshot:
             ("run", self.running, "leases", n.leases),
             ("run", self.running, "their entries", n.held),
             ("run", self.running, "the sum over entitlements", sum(e.running for e in ents)),
-            ("run", self.running, "the sum over replicas", sum(b.running for b in backends)),
             ("wait", self.waiting, "waiting requests", n.waiting),
             ("wait", self.waiting, "their entries", n.queue),
             ("wait", self.waiting, "the sum over entitlements", sum(e.waiting for e in ents)),
@@ -509,6 +518,9 @@ class PoolSnapshot:
         ):
             if total != count:
                 differences.append(f"{name} is {total}, {what} {count}")
+        sequences = sum(b.running for b in backends)
+        if not self.running <= sequences <= self.running * MAX_SEQUENCES:
+            differences.append(f"run is {self.running}, sequences on replicas {sequences}")
         for name, b in self.backends.items():
             if b.prefill_used < 0 or (b.running == 0 and b.prefill_used):
                 differences.append(f"prefill of {name} is {b.prefill_used}, it runs {b.running}")

@@ -47,7 +47,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
     own = {id_: spec for id_, spec in entitlements.items() if spec.pool == pool.id}
     tbt_s = min((tbt for spec in own.values() if (tbt := spec.tier.slo.tbt_s) is not None), default=None)
     depth, in_engines = sum(sample.waiting.values()), sum(b.running for b in view.backends.values())
-    arrived, over_s = window.arrived(depth + in_engines, sample.at_s)
+    arrived, over_s = window.arrived(depth + sum(running.values()), sample.at_s)
     waits: dict[str, int] = dict.fromkeys((spec.tenant for spec in own.values()), 0)
     runs = dict(waits)
     for id_, spec in own.items():

@@ -143,7 +143,9 @@ def work(draw: Random, count: int, rate: float) -> list[SimRequest]:
         name = draw.choice(list(ServiceClass))
         own = Tier(name.value, SERVED.slo, 0, 1.0, 1.0, name)
         given, out = draw.randint(20, 800), draw.randint(2, 150)
-        requests.append(make_request(index, at_s, given, out, own, Belief(float(out), out + draw.randint(0, 60))))
+        made = make_request(index, at_s, given, out, own, Belief(float(out), out + draw.randint(0, 60)))
+        wide = replace(made.queued, sequences=1 + index % 3)  # its slots; the engine of the lab runs one for it
+        requests.append(replace(made, queued=wide))
     return requests
 
 

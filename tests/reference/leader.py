@@ -169,7 +169,8 @@ class ReferenceLeader(PoolMemory):
             if free <= 0 or not turns:
                 idle = free > 0
                 break
-            _, (_, request_id), line = min(turns, key=lambda turn: turn[:2])
+            # of two with one arrival number, as after a loss of state: who is of the heavier entitlement
+            _, (_, request_id), line = min(turns, key=lambda turn: (turn[0], turn[1][0]))
             line.popleft()
             entitlement = self.queue[request_id].entitlement
             said = self._hand_to(request_id, backends, now)
@@ -456,7 +457,8 @@ class ReferenceLeader(PoolMemory):
             for b in self._backends()
         }
         running = {name: self._total(f"e:{name}:run") for name in entitlements}
-        return Look(now, max(0, int(self.meta.get("rebuild_until", 0)) - now), backends, running, len(self.prey))
+        rebuilding_ms = max(0, int(self.meta.get("rebuild_until", 0)) - now)
+        return Look(now, rebuilding_ms, backends, running, len(self.prey), self._total("run"))
 
     def view(self) -> PoolSnapshot:
         d = self.dump()

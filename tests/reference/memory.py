@@ -236,8 +236,8 @@ class PoolMemory(LimitMemory):
         able, due = self._able(e.entitlement), self._due_of(e.entitlement)
         for name, delta in (
             ("run", run), ("wait", wait), ("bytes", wait * e.body_bytes), (f"{ent}:run", run), (f"{ent}:wait", wait),
-            (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:run", run), (f"{b}:kv", run * e.kv), (f"{b}:work", run * e.work),
-            (f"{b}:pre", run * e.prefill), (f"{b}:own", run * _owned(e)),
+            (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:kv", run * e.kv), (f"{b}:work", run * e.work),
+            (f"{b}:run", run * e.sequences), (f"{b}:pre", run * e.prefill), (f"{b}:own", run * _owned(e)),
         ):  # fmt: skip
             if delta:
                 self._shift(name, delta)
@@ -400,7 +400,8 @@ class PoolMemory(LimitMemory):
     def _prey(self) -> list[Prey]:
         """Preemptible requests that run, newest first."""
         newest = sorted(((at, name) for name, at in self.prey.items()), reverse=True)[:BATCH]
-        return [Prey(n, self.held[n].backend, self.held[n].kv, self.held[n].prefill) for _, n in newest]
+        rows = ((n, self.held[n]) for _, n in newest)
+        return [Prey(n, e.backend, e.kv, e.prefill, e.sequences) for n, e in rows]
 
     def _served(self, ent: str, tokens: int) -> None:
         if tokens:

@@ -31,7 +31,7 @@ _DIGITS = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 
 Short = Annotated[str, Meta(max_length=256)]
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
-MAX_CHOICES = 16  # answers of one request: n times its prompts. They have one slot, and are sequences of the engine
+MAX_CHOICES = 16  # answers of one request: n times its prompts. Each is a sequence of its engine
 Index = Annotated[int, Meta(ge=0, lt=MAX_CHOICES)]
 Finish = Annotated[str, Meta(max_length=32)]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
-from scheduling.core.types import MAX_GRAMMAR_BYTES
+from scheduling.core.types import MAX_GRAMMAR_BYTES, MAX_SEQUENCES
 from scheduling.gateway.bodies.explain import instead
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -29,7 +29,7 @@ MAX_SCHEMA_BYTES = MAX_GRAMMAR_BYTES
 MAX_TEMPLATE_KWARGS = 16
 MAX_XARGS = 16
 MAX_DOCUMENTS = 64
-MAX_CHOICES = 16  # answers of one request: n times its prompts. They have one slot, and are sequences of the engine
+MAX_CHOICES = MAX_SEQUENCES  # answers of one request: n times its prompts. Each is a sequence of its engine
 
 
 class Consumed:

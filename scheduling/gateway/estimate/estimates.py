@@ -10,7 +10,7 @@ from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.outcomes import Reason
 from scheduling.core.routing import USES_PREFIX
-from scheduling.core.types import Estimate, PoolSpec, QueuedRequest, Slo
+from scheduling.core.types import MAX_SEQUENCES, Estimate, PoolSpec, QueuedRequest, Slo
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
@@ -93,7 +93,7 @@ def make_queued(
         if pool.routing in USES_PREFIX and not _may_be_cut(prepared)
         else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
-        adapter=pool.adapter,
+        adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES),
     )  # fmt: skip
 
 

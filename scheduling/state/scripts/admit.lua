@@ -170,7 +170,7 @@ if direct then
   charge_prefill(id, x, credit, v[at + 3], now, believed(backend, pre, record))
   keep_lease(id, x, now + LEASE_MS)
   local e, t = 'e:' .. ent, 'b:' .. backend
-  local sums = {'run', v[1] + 1, e .. ':run', ent_run + 1, t .. ':run', v[at] + 1}
+  local sums = {'run', v[1] + 1, e .. ':run', ent_run + 1, t .. ':run', v[at] + sequences_of(record)}
   local n = 6
   if kv > 0 then
     sums[n + 1], sums[n + 2], sums[n + 3], sums[n + 4] = e .. ':kv', v[7] + kv, t .. ':kv', v[at + 1] + kv

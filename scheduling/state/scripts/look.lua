@@ -1,7 +1,8 @@
 -- What a decision needs and no more: the clock, the replicas that may get work with their sums, how many preemptible
 -- requests run, and how many of each named entitlement.
--- Of each replica: run, kv, work, what counts against its prefill credit, in how many ms that falls if no first token
--- comes, and how much of it is owners'. -> {now_ms, rebuilding_ms, ready, sums: those of each replica, then run of each name, preemptible,
+-- Of each replica: run (sequences), kv, work, what counts against its prefill credit, in how many ms that falls if no first token
+-- comes, and how much of it is owners'. -> {now_ms, rebuilding_ms, ready, sums: those of each replica, then run of
+-- each name and of the pool, preemptible,
 -- beginnings that do not count against a prefill credit, as `uncounted` has them}
 local now = now_ms()
 local pause = tonumber(call('HGET', META, 'rebuild_until') or 0) - now
@@ -13,6 +14,7 @@ for i = 1, #ready, 2 do
   fields[n + 5] = b .. ':own'
 end
 for name in string.gmatch(ARGV[1], '%S+') do fields[#fields + 1] = 'e:' .. name .. ':run' end
+fields[#fields + 1] = 'run'
 local read, sums = {}, {}
 for i = 1, #fields, 1000 do  -- Lua's stack bounds how many words one call may have
   for _, v in ipairs(call('HMGET', TOTALS, unpack(fields, i, math.min(i + 999, #fields)))) do

@@ -78,7 +78,7 @@ for id, text in pairs(held) do
   if ent then
     local e, b = of(ents, ent), of(backends, backend)
     e.run, e.kv = e.run + 1, e.kv + kv
-    b.run, b.kv, b.work, b.pre = b.run + 1, b.kv + kv, b.work + work, b.pre + pre
+    b.run, b.kv, b.work, b.pre = b.run + sequences_of(text), b.kv + kv, b.work + work, b.pre + pre
     if reserves(class) then b.own = b.own + pre end
     if class == 'preemptible' then prey[id] = granted end
     if point and tonumber(pre) > 0 then

@@ -60,9 +60,9 @@ class Laws:
         sums: dict[str, int] = {}
         for e in held.values():
             ent, at = f"e:{e.entitlement}", f"b:{e.backend}"
-            for name, x in (("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv), (f"{at}:run", 1), (f"{at}:kv", e.kv),
-                            (f"{at}:work", e.work), (f"{at}:pre", e.prefill),
-                            (f"{at}:own", e.prefill if _reserved(e) else 0)):  # fmt: skip
+            for name, x in (("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv),
+                            (f"{at}:run", e.sequences), (f"{at}:kv", e.kv), (f"{at}:work", e.work),
+                            (f"{at}:pre", e.prefill), (f"{at}:own", e.prefill if _reserved(e) else 0)):  # fmt: skip
                 sums[name] = sums.get(name, 0) + x
         for name, words in after.uncounted.items():
             at = f"b:{name.split(' ')[0]}:unc"
@@ -112,9 +112,10 @@ class Laws:
                     self._check_credit(move, at, held, before, after)
                 if grew(f"b:{at}:run"):
                     slots, kv, _, longest, *_ = codec.decode_offer(after.ready[at])
-                    assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
+                    new = [e for i, e in held.items() if e.backend == at and before.held.get(i) != after.held[i]]
+                    widest = max(e.sequences for e in new)  # who took the last free slot is not wider
+                    assert after.totals[f"b:{at}:run"] - widest < slots, f"{move} overshot the slots of {at}"
                     assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
-                    new = (e for name, e in held.items() if e.backend == at and name not in before.held)
                     assert all(e.kv <= (longest or kv) for e in new), f"{move} gave {at} what is too long for it"
             for spec in ENTITLEMENTS:
                 if grew(f"e:{spec.id}:run") and CAPS[spec.id] is not None:

@@ -128,6 +128,10 @@ class Sides(Laws):
         """What a leader believes to be cached of a prompt: nothing of every third."""
         return (f"{n % 3:012x}", (1, 20, 70, 400)[n % 4]) if n % 3 else ("", 0)
 
+    def sequences_of(self, n: int) -> int:
+        """Most requests have one answer, some several."""
+        return 16 if n % 29 == 14 else {4: 2, 7: 3}.get(n % 13, 1)
+
     def request_of(self, n: int, attempt: int | None = None) -> QueuedRequest:
         name = f"r{n}"
         e = self.reference.held.get(name) or self.reference.queue.get(name)
@@ -135,7 +139,7 @@ class Sides(Laws):
         return request(
             name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
             attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n), rank=n // 4 % 3,
-            adapter=ADAPTERS[n // 8 % 2] if n % 8 == 5 else "",
+            adapter=ADAPTERS[n // 8 % 2] if n % 8 == 5 else "", sequences=self.sequences_of(n),
         )  # fmt: skip
 
     # --- both sides

@@ -142,7 +142,7 @@ class _Store:
             raise StateUnavailable("away")
         idle = BackendTotals(True, 128, 0, 0, 0, 0)
         backends = dict.fromkeys(self.replicas, idle) | {self.replicas[0]: replace(idle, running=self.running)}
-        return Look(0, 0, backends, {accounts[0]: self.lines})
+        return Look(0, 0, backends, {accounts[0]: self.lines}, requests=self.running)
 
 
 async def _watched(made: Room, store: _Store, until_asked: int) -> None:

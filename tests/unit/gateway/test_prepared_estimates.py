@@ -153,3 +153,25 @@ def test_a_tokenizer_is_given_what_the_estimate_counts() -> None:
     assert (set(text.split()), messages) == ({"pirate", "never", "anne"}, 1)
     text, _ = _texts(prepare(json.dumps({"model": POOL.model, "prompt": "a", "suffix": "b"}).encode(), False, POOL))
     assert text == "ab"
+
+
+@pytest.mark.parametrize(
+    ("body", "sequences"),
+    [
+        ({"prompt": "a"}, 1),
+        ({"prompt": "a", "n": 5}, 5),
+        ({"prompt": ["a", "b", "c"]}, 3),
+        ({"prompt": ["a", "b", "c"], "n": 5}, 15),
+        ({"prompt": [[1, 2], [3]], "n": 8}, 16),
+    ],
+)
+def test_a_request_is_as_many_sequences_as_it_has_answers(body: dict[str, Any], sequences: int) -> None:
+    prepared = prepare(json.dumps({"model": "demo", "max_tokens": 2} | body).encode(), False, POOL)
+    estimate = make_estimate(prepared, POOL, TokenCalibration())
+    assert make_queued("r", 0.0, ACCESS, prepared, estimate, None, "gw").sequences == sequences
+
+
+def test_texts_that_are_only_read_count_as_no_more_sequences_than_answers_may() -> None:
+    prepared = replace(chat(max_tokens=1), prompts=2048, output_bound=0)
+    estimate = make_estimate(chat(max_tokens=1), POOL, TokenCalibration())
+    assert make_queued("r", 0.0, ACCESS, prepared, estimate, None, "gw").sequences == 16

@@ -84,3 +84,12 @@ def test_a_lease_says_up_to_which_point_its_prompt_does_not_count():
     assert (codec.uncounted_point(read.record), read.prefill) == ("00ff" * 3, 30)
     assert read.queued_request().prefill_tokens == 100, "what runs once more counts whole until it is granted"
     assert codec.encode_entry(read) == data
+
+
+def test_an_entry_says_how_many_sequences_it_is_and_an_older_one_is_one():
+    head = b"1 acme elastic b1 140 0 140 300 0 1700000000000 gone 1 0 - "
+    text = replace(FACTS, user='"sequences":9', trace='x","sequences":9,"y":"')
+    record = codec.encode_request(replace(STORED, facts=text, request=replace(STORED.request, sequences=4)))
+    assert codec.decode_entry(head + record).sequences == 4
+    older = record.replace(b',"sequences":4', b"")
+    assert codec.decode_entry(head + older).sequences == codec.decode_request(older).request.sequences == 1

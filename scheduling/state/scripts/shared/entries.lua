@@ -34,6 +34,13 @@ local function tail_of(record)
   return string.match(record, '^{"v":%d+,"pre":%d+,(.*)$')
 end
 
+-- How many sequences its engine runs for a request, as its record (or its whole entry) says; of older ones: 1.
+local SEQUENCES = '"sequences":'
+local function sequences_of(text)
+  local _, at = string.find(text, SEQUENCES, 1, true)
+  return at and tonumber(string.match(text, '^%d+', at + 1)) or 1
+end
+
 local function compose(x)
   return string.format(
     '%d %s %s %s %d %d %d %d %.0f %.0f %s %d %d %s %s%d,%s', x.attempt, x.ent, x.class, x.backend, x.kv, x.charge,

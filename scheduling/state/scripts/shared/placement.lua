@@ -55,7 +55,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     local j = REPLICAS + (i - 1) / 2 * SUMS
     local run = v[j]
     free = free + math.max(0, s - run)
-    local fits = not out[name] and run < s and v[j + 1] + kv <= k and kv <= longest
+    local fits = not out[name] and has_slot(run, s) and v[j + 1] + kv <= k and kv <= longest
     if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
     if fits then
@@ -121,9 +121,10 @@ local function make_room(ready, v, kv, exclude, pre, now, owner, homes)
     local b = x and place[x.backend]
     if b then
       b.out[#b.out + 1] = {ids[i], x}
-      b.run, b.used, b.pre, b.ahead = b.run - 1, b.used - x.kv, b.pre - x.pre, math.max(0, b.ahead - x.pre)
+      b.run, b.used, b.pre = b.run - sequences_of(x.record), b.used - x.kv, b.pre - x.pre
+      b.ahead = math.max(0, b.ahead - x.pre)
       local ahead = owner and owned_ahead(b.own, b.ahead) or b.ahead
-      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, ahead, pre) then
+      if has_slot(b.run, b.slots) and b.used + kv <= b.kv and prefill_fits(b.credit, ahead, pre) then
         for _, one in ipairs(b.out) do
           local id, y = one[1], one[2]
           drop_lease(id, y)

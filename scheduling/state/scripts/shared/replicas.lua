@@ -42,3 +42,8 @@ local function offers()
   end
   return ready
 end
+
+-- `roomy` in Python: a slot is free while fewer sequences run than there are slots. A request of several takes a replica
+-- that has one, so it may run over by all but one of them: one that had to wait until all its slots are free would be
+-- passed by narrow ones for ever.
+local function has_slot(run, slots) return run < slots end

@@ -1,4 +1,5 @@
--- Sums of what waits and runs: of the pool, of each entitlement, of each replica.
+-- Sums of what waits and runs: of the pool, of each entitlement, of each replica. They count requests; only the `run`
+-- of a replica counts sequences, as its slots do.
 
 -- How many of an entitlement's waiting requests could run if slots were free; no cap: it may burst.
 local function able_of(wait, run, cap)
@@ -24,8 +25,9 @@ local function count(x, run, wait, staying)
   local ent_run, ent_wait, cap, base = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8]), tonumber(v[13])
   local able = able_of(ent_wait + wait, ent_run + run, cap) - able_of(ent_wait, ent_run, cap)
   local due = due_of(ent_wait + wait, ent_run + run, base) - due_of(ent_wait, ent_run, base)
-  local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0, run, run * x.kv, run * x.work,
-    due, 0, run * x.pre, reserves(x.class) and run * x.pre or 0}
+  local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0,
+    run == 0 and 0 or run * sequences_of(x.record), run * x.kv, run * x.work, due, 0, run * x.pre,
+    reserves(x.class) and run * x.pre or 0}
   local set, gone = {}, {}
   for i = 1, #fields do
     if deltas[i] ~= 0 then
