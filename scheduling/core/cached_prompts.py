@@ -30,10 +30,10 @@ ENOUGH = 8_192  # expected tokens that say how far expectations are borne out
 KEPT = 0.8  # of what was known of that, at each further look
 
 
-def believed(tokens: int, before: int, trust: int) -> int:
-    """How many of a prompt's ``tokens`` are believed to be cached, of those ``before`` a point; ``trust`` per mille of
-    them. Something of every prompt is computed."""
-    return max(0, min(tokens - 1, before * trust // PER_MILLE))
+def believed(tokens: int, before: int, expected: int, trust: int) -> int:
+    """How many of a prompt's ``tokens`` are believed to be cached: ``trust`` per mille of those ``expected``, and none
+    behind the point that is known, ``before`` which so many are. Something of every prompt is computed."""
+    return max(0, min(tokens - 1, before, expected * trust // PER_MILLE))
 
 
 def uncounted_of(backend: BackendView, tokens: int, warmth: Warmth | None) -> tuple[str, int]:
@@ -42,7 +42,7 @@ def uncounted_of(backend: BackendView, tokens: int, warmth: Warmth | None) -> tu
     if warmth is None or not backend.prefill_credit or not backend.cache_trust:
         return "", 0
     point, before = warmth.points.get(backend.id, ("", 0))
-    found = believed(tokens, before, backend.cache_trust)
+    found = believed(tokens, before, warmth.cached(backend.id), backend.cache_trust)
     return (point, backend.uncounted.uncounted(point, found, backend.uncounted_most)) if found else ("", 0)
 
 

@@ -86,11 +86,11 @@ BROKEN = {
         "note, now, point,\n      tonumber(ARGV[i + 6]))",
         "note, now)",
     ),
-    "cached tokens that nobody bore out": ("admit", "before * c.trust / 1000", "before"),
+    "cached tokens that nobody bore out": ("admit", "expected * c.trust / 1000", "expected"),
     "what may be cached behind a point taken for what is before it": (
         "admit",
-        "local point, before = known_at",
-        "local point, _, before = known_at",
+        "math.min(pre - 1, before, math.floor",
+        "math.min(pre - 1, math.floor",
     ),
     "cached tokens of another replica": (
         "admit",

@@ -82,7 +82,7 @@ def test_what_counts_of_all_prompts_is_the_share_that_engines_compute(
     trust = CacheTrust()
     for _ in range(30):
         trust.seen(ENOUGH * expected, ENOUGH * asked, ENOUGH * found * tokens, ENOUGH * asked * tokens)
-    counted = sum(size - believed(size, e, trust.per_mille) for size, e, _ in sizes)
+    counted = sum(size - believed(size, e, e, trust.per_mille) for size, e, _ in sizes)
     computed = asked - found
     assert computed - len(sizes) <= counted <= computed + 2 * len(sizes) + asked / 500
 
@@ -100,8 +100,19 @@ def test_scripts_can_tell_by_which_rule_points_are_worth_what_they_are(skew: flo
     (0, 50, 1000, 0), (1, 50, 1000, 0), (100, 0, 1000, 0), (100, 50, 0, 0), (100, 50, 500, 25), (100, 500, 1000, 99),
 ])  # fmt: skip
 def test_something_of_every_prompt_is_computed(tokens: int, expected: int, trust: int, cached: int):
-    assert believed(tokens, expected, trust) == cached
+    assert believed(tokens, expected, expected, trust) == cached
     assert replace(waiting(1), input_tokens=tokens, uncounted_tokens=cached).prefill_tokens == tokens - cached
+
+
+@pytest.mark.parametrize(("before", "expected", "trust", "cached"), [
+    (4096, 4181, 979, 4093), (4096, 4181, 1000, 4096), (4096, 6000, 1000, 4096), (4096, 6000, 500, 3000),
+])  # fmt: skip
+def test_what_is_expected_behind_a_point_is_no_reason_to_doubt_what_is_before_it(
+    before: int, expected: int, trust: int, cached: int
+):
+    """Engines find what is before it and not the half behind it, so less than all is borne out; and none of that half
+    is believed."""
+    assert believed(10_000, before, expected, trust) == cached
 
 
 def known_at(view: BackendView, request: QueuedRequest) -> Warmth:

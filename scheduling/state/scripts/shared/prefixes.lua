@@ -74,8 +74,8 @@ local function believed(backend, pre, record)
   local c = cache_of(backend)
   local p = c and c.trust > 0 and pre > 1 and points_of(record)
   if not p then return nil end
-  local point, before = known_at(p, backend)
-  local tokens = point and math.min(pre - 1, math.floor(before * c.trust / 1000)) or 0
+  local point, before, expected = known_at(p, backend)
+  local tokens = point and math.min(pre - 1, before, math.floor(expected * c.trust / 1000)) or 0
   if tokens <= 0 then return nil end
   return point, uncounted_of(backend, point, tokens, c.most)
 end
