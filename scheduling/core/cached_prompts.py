@@ -5,8 +5,8 @@ An engine computes only what it has not cached, so many such prompts fit into on
 leave most of the step empty. What is believed to be cached on a replica is what the index of prompts says of it
 (:mod:`scheduling.core.placement`), as far as its engine was found to bear it out: engines count the tokens that they
 found in their caches, and their share of all prompts, beside the share that was expected there, is how much of an
-expectation counts. So what counts of all prompts is the share that the engine computes. An engine that caches nothing,
-evicts what was expected, or does not count, leaves every prompt counted whole.
+expectation counts. So what counts of all prompts is about the share that the engine computes. An engine that caches
+nothing, evicts what was expected, or does not count, leaves every prompt counted whole.
 
 **Bound.** Expectations can fail at once, and trust falls seconds later: a cache is cleared, or others fill it. So what
 does not count is bounded, on each replica, by what its engine computes in ``uncounted_s`` seconds, or one beginning

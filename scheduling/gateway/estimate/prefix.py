@@ -33,7 +33,7 @@ ALONE_TOKENS: Final = 1024  # of a prompt that is looked at where there is one r
 MAX_POINTS: Final = 12  # of a request: the first few, by which sessions are told apart, and the deepest
 FIRST_POINTS: Final = 4
 MAX_MESSAGES: Final = 512  # further ones are not read
-TOKEN_BYTES: Final = 4  # of a prompt of token ids, one id counts as so many
+ID_BYTES: Final = 4  # of a prompt of token ids, one id counts as so many
 _FIRST_STOP: Final = 1024  # characters of a text after which its first point is; the next ones at 2,048, 4,096 ...
 _LONGEST: Final = 1 << 20  # and the last one here at the latest
 _LINKS: Final = frozenset((1, 2, 6, 14, 30, 62, 126, 254))  # messages after which there is a point in any case
@@ -123,11 +123,11 @@ class _Chain:
     def ids(self, ids: list[int]) -> None:
         """The same for token ids."""
         self.pieces.append(b"\xfe")
-        size, start, stop = len(ids), 0, _FIRST_STOP // TOKEN_BYTES
+        size, start, stop = len(ids), 0, _FIRST_STOP // ID_BYTES
         while start < size:
-            until = stop if stop <= size and stop * TOKEN_BYTES <= _LONGEST else size
+            until = stop if stop <= size and stop * ID_BYTES <= _LONGEST else size
             self.pieces.append(array("I", ids[start:until]).tobytes())
-            self.size += (until - start) * TOKEN_BYTES
+            self.size += (until - start) * ID_BYTES
             if until == stop:
                 self.point()
             start, stop = until, stop * 2
