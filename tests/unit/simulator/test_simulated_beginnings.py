@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
-from scheduling.core.types import ServiceClass, Slo
+from scheduling.core.types import Phase, ServiceClass, Slo
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, prefixes_of
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica
@@ -124,3 +124,14 @@ def test_the_lab_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[st
     out = tmp_path / "x.jsonl"
     call_command("lab", "shared", "conversations", "--out", str(out), "--rate", "2", "--seconds", "10")
     assert f"wrote {len(read_trace(out))} requests to" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_where_other_replicas_compute_prompts_nothing_is_believed_to_be_cached(apart: bool) -> None:
+    preset = load_preset("llama-3-8b-a100")
+    both = Replica(preset.step_time, 128, 421_000, 1024, None, "priority")
+    decode, prefill = replace(both, phase=Phase.DECODE), replace(both, phase=Phase.PREFILL)
+    replicas = [decode, decode, prefill] if apart else [both, both]
+    replay = Replay(replicas, make_ordering("unified"), make_routing("prefix_affinity"))
+    replay.run(asked(instructions(1, 20.0)))
+    assert all((backend.cache_trust == 0) is apart for backend in replay.view.backends.values())
