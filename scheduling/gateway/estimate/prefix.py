@@ -57,6 +57,8 @@ def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int, med
     if isinstance(body, CompletionRequest):
         if body.echo and body.logprobs is not None:
             return ""  # vLLM computes all of it, whatever it has cached, and does not count it
+        if body.add_special_tokens is not None:
+            chain.other(_encode(body.add_special_tokens))
         prompt = body.prompt
         if isinstance(prompt, str):
             chain.text(prompt)
@@ -137,8 +139,10 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
     """The points of a conversation; whether it has an answer in it already. Beside the usual ones it has a point at its
     end, which its next turn looks for, and one where its last turn ended: before the answer and what is asked now."""
     goes_on = False
-    if body.documents or body.chat_template_kwargs or body.reasoning_effort:  # templates show them at the beginning
-        chain.other(_encode((body.documents, body.chat_template_kwargs, body.reasoning_effort)))
+    # what templates show at the beginning, or show nothing for
+    shown = body.documents, body.chat_template_kwargs, body.reasoning_effort, body.verbosity, body.add_special_tokens
+    if any(one is not None for one in shown) or body.tool_choice == "none":
+        chain.other(_encode((*shown, body.tool_choice == "none")))
     if body.tools:
         chain.other(_encode(body.tools))
         chain.point()
@@ -166,14 +170,19 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
 
 
 def _parts(chain: _Chain, parts: Sequence[Part | str]) -> None:
-    """Of what is no text only a hash is read: how many tokens it has does not depend on its length."""
-    for part in parts:
+    """Engines put something between texts. Of media only a hash is read: how many tokens they have does not depend on
+    their length."""
+    for number, part in enumerate(parts):
+        if number:
+            chain.pieces.append(b"\xfe")
         if isinstance(part, str):
             chain.text(part)
         elif part.text is not None:
             chain.text(part.text)
-        else:
+        elif part.image_url or part.input_audio or part.audio_url or part.video_url:
             chain.pieces += (b"\xfe", sha1(_encode(part), usedforsecurity=False).digest())
+        else:
+            chain.other(_encode(part))
 
 
 def _beside(chain: _Chain, message: Message) -> None:

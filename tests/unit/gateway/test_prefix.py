@@ -162,12 +162,12 @@ CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "argument
     ("messages", 1, "name"), ("messages", 2, "tool_calls", 0, "function", "arguments"), ("messages", 2, "reasoning"),
     ("messages", 3, "tool_call_id"), ("messages", 3, "content"), ("messages", 4, "content", 0, "text"),
     ("messages", 4, "content", 1, "image_url", "url"), ("documents", 0, "text"), ("reasoning_effort",),
-    ("chat_template_kwargs", "style"), ("messages", 0, "role"),
+    ("chat_template_kwargs", "style"), ("messages", 0, "role"), ("tool_choice",), ("add_special_tokens",),
 ])  # fmt: skip
 def test_whatever_differs_in_a_conversation_its_end_is_another(path: tuple[str | int, ...]) -> None:
     body: dict[str, Any] = {
         "model": "m", "tools": [TOOL], "documents": [{"text": LONG}], "reasoning_effort": "low",
-        "chat_template_kwargs": {"style": "plain"},
+        "chat_template_kwargs": {"style": "plain"}, "tool_choice": "auto", "add_special_tokens": True,
         "messages": [
             {"role": "system", "content": SYSTEM},
             {"role": "user", "content": "what is it?", "name": "anna"},
@@ -185,11 +185,34 @@ def test_whatever_differs_in_a_conversation_its_end_is_another(path: tuple[str |
     at = changed
     for step in path[:-1]:
         at = at[step]
-    at[path[-1]] = {"reasoning_effort": "high", "role": "developer"}.get(str(path[-1]), f"{at[path[-1]]}b")
+    at[path[-1]] = {
+        "reasoning_effort": "high", "role": "developer", "tool_choice": "none", "add_special_tokens": False,
+    }.get(str(path[-1]), f"{at[path[-1]]}b")  # fmt: skip
     after = names(points_of(changed))
     assert after[-1] != before[-1]
     same = [one == other for one, other in zip(before, after, strict=True)]
     assert same == sorted(same, reverse=True), "what is before it is the same"
+
+
+@pytest.mark.parametrize("at", [1, 700, 1500])
+def test_a_text_in_two_parts_is_another_prompt_from_there_on(at: int) -> None:
+    """vLLM joins parts with a line break, so nothing behind it is cached."""
+    parts = [{"type": "text", "text": LONG[:at]}, {"type": "text", "text": LONG[at:]}]
+    whole, split = (
+        points_of({"model": "m", "messages": [{"role": "user", "content": content}]}) for content in (LONG, parts)
+    )
+    assert shared(split, whole) == names(whole)[: at >= 1024]
+    one = points_of({"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": LONG}]}]})
+    assert one == whole
+
+
+@pytest.mark.parametrize("kind", ["thinking", "refusal"])
+def test_what_an_answer_thought_is_not_before_what_it_follows(kind: str) -> None:
+    """The system message is a small part of such a prompt, so few of its tokens are before the point behind it."""
+    part = {"type": kind, kind: LONG * 10}
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "assistant", "content": [part]}]
+    (_, before), *_ = points_of({"model": "m", "messages": messages}, tokens=4000)
+    assert before <= 4000 * len(SYSTEM) / len(LONG * 10)
 
 
 def test_a_text_cannot_be_made_to_look_like_two_messages() -> None:
