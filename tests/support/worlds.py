@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
@@ -71,7 +72,7 @@ def build() -> World:
     before = _Found.now()
     if before is None:
         return _build()
-    if not _first or time.monotonic() - _first[0].made_s > FRESH_S:
+    if not _first or not _first[0].fresh(timezone.now()):
         _first.clear()
         world = _build()
         _first.append(_Rows.of(world, before))
@@ -109,14 +110,16 @@ class _Rows:
     before: _Found
     statements: list[tuple[str, list[Any]]]
     world: World
-    made_s: float
 
     @classmethod
     def of(cls, world: World, before: _Found) -> _Rows:
         found = {CatalogVersion: before.version, AuditHead: before.audit}
-        return cls(
-            before, [_statement(model, bool(found.get(model))) for model in WRITTEN], deepcopy(world), time.monotonic()
-        )
+        return cls(before, [_statement(model, bool(found.get(model))) for model in WRITTEN], deepcopy(world))
+
+    def fresh(self, now: datetime) -> bool:
+        """Whether it could have been made at ``now``: a pool of an earlier hour has charged already."""
+        made = self.world.pool.created_at
+        return now - made <= timedelta(seconds=FRESH_S) and (made.date(), made.hour) == (now.date(), now.hour)
 
     def again(self) -> World:
         with connection.cursor() as cursor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from django.db import connection, transaction
 
@@ -32,6 +34,19 @@ def test_rows_that_are_written_again_are_those_of_the_services_in_every_table(mo
             transaction.set_rollback(True)
     assert made[0] == made[1]
     assert len(made[0][0]["tenants_auditentry"]) > 20
+
+
+def test_rows_are_not_written_again_in_another_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A price of the past can be made in the hour of its pool only."""
+    monkeypatch.setattr(worlds, "_first", [])
+    worlds.build()
+    [first] = worlds._first
+    first.world.pool.created_at = made = datetime(2026, 11, 28, 17, 59, 50, tzinfo=UTC)
+    assert first.fresh(made + timedelta(seconds=9))
+    assert not first.fresh(made + timedelta(seconds=10))
+    first.world.pool.created_at = made - timedelta(minutes=30)
+    assert first.fresh(made - timedelta(minutes=30) + timedelta(seconds=worlds.FRESH_S))
+    assert not first.fresh(made - timedelta(minutes=30) + timedelta(seconds=worlds.FRESH_S + 1))
 
 
 def test_beside_other_rows_the_services_make_it() -> None:
