@@ -10,6 +10,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any, NoReturn
 
+import requests
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.adapter import DefaultMFAAdapter
@@ -22,6 +23,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
+from controlplane.signin import exchange
 from controlplane.web.error_pages import notice
 from tenants import people
 from tenants.models import Identity
@@ -29,6 +31,7 @@ from tenants.sealed import seal, unseal
 
 SECOND_FACTOR = "second factor"  # purpose of the seal
 NOT_JOINED = "Accounts here are never joined with one of the identity provider. Go to /login to sign in."
+OF_TWO = "The identity provider's token is of another person than what it says of you. Go to /login and try again."
 NO_ADDRESS = "0.0.0.0"  # noqa: S104  of a request that came through a socket file
 
 
@@ -54,11 +57,16 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
         return True
 
+    def get_requests_session(self) -> requests.Session:
+        return exchange.session()
+
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         """Refuses before an account is made: strangers of a large directory leave nothing behind."""
         if sociallogin.state.get("process") != AuthProcess.LOGIN:
             # "connect" would open the account that is signed in here to whoever is signed in at the provider
             raise ImmediateHttpResponse(notice(request, 400, "Not signed in", NOT_JOINED))
+        if not _about_one(sociallogin):
+            raise ImmediateHttpResponse(notice(request, 401, "Not signed in", OF_TWO))
         sociallogin.email_addresses = []  # never a way to an account
         user = sociallogin.user if sociallogin.is_existing else None
         if user is not None:
@@ -164,6 +172,13 @@ def _claims(sociallogin: SocialLogin) -> dict[str, Any]:
     """What OpenID Connect says of somebody; userinfo is newer than the token."""
     data = sociallogin.account.extra_data
     return {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
+
+
+def _about_one(sociallogin: SocialLogin) -> bool:
+    """Whether ID token and userinfo are of the same person, as they have to be (OpenID Connect Core 5.3.2)."""
+    data = sociallogin.account.extra_data
+    told = [data[part].get("sub") for part in ("id_token", "userinfo") if data.get(part)]
+    return _by_saml(sociallogin) or len(set(map(str, told))) == 1
 
 
 def _refuse(request: HttpRequest, text: str) -> NoReturn:

@@ -14,12 +14,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
+from controlplane.signin.exchange import Exchange, Trouble
 from tenants.people import Grant
 
-WAIT_S = 5.0
-MOST_BYTES = 1024 * 1024  # of one answer
 DISCOVERY_S = 600.0
 REFUSED = (401, 403)
 
@@ -46,23 +43,19 @@ class Unknown:
     why: str
 
 
-class Trouble(Exception):
-    """The provider did not answer, or not with what the protocol wants."""
-
-
 class Provider:
     """Asks one issuer, as one client. Safe for several threads."""
 
     def __init__(self, issuer: str, client_id: str, client_secret: str) -> None:
         self._issuer = issuer.rstrip("/")
         self._client = (client_id, client_secret)
-        self._http = httpx.Client(timeout=WAIT_S, follow_redirects=False)
+        self._exchange = Exchange()
         self._lock = threading.Lock()
         self._known: dict[str, Any] = {}
         self._until_s = 0.0
 
     def close(self) -> None:
-        self._http.close()
+        self._exchange.close()
 
     def ask(self, subject: str, grant: Grant) -> There | Gone | Unknown:
         """Whether this person is still there."""
@@ -70,8 +63,6 @@ class Provider:
             return self._ask(subject, grant)
         except Trouble as trouble:
             return Unknown(str(trouble))
-        except httpx.HTTPError as error:
-            return Unknown(f"The identity provider does not answer ({type(error).__name__}).")
 
     def _ask(self, subject: str, grant: Grant) -> There | Gone | Unknown:
         status, claims = self._userinfo(grant.access)
@@ -129,17 +120,12 @@ class Provider:
 
     def _call(self, method: str, address: str, **options: Any) -> tuple[int, dict[str, Any]]:
         """Status and JSON object; an empty one where the answer is something else."""
-        with self._http.stream(method, address, **options) as response:
-            body = b""
-            for part in response.iter_bytes():
-                body += part
-                if len(body) > MOST_BYTES:
-                    raise Trouble(f"The identity provider's answer is larger than {MOST_BYTES} bytes.")
+        answer = self._exchange.ask(method, address, **options)
         try:
-            document = json.loads(body)
+            document = json.loads(answer.body)
         except (ValueError, RecursionError):
             document = None
-        return response.status_code, document if isinstance(document, dict) else {}
+        return answer.status, document if isinstance(document, dict) else {}
 
 
 def _claims(token: object) -> dict[str, Any]:

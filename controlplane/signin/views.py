@@ -125,10 +125,16 @@ def come_back(request: HttpRequest, provider_id: str) -> HttpResponse:
     return _provider_answer(request, openid_connect.callback, provider_id)
 
 
+# What comes of an answer in which something is missing or of another type: allauth reads it as if it were right.
+_NOT_OF_THE_PROTOCOL = (
+    requests.RequestException, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+
+
 def _provider_answer(request: HttpRequest, view: Callable[..., Any], provider_id: str) -> HttpResponse:
     try:
         answer: HttpResponse = view(request, provider_id)
-    except (requests.RequestException, KeyError) as error:
+    except _NOT_OF_THE_PROTOCOL as error:
         log.warning("sign-in: the identity provider does not answer as it should (%s)", type(error).__name__)
         return notice(
             request,

@@ -80,10 +80,15 @@ ENGINES = (
     Row("pause that an engine requests with `Retry-After` [s]", "scheduling.gateway.engine.attempts:MAX_PAUSE_S", "shortened to the bound", "unit/gateway/test_request_bounds.py::test_a_pause_that_an_engine_asks_for_is_shortened_to_the_bound"),
     Row("spending of an account, as shared state reports it [10^-12 of the currency]", "scheduling.core.money:MAX_PICOS", "counted as 0", "unit/gateway/test_request_bounds.py::test_spending_that_no_requests_can_have_caused_counts_for_nothing"),
 )  # fmt: skip
+PROVIDERS = (
+    Row("time for one answer, from its question to its last byte [s]", "controlplane.signin.exchange:WHOLE_S", "given up: 502 at sign-in; who is signed in stays so and is asked about again", "unit/controlplane/test_hostile_provider.py::test_a_provider_whose_answer_never_ends_holds_up_no_sign_in"),
+    Row("one answer, which is never unpacked [bytes]", "controlplane.signin.exchange:MOST_BYTES", "likewise", "unit/controlplane/test_hostile_provider.py::test_more_than_a_provider_has_to_say_is_not_read"),
+)  # fmt: skip
 TABLES = (
     ("What a client can send without a session or key", STRANGERS),
     ("What a tenant can increase", TENANTS),
     ("What an engine can report", ENGINES),
+    ("What an identity provider can answer (OpenID Connect)", PROVIDERS),
 )
 
 

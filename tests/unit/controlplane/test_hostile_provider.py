@@ -1,0 +1,190 @@
+"""An identity provider that does not end its answers, sends too much, or something else than the protocol has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import jwt
+import pytest
+from django.test import Client, override_settings
+
+from controlplane.signin import exchange
+from controlplane.signin.provider import Provider, Unknown
+from tenants.people import Grant
+
+pytestmark = pytest.mark.django_db
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+
+
+class HostileProvider:
+    """A server on loopback that says one thing to whoever asks; ``forever`` is what follows it until it is left."""
+
+    def __init__(self, says: bytes, forever: bytes, pause_s: float) -> None:
+        self.says, self._forever, self._pause_s = says, forever, pause_s
+        self._over = threading.Event()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.issuer = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.left = threading.Event()  # somebody has closed the connection
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                connection.recv(65536)
+                connection.sendall(self.says)
+                while self._forever and not self._over.wait(self._pause_s):
+                    connection.sendall(self._forever)
+            except OSError:
+                self.left.set()
+
+    def close(self) -> None:
+        self._over.set()
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def provider(says: bytes, forever: bytes = b"", pause_s: float = 0.0) -> Iterator[HostileProvider]:
+    server = HostileProvider(says, forever, pause_s)
+    app = {
+        "provider_id": "sso", "name": "sso", "client_id": "us", "secret": "s",
+        "settings": {"server_url": server.issuer, "scope": ["openid"]},
+    }  # fmt: skip
+    try:
+        with override_settings(
+            SOCIALACCOUNT_PROVIDERS={"openid_connect": {"APPS": [app]}}, QUARTERMASTER_OIDC_ISSUER=server.issuer
+        ):
+            yield server
+    finally:
+        server.close()
+
+
+def document(value: object) -> bytes:
+    body = json.dumps(value).encode()
+    return HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+WITHOUT_END = [
+    pytest.param(HEAD + b"content-length: 9000\r\n\r\n", b" ", id="body"),
+    pytest.param(b"HTTP/1.1 200 OK\r\nx-a: ", b"a", id="head"),
+]
+
+
+@pytest.mark.parametrize(("says", "forever"), WITHOUT_END)
+def test_a_provider_whose_answer_never_ends_holds_up_no_sign_in(
+    says: bytes, forever: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "WHOLE_S", 0.5)
+    with provider(says, forever, pause_s=0.05) as server:
+        answer = Client().get("/oidc/sso/login/?process=login")
+        assert answer.status_code == 502
+        assert b"does not answer" in answer.content
+        assert server.left.wait(30), "its connection is closed"
+
+
+@pytest.mark.parametrize(("says", "forever"), WITHOUT_END)
+def test_a_provider_whose_answer_never_ends_holds_up_no_check_of_people(
+    says: bytes, forever: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "WHOLE_S", 0.5)
+    with provider(says, forever, pause_s=0.05) as server:
+        asked = Provider(server.issuer, "us", "s")
+        try:
+            assert isinstance(asked.ask("anna", Grant("access", "refresh")), Unknown)
+            assert server.left.wait(30), "its connection is closed"
+        finally:
+            asked.close()
+
+
+def test_more_than_a_provider_has_to_say_is_not_read() -> None:
+    with provider(HEAD + b"\r\n", b" " * 65536) as server:
+        assert Client().get("/oidc/sso/login/?process=login").status_code == 502
+        assert server.left.wait(30)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        document([]),
+        document("text"),
+        document({"token_endpoint": "x"}),
+        HEAD + b"\r\n{",
+        HEAD + b"\r\n" + b"[" * 100_000,
+        HEAD + b"content-encoding: gzip\r\n\r\n" + b"\x1f\x8b\x08",
+        b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n",
+        b"garbage\r\n\r\n",
+        b"\r\n\r\n",
+    ],
+)
+def test_what_is_no_answer_of_a_provider_is_said_to_be_none(says: bytes) -> None:
+    with provider(says) as server:
+        answer = Client(raise_request_exception=False).get("/oidc/sso/login/?process=login")
+        assert answer.status_code == 502
+        asked = Provider(server.issuer, "us", "s")
+        try:
+            assert isinstance(asked.ask("anna", Grant("access", "refresh")), Unknown)
+        finally:
+            asked.close()
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://a\nb/", "x", "file:///etc/passwd", "http://" + "a" * 70, 5])
+def test_an_address_that_is_none_ends_nobody(address: object) -> None:
+    with provider(document({"userinfo_endpoint": address})) as server:
+        asked = Provider(server.issuer, "us", "s")
+        try:
+            assert isinstance(asked.ask("anna", Grant("access", "refresh")), Unknown)
+        finally:
+            asked.close()
+
+
+def came_back(**says: Any) -> Any:
+    """What a browser is told that comes back from a provider whose documents say this."""
+    with provider(b"") as server:
+        endpoints = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
+        right = dict.fromkeys(endpoints, server.issuer) | {"issuer": server.issuer, "access_token": "a", "sub": "ada"}
+        token = {"iss": server.issuer, "aud": "us", "sub": "ada", "exp": 2**33} | says.pop("token", {})
+        server.says = document(right | {"id_token": jwt.encode(token, "k" * 32)} | says)
+        browser = Client(raise_request_exception=False)
+        left = browser.get("/oidc/sso/login/?process=login")
+        if left.status_code != 302:
+            return left
+        state = parse_qs(urlsplit(left.headers["Location"]).query)["state"][0]
+        return browser.get("/oidc/sso/login/callback/", {"code": "c", "state": state})
+
+
+def test_who_is_what_the_provider_says_comes_as_far_as_their_groups() -> None:
+    answer = came_back()
+    assert (answer.status_code, b"none of your groups" in answer.content) == (403, True)
+
+
+def test_a_token_of_somebody_else_than_userinfo_opens_nothing() -> None:
+    answer = came_back(token={"sub": "bea"})
+    assert (answer.status_code, b"another person" in answer.content) == (401, True)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"access_token": None}, {"access_token": {}}, {"expires_in": "soon"}, {"expires_in": 1e300}, {"id_token": 5},
+        {"id_token": "a.b.c"}, {"id_token": {}}, {"sub": None}, {"sub": ["ada"]}, {"token": {"aud": "others"}},
+        {"token": {"iss": "http://other"}}, {"token": {"exp": 1}}, {"token": {"jti": "j", "exp": 2**70}},
+        {"token_endpoint": 5}, {"userinfo_endpoint": []}, {"issuer": None},
+        {"token_endpoint_auth_methods_supported": 5},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_documents_with_something_else_in_them_let_nobody_in_and_break_no_page(says: dict[str, Any]) -> None:
+    assert came_back(**says).status_code in (401, 403, 502)
