@@ -243,7 +243,7 @@ async def test_a_storm_of_one_user_closes_the_door_to_nobody_else(world: World) 
     async with world.http() as client:
         for _ in range(12):
             await asyncio.gather(*(client.post("/v1/chat/completions", json=CHAT | {"user": "ada"}) for _ in range(25)))
-        assert not world.metrics.storm_refusals
+        assert set(world.metrics.storm_refusals) == {"user_limit"}, "some leave no row; none speaks for another request"
         assert (await client.post("/v1/chat/completions", json=CHAT | {"user": "bob"})).status_code == 200
 
 

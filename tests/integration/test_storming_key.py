@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import KeySpec
+from scheduling.core.types import KeySpec, RateLimits
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.entry import storms
 from scheduling.gateway.entry.auth import Access
@@ -233,6 +233,23 @@ async def test_wrong_requests_without_end_leave_few_ledger_rows_and_each_is_told
     assert storms.STORM_AFTER - 1 <= len(mistakes) <= 2 * storms.STORM_AFTER, "more on a slow machine"
     assert [r.tenant for r in records if r.outcome == "completed" or r.tenant == "calm"] == ["acme", "calm"]
     assert left_out + len(world.metrics.records) == 52, "each is counted, once"
+
+
+async def test_users_beyond_their_limit_leave_few_ledger_rows_and_others_of_the_key_are_served(world: World) -> None:
+    world.key_spec = replace(world.key_spec, user_limits=RateLimits(requests_per_minute=1))
+    await world.configure(concurrency=1)
+    earlier = len(await world.ledger())  # of other tests
+    async with world.http() as http:
+        users = [f"user-{number % 4}" for number in range(60)]  # names are the client's to make up
+        answers = [await http.post(PATH, json=BODY | {"user": user}) for user in users]
+        assert [a.status_code for a in answers] == [200] * 4 + [429] * 56
+        assert {a.headers["x-quartermaster-reason"] for a in answers[4:]} == {"user_limit"}
+        assert (await http.post(PATH, json=BODY | {"user": "another"})).status_code == 200
+    await world.settled()
+    left_out = len(world.metrics.storm_refusals)
+    records = (await world.ledger_of(earlier + 61 - left_out))[earlier:]
+    assert len([r for r in records if r.reason == "user_limit"]) <= 2 * storms.STORM_AFTER, "more on a slow machine"
+    assert left_out + len(world.metrics.records) == 61, "each is counted, once"
 
 
 async def test_a_key_whose_requests_are_right_again_has_a_row_for_each_mistake(world: World) -> None:

@@ -46,11 +46,11 @@ STANDING = frozenset({
     Reason.NOT_ENTITLED,
     Reason.KEY_LIMIT,  # not USER_LIMIT: other users of the key are not at theirs
 })  # fmt: skip
-# What is refused for what it is, before shared state took it. Not USER_LIMIT: other users of the key are within theirs.
+# What is refused for what it is, before shared state took it. Users are names that clients make up: all count as one.
 OF_THEIR_OWN = frozenset({
     Reason.INVALID_REQUEST, Reason.UNKNOWN_MODEL, Reason.TOO_LARGE, Reason.TOO_LONG, Reason.KEY_REUSED,
     Reason.DUPLICATE, Reason.ALREADY_DONE, Reason.BUDGET_EXCEEDED, Reason.TENANT_CONNECTIONS,
-    Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.KEY_LIMIT,
+    Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.KEY_LIMIT, Reason.USER_LIMIT,
 })  # fmt: skip
 # where waiting does not help, a smaller one passes
 _OF_ITS_SIZE = frozenset({Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.KEY_LIMIT})
