@@ -30,7 +30,7 @@ from scheduling.gateway.engine.first_tokens import FirstTokens
 from scheduling.gateway.engine.legs import prefill_elsewhere
 from scheduling.gateway.engine.prefill_leg import needs_leg
 from scheduling.gateway.engine.relay import EngineTrouble, Relay, answer_headers
-from scheduling.gateway.engine.retries import RetryBudget
+from scheduling.gateway.engine.retries import RetryBudgets
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.auth import Access, Keyring
 from scheduling.gateway.entry.budgets import Asked
@@ -104,7 +104,7 @@ class Lifecycle:
         self._relay = Relay(
             services.config, services.upstream, services.metrics, self.attempts, FirstTokens(services.stores)
         )
-        self._budget = RetryBudget(services.config.retry_share, services.config.retry_floor, time.monotonic())
+        self._budgets = RetryBudgets(services.config.retry_share, services.config.retry_floor)
         self._calibrations: dict[tuple[str, str], TokenCalibration] = {}
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -137,7 +137,7 @@ class Lifecycle:
         access, estimated = identified.access, submitted.estimated
         pool = access.pool
         calibration = self._calibration(pool.id, access.entitlement.tenant)
-        self._budget.earn()
+        self._budgets.of(access.entitlement.tenant, time.monotonic()).earn()
         salt = salt_for(pool.prefix_cache, access.salt_key, access.salt, prepared.body.cache_salt)
         kind = kind_of(pool.engine)
         priority = access.order.priority(estimated.request) if kind.takes_priority else None
@@ -424,13 +424,15 @@ class Lifecycle:
         refused input is, one other replica tells, where others serve."""
         if trouble.lacks or trouble.refused:
             return submitted.attempt < MAX_REFUSED
+        tenant, now_s = submitted.access.entitlement.tenant, time.monotonic()
         others_serve = submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(
-            submitted.access.pool.id, submitted.at, submitted.access.entitlement.tenant
+            submitted.access.pool.id, submitted.at, tenant
         )
+        budget = self._budgets.of(tenant, now_s)
         if trouble.refusal is not None:
             first, submitted.refused_at = not submitted.refused_at, submitted.at
-            return first and others_serve and self._budget.spend(time.monotonic())
-        return others_serve or (submitted.attempt == 1 and self._budget.spend(time.monotonic()))
+            return first and others_serve and budget.spend(now_s)
+        return others_serve or (submitted.attempt == 1 and budget.spend(now_s))
 
     def _learn(self, submitted: Submitted, trouble: EngineTrouble) -> None:
         """What an attempt that failed says about its replica: counted, and told at once where that helps."""

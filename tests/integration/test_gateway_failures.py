@@ -15,7 +15,7 @@ import pytest
 from controlplane import sse
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import GrantItem
-from tests.support.gateway_world import TIER, World, gateway_world, until
+from tests.support.gateway_world import TIER, World, gateway_world, make_key, until
 from tests.support.redis_server import RedisServer
 from tests.support.state_world import leads_on
 
@@ -151,6 +151,26 @@ async def test_retries_have_a_budget(two: World) -> None:
     attempts = sum(len(e.bodies) for e in two.engines)
     assert attempts <= 40 * 1.2 + 3 + 1
     assert len(await two.ledger_of(40)) == 40
+    await two.settled()
+
+
+async def test_a_tenant_whose_requests_fail_wherever_they_run_uses_up_no_neighbours_retries(two: World) -> None:
+    neighbour = replace(two.entitlement, id="calm-ent", tenant="calm")
+    key, spec = make_key(777, neighbour.id)
+    catalog = two._catalog(two.catalog.version + 1)
+    two.catalog = replace(
+        catalog,
+        entitlements={**catalog.entitlements, neighbour.id: neighbour},
+        keys={**catalog.keys, spec.id: spec},
+    )
+    await two.app._catalog.refreshed(10)
+    script = two.engines[0].script = two.engines[1].script = replace(two.engines[0].script, status=500)
+    async with two.http() as client:
+        assert {(await ask(client)).status_code for _ in range(20)} == {502}
+        script.status, script.statuses = 200, [500]  # the next attempt fails, wherever it is made
+        client.headers["authorization"] = f"Bearer {key}"
+        assert (await ask(client)).status_code == 200
+    assert [r.attempts for r in await two.ledger_of(21) if r.tenant == "calm"] == [2]
     await two.settled()
 
 

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+TENANTS_KEPT = 10_000  # of one gateway; the oldest go first, and begin anew
 MAX_SAVED = 100.0
 FLOOR_EVERY_S = 60.0  # a quiet gateway gets its floor back within this time
 
 
 class RetryBudget:
     """Each request earns ``share`` of a retry; ``floor`` retries are there from the start. Backend attempts therefore
-    stay under ``requests * (1 + share) + floor``, plus ``floor`` a minute."""
+    stay under ``requests * (1 + share) + floor``, plus ``floor`` a minute, for each tenant."""
 
     __slots__ = ("_at_s", "_balance", "_floor", "_share")
 
@@ -34,3 +35,20 @@ class RetryBudget:
             return False
         self._balance -= 1.0
         return True
+
+
+class RetryBudgets:
+    """One for each tenant: whose requests fail wherever they run, or are refused by every engine, uses up its own, and
+    a neighbour's is tried again all the same."""
+
+    def __init__(self, share: float, floor: int) -> None:
+        self._share, self._floor = share, floor
+        self._of: dict[str, RetryBudget] = {}
+
+    def of(self, tenant: str, now_s: float) -> RetryBudget:
+        budget = self._of.get(tenant)
+        if budget is None:
+            while len(self._of) >= TENANTS_KEPT:
+                del self._of[next(iter(self._of))]
+            budget = self._of[tenant] = RetryBudget(self._share, self._floor, now_s)
+        return budget
