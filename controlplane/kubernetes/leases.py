@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -205,10 +206,27 @@ def fitting_now(offered: Amounts, pods: Iterable[Mapping[str, Any]]) -> list[Map
 
 
 def _asked(pod: Mapping[str, Any]) -> dict[str, int]:
-    """Of what a pool's node offers; a policy may have put further containers beside ours."""
-    container = next(one for one in pod["spec"]["containers"] if one["name"] == CONTAINER)
+    """Of what a pool's node offers; a policy may have put further containers beside ours. Whoever may make pods in its
+    namespace can have put one in its place that asks for something else, or has no such container: it asks for nothing.
+    """
+    container: Mapping[str, Any] = next((one for one in pod["spec"]["containers"] if one["name"] == CONTAINER), {})
     asked = (container.get("resources") or {}).get("requests") or {}
-    return {name: int(amount) for name, amount in asked.items() if name.startswith(f"{GROUP}/")}
+    return {name: whole(amount) for name, amount in asked.items() if name.startswith(f"{GROUP}/")}
+
+
+_AMOUNT = re.compile(r"([0-9]{1,30})(?:([kMGTPE])|([KMGTPE])i|[eE]([0-9]{1,2}))?")
+
+
+def whole(amount: str) -> int:
+    """A whole number as a cluster writes it: of 128000, which it was given, it makes 128k. -1 for anything else."""
+    read = _AMOUNT.fullmatch(amount)
+    if read is None:
+        return -1
+    digits, decimal, binary, exponent = read.groups()
+    unit: int = 10 ** int(exponent or 0)
+    if decimal or binary:
+        unit = 1000 ** ("kMGTPE".index(decimal) + 1) if decimal else 1024 ** ("KMGTPE".index(binary) + 1)
+    return int(digits) * unit
 
 
 def _take(room: dict[str, int], pod: Mapping[str, Any]) -> None:

@@ -73,6 +73,25 @@ def test_the_admission_of_the_paper_goes_through_the_scheduler(
         )
 
 
+def test_a_share_that_the_cluster_writes_in_thousands_is_bound_and_stays(
+    there: Cluster, operator: subprocess.Popen[bytes], names: Names
+) -> None:
+    """Of a request for 20000 tokens the API server keeps "20k"."""
+    tier, llama = contract(there, names), pool(there, names, 16)
+    tenant, name = names("Tenant", "tenant-thousands"), names("TokenEntitlement", "thousands")
+    there.make("Tenant", tenant, {"description": "Tests."})
+    spec = share(tenant, llama, tier, 4)
+    spec["resources"]["kvCacheTokens"] = 20_000
+    there.make("TokenEntitlement", name, spec)
+    there.wait(lambda: state_of(there, name) == "bound")
+    path = f"/api/v1/namespaces/default/pods/lease-{name}"
+    pod = there.call("GET", path)
+    assert pod["spec"]["containers"][0]["resources"]["requests"]["quartermaster.dev/kv-cache-tokens"] == "20k"
+    other = entitlement(there, names, tier, llama, 4, "after")  # rounds go on
+    there.wait(lambda: state_of(there, other) == "bound")
+    assert there.call("GET", path)["metadata"]["uid"] == pod["metadata"]["uid"], "it was not made anew"
+
+
 def test_a_node_offers_what_answers_and_keeps_other_pods_away(
     there: Cluster, operator: subprocess.Popen[bytes], names: Names
 ) -> None:

@@ -93,6 +93,32 @@ def test_what_a_cluster_adds_to_a_lease_pod_is_no_reason_to_make_it_anew() -> No
     assert not leases.same_share(there, wanted)
 
 
+@pytest.mark.parametrize(
+    ("amount", "is_whole"),
+    [
+        ("0", 0), ("7", 7), ("128k", 128_000), ("3M", 3_000_000), ("2G", 2 * 10**9), ("1P", 10**15), ("1E", 10**18),
+        ("2Ki", 2048), ("1Gi", 2**30), ("1e3", 1000), ("5E2", 500),
+        ("", -1), ("1.5", -1), ("500m", -1), ("-1", -1), ("k", -1), ("1kk", -1), ("1K", -1), ("1ki", -1),
+        ("\u0661", -1), ("1e999", -1), ("9" * 5000, -1), ("1 ", -1), ("1k\n", -1),
+    ],
+)  # fmt: skip
+def test_whole_amounts_are_read_as_a_cluster_writes_them(amount: str, is_whole: int) -> None:
+    assert leases.whole(amount) == is_whole
+
+
+def test_a_share_is_the_same_however_the_cluster_writes_it() -> None:
+    wanted, there = lease("first", 4000, "new"), lease("first", 4000, "new")
+    there["spec"]["containers"][0]["resources"]["requests"]["quartermaster.dev/slots"] = "4k"
+    assert leases.same_share(there, wanted)
+
+
+def test_a_pod_in_the_place_of_a_lease_that_is_none_asks_for_nothing_and_is_another_one() -> None:
+    wanted, there = lease("first", 4, "refused"), lease("first", 4, "refused")
+    there["spec"]["containers"][0]["name"] = "other"
+    assert not leases.same_share(there, wanted)
+    assert names(there, lease("second", 16, "refused", at=1)) == ["first", "second"]
+
+
 def test_a_lease_pod_asks_for_no_cpu_and_fits_the_strictest_namespace() -> None:
     """A LimitRange gives a default only to who says nothing; the level ``restricted`` wants the rest."""
     pod = lease("first", 4, "new")

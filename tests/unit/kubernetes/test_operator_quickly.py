@@ -320,6 +320,28 @@ async def test_a_namespace_that_takes_no_lease_pod_holds_up_nobody_else(
         await until(lambda: api.get("v1/pods", "lease-search", "full"))
 
 
+@pytest.mark.parametrize("container", [{"name": "other"}, {"name": "lease"}], ids=["none", "nothing"])
+async def test_a_pod_that_somebody_put_in_a_leases_place_holds_up_nobody_and_goes(
+    container: dict[str, Any], api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may make pods in a namespace may call one as the lease will be called."""
+    labels = {leases.LEASE_LABEL: "search", leases.NODE_LABEL: "llama"}
+    pod = {"metadata": {"name": "lease-search", "labels": labels}, "spec": {"containers": [container]}}
+    await api._call("POST", "/api/v1/namespaces/default/pods", pod)
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        await api.make("TokenEntitlement", "batch", share("acme"))
+        for name in ("batch", "search"):
+            await until(lambda name=name: _is_a_lease(api.get("v1/pods", f"lease-{name}")))
+            await api.bind(f"lease-{name}")
+            await until(lambda name=name: api.condition("TokenEntitlement", name, "Bound").get("status") == "True")
+
+
+def _is_a_lease(pod: dict[str, Any] | None) -> bool:
+    return bool(pod and "resources" in pod["spec"]["containers"][0])
+
+
 async def test_what_was_refused_is_not_asked_for_again_at_once(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
