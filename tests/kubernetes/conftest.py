@@ -15,7 +15,7 @@ from tests.support.chart import EVERYTHING, render
 from tests.support.instance import Up
 from tests.support.kubernetes_cluster import Cluster, cluster, missing
 from tests.support.kubernetes_engines import Engines
-from tests.support.kubernetes_operator import OLDER, OPERATOR, OTHERS, STRANGER, WORKER, Catalog, operating
+from tests.support.kubernetes_operator import NARROW, OLDER, OPERATOR, OTHERS, STRANGER, WORKER, Catalog, operating
 from tests.support.ports import free_port
 
 
@@ -23,7 +23,7 @@ from tests.support.ports import free_port
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if why := missing():
         pytest.skip(why)
-    with cluster(tmp_path_factory.mktemp("kubernetes"), (OPERATOR, WORKER, STRANGER)) as found:
+    with cluster(tmp_path_factory.mktemp("kubernetes"), (OPERATOR, NARROW, WORKER, STRANGER)) as found:
         for name in ("llm", "inference", "research"):
             found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for resource in RESOURCES:

@@ -11,6 +11,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -18,9 +20,11 @@ import pytest
 
 from controlplane.kubernetes import leases
 from controlplane.kubernetes.resources import GROUP, RESOURCES
+from tests.support.chart import SECRET, render
 from tests.support.instance import ROOT, Up
 from tests.support.kubernetes_cluster import Cluster
 from tests.support.kubernetes_operator import (
+    NARROW,
     OPERATOR,
     STRANGER,
     Catalog,
@@ -319,6 +323,49 @@ def test_a_stranger_may_read_and_write_nothing_of_ours(there: Cluster) -> None:
     mine = {"authorization": f"Bearer {there.tokens[OPERATOR]}"}
     for path in ("/api/v1/namespaces/default/secrets", "/apis/apps/v1/namespaces/default/deployments", "/api/v1/nodes"):
         assert there.client.get(path, headers=mine).status_code == 403
+
+
+def test_an_operator_of_listed_namespaces_does_all_there_and_may_nothing_elsewhere(
+    there: Cluster, tmp_path: Path, names: Names
+) -> None:
+    narrow = {**SECRET, "operator": {"enabled": True, "namespaces": ["research"]}}
+    for made in render(narrow, name="narrow"):
+        if made["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+            there.create(made, "llm")
+    catalog = Catalog(tmp_path / "home")
+    catalog.manage("migrate", "--noinput")
+    slo, tier, tenant, llama, mine = (names(kind, "narrow") for kind in KINDS)
+    backend = {"name": llama, "url": f"http://127.0.0.1:{free_port()}", "slots": 16, "kvTokens": 100_000}
+    specs: list[dict[str, Any]] = [
+        {"ttftSeconds": 5.0, "tbtSeconds": 0.5},
+        {"serviceClass": "guaranteed", "slo": slo, "rank": 0, "weight": 10},
+        {"description": "Tests."},
+        {"model": llama, "backends": [backend]},
+        share(tenant, llama, tier, 4),
+    ]
+    with operating(there, catalog, "--namespace=research", account=NARROW):
+        for kind, spec in zip(KINDS, specs, strict=True):
+            there.make(kind, slo, spec, "research")
+        there.wait(
+            lambda: (there.get("TokenEntitlement", mine, "research").get("status") or {}).get("state") == "bound"
+        )
+        for kind in reversed(KINDS):
+            there.client.delete(there.path(kind, slo, "research"))
+        there.wait(lambda: there.client.get(there.path("Slo", slo, "research")).status_code == 404)
+    headers = {"authorization": f"Bearer {there.tokens[NARROW]}"}
+    elsewhere = (
+        "/api/v1/namespaces/default/pods", "/api/v1/pods", there.path("TokenPool"),
+        "/apis/apps/v1/namespaces/default/deployments/x",
+    )  # fmt: skip
+    assert {there.client.get(path, headers=headers).status_code for path in elsewhere} == {403}
+    lease = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/kube-scheduler"
+    for account in (NARROW, OPERATOR):
+        headers = {"authorization": f"Bearer {there.tokens[account]}", "content-type": "application/merge-patch+json"}
+        assert there.client.patch(lease.format("kube-system"), headers=headers, content="{}").status_code == 403
+        assert there.client.patch(lease.format("kube-node-lease"), headers=headers, content="{}").status_code == 404
+
+
+KINDS = ("Slo", "Tier", "Tenant", "TokenPool", "TokenEntitlement")
 
 
 def test_a_key_is_in_a_secret_that_the_operator_makes_and_rotates(there: Cluster, instance: Up, names: Names) -> None:

@@ -16,6 +16,7 @@ from tests.support.kubernetes_cluster import Cluster
 from tests.support.ports import free_port
 
 OPERATOR = "llm:qm-quartermaster-operator"
+NARROW = "llm:narrow-quartermaster-operator"  # of a release whose operator watches few namespaces
 WORKER = "llm:qm-quartermaster"
 STRANGER = "default:stranger"
 OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}  # the API server of the tests is 1.20
@@ -39,9 +40,11 @@ class Catalog:
 
 
 @contextmanager
-def operating(there: Cluster, instance: Up | Catalog, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def operating(
+    there: Cluster, instance: Up | Catalog, *options: str, account: str = OPERATOR
+) -> Iterator[subprocess.Popen[bytes]]:
     """An operator with the token of its service account."""
-    environ = instance.environ | {"KUBECONFIG": str(there.kubeconfig(OPERATOR))}
+    environ = instance.environ | {"KUBECONFIG": str(there.kubeconfig(account))}
     with (there.folder / "operator.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "manage.py", "operator", *options], cwd=ROOT, env=environ, stdout=log, stderr=log

@@ -197,6 +197,37 @@ def test_the_operator_may_touch_secrets_only_where_it_was_told() -> None:
     assert not any("secrets" in rule["resources"] for rule in everywhere)
 
 
+def rights(role: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
+
+
+def test_where_namespaces_are_listed_the_operators_rights_end_with_them() -> None:
+    values = {**EVERYTHING, "operator": {"enabled": True, "namespaces": ["inference", "research"]}}
+    objects = render(values)
+    roles = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == "qm-quartermaster-operator"]
+    assert [role["metadata"]["namespace"] for role in roles] == ["inference", "research"]
+    everywhere = one(render(EVERYTHING), "ClusterRole")
+    narrow = one(objects, "ClusterRole")
+    assert {resource for resource, _ in rights(narrow)} == {
+        "namespaces", "customresourcedefinitions", "nodes", "nodes/status",
+    }  # fmt: skip
+    for role in roles:
+        assert rights(role) | rights(narrow) == rights(everywhere), "no more, no less"
+    bound = [o for o in objects if o["kind"] == "RoleBinding" and o["roleRef"]["name"] == "qm-quartermaster-operator"]
+    assert [o["metadata"]["namespace"] for o in bound] == ["inference", "research"]
+    pattern = render({**EVERYTHING, "operator": {"enabled": True, "namespaces": ["team-*", "research"]}})
+    assert rights(one(pattern, "ClusterRole")) == rights(everywhere)
+
+
+def test_the_operator_may_renew_leases_of_nodes_and_no_others() -> None:
+    objects = render(EVERYTHING)
+    assert not any(resource == "leases" for resource, _ in rights(one(objects, "ClusterRole")))
+    [role] = [o for o in objects if o["kind"] == "Role" and ("leases", "patch") in rights(o)]
+    assert role["metadata"]["namespace"] == "kube-node-lease"
+    values = {**EVERYTHING, "operator": {"enabled": True, "leases": False}}
+    assert not any(("leases", "patch") in rights(o) for o in render(values) if o["kind"] == "Role")
+
+
 def test_the_operator_is_told_whose_keys_a_namespace_may_have() -> None:
     deployment = one(render(EVERYTHING), "Deployment", "-operator")["spec"]["template"]["spec"]["containers"][0]
     told = [word.removeprefix("--keys-for=") for word in deployment["args"] if word.startswith("--keys-for=")]

@@ -189,3 +189,19 @@ annotations:
 {{ toYaml . | indent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* What the operator may do to objects in namespaces. */}}
+{{- define "quartermaster.operatorRules" }}
+- {apiGroups: [quartermaster.dev], resources: [slos, tiers, tokenpools, adapters, tenants, projects, tokenentitlements, apikeys], verbs: [get, list, watch, patch]}
+- apiGroups: [quartermaster.dev]
+  resources: [slos/status, tiers/status, tokenpools/status, adapters/status, tenants/status, projects/status, tokenentitlements/status, apikeys/status]
+  verbs: [patch]
+# spec.replicas of a TokenPool: what it names is read, its pods or endpoints are watched.
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
+- {apiGroups: [apps], resources: [deployments, statefulsets], verbs: [get]}
+- {apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io], resources: [inferencepools], verbs: [get]}
+{{- if .Values.operator.leases }}
+- {apiGroups: [""], resources: [pods], verbs: [create, delete]}
+{{- end }}
+{{- end }}
