@@ -172,7 +172,10 @@ def _least_squares(rows: np.ndarray, seconds: np.ndarray, weights: np.ndarray | 
             scale = np.abs(part).max(axis=0)
             if not scale.all():
                 continue  # a column of nothing but zeros
-            coefficients, _, rank, _ = np.linalg.lstsq(part / scale, root, rcond=None)
+            try:
+                coefficients, _, rank, _ = np.linalg.lstsq(part / scale, root, rcond=None)
+            except np.linalg.LinAlgError:  # figures so large or small that they tell nothing
+                continue
             if rank < size or (coefficients < 0).any() or coefficients[0] <= 0:
                 continue
             coefficients = coefficients / scale

@@ -25,6 +25,7 @@ from scheduling.engines.vllm_plugin.settings import PORT_ABOVE
 
 MAX_LINES = 4000  # that are read of one answer
 MAX_FIGURE = 1e15
+SHORTEST_S, LONGEST_S = 1e-6, 1e5  # of a step
 
 
 class _Limits(msgspec.Struct):
@@ -48,7 +49,7 @@ class _Step(msgspec.Struct, tag_field="kind", tag="step"):
     @property
     def plausible(self) -> bool:
         amounts = (self.prefill, self.decodes, self.kv_dec, self.pp)
-        return all(0 <= amount < MAX_FIGURE for amount in amounts) and 0 < self.seconds < MAX_FIGURE
+        return all(0 <= amount < MAX_FIGURE for amount in amounts) and SHORTEST_S <= self.seconds <= LONGEST_S
 
 
 _HEAD = msgspec.json.Decoder(_Head)

@@ -71,6 +71,19 @@ async def test_an_engine_that_became_slower_is_fitted_anew_by_itself() -> None:
         assert found.drifts >= 1
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("seconds", [5e-324, 1e-300])
+async def test_steps_to_which_nothing_can_be_fitted_end_no_watch_and_a_later_log_is_fitted(seconds: float) -> None:
+    async with watching() as ward:
+        odd = [replace(step, seconds=seconds * (1 + number % 3)) for number, step in enumerate(steps(300))]
+        ward.engines["b1"].log += odd
+        await until(lambda: ward.monitor._backends["b1"].steps.seen >= 300)
+        ward.engines["b1"].log, ward.engines["b1"].log_began = list(steps(1300)), "2"
+        found = await until(lambda: (s := said(ward)) and s.fit and s.fit.step_time.t0 > 0.1 * TRUTH.t0 and s)
+        assert found.fit.step_time.t0 == pytest.approx(TRUTH.t0, rel=0.2)
+        assert ward.state("b1") == "ready"
+
+
 async def test_a_log_that_cannot_be_read_is_said_and_takes_nothing_from_the_replica() -> None:
     async with watching() as ward:
         ward.engines["b1"].logs = False

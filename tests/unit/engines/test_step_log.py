@@ -57,7 +57,8 @@ async def test_its_port_follows_from_the_engines(url: str, log: str) -> None:
 @pytest.mark.parametrize(
     "rows",
     [(), (STEP,), (HEAD, HEAD), (HEAD, STEP | {"seconds": 0}), (HEAD, STEP | {"pp": -1.0}),
-     (HEAD, STEP | {"prefill": "many"}), (HEAD | {"last": -1},), (HEAD, STEP | {"seconds": 1e300})],
+     (HEAD, STEP | {"prefill": "many"}), (HEAD | {"last": -1},), (HEAD, STEP | {"seconds": 1e300}),
+     (HEAD, STEP | {"seconds": 1e-310}), (HEAD, STEP | {"pp": 1e300}), (HEAD, STEP | {"decodes": 2**62})],
 )  # fmt: skip
 async def test_what_is_no_log_of_steps_is_an_error_and_no_figure(rows: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(EngineProtocolError, match="/steps"):
