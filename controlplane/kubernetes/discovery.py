@@ -45,6 +45,7 @@ class ReplicaDiscovery:
     fault: str = ""
     looked_for: str = ""  # pods or slices, with their labels
     listed: list[ClusterReplica] | None = None  # None: the cluster has not said yet
+    left_out: int = 0  # that the cluster has beyond the most that a pool takes
     taken: set[str] = field(default_factory=set)  # URLs of its backends, as the catalog was last seen
     unfit: dict[str, str] = field(default_factory=dict)  # by URL: why it is not one of the pool's
     _unlisted_since: dict[str, float] = field(default_factory=dict)  # by URL
@@ -57,7 +58,8 @@ class ReplicaDiscovery:
 
     def status(self) -> dict[str, int]:
         listed = self.listed or []
-        return {"found": len(listed), "ready": sum(one.ready and one.url in self.taken for one in listed)}
+        ready = sum(one.ready and one.url in self.taken for one in listed)
+        return {"found": len(listed) + self.left_out, "ready": ready}
 
     def problem(self) -> str:
         """What is not as it should be; empty where all is."""
@@ -69,7 +71,10 @@ class ReplicaDiscovery:
             return f"no replica was found{f': no {self.looked_for} is here' if self.looked_for else ''}"
         new = {one.url for one in self.listed if one.ready} - self.taken
         wrong = dict.fromkeys(new, "it is being looked at") | self.unfit
-        return "; ".join(f"{url}: {why}" for url, why in sorted(wrong.items()))[:1000]
+        texts = [f"{url}: {why}" for url, why in sorted(wrong.items())]
+        if self.left_out:
+            texts.insert(0, f"{self.left_out} are left out: a pool has at most {replicas.MOST} replicas")
+        return "; ".join(texts)[:1000]
 
     async def run(self, info: kopf.ConnectionInfo) -> None:
         async with connect(info) as api, asyncio.TaskGroup() as tasks:
@@ -125,6 +130,10 @@ class ReplicaDiscovery:
         return None
 
     def _observe(self, fault: str, listed: list[ClusterReplica] | None) -> None:
+        if listed is not None:
+            self.left_out = max(0, len(listed) - replicas.MOST)
+            if self.left_out:  # those that are taken stay, whatever comes beside them
+                listed = sorted(listed, key=lambda one: (one.url not in self.taken, one.url))[: replicas.MOST]
         if (fault, listed) != (self.fault, self.listed):
             self.fault, self.listed = fault, listed if listed is not None else self.listed
             self._changed.set()

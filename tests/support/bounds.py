@@ -65,6 +65,7 @@ TENANTS = (
     Row("files, batches and lines", "the settings in [limits.md](limits.md#files-and-batches)", "413, 429", "integration/test_batches.py::test_what_a_client_sends_is_bounded_and_refused_with_its_reason"),
     Row("prompts remembered per pool", "scheduling.state.history:KEPT", "one of the tenant with the most is dropped", "unit/gateway/test_pool_forecasts.py::test_embeddings_of_known_prompts_are_bounded"),
     Row("tenants with length predictors per pool", "scheduling.core.estimate.chain:TENANTS_KEPT", "the tenant unused for longest is dropped", "unit/estimation/test_tenant_histories.py::test_tenants_are_bounded_and_the_longest_unheard_of_goes_with_all_it_held"),
+    Row("replicas of a pool that a namespace of the cluster names (`spec.replicas`)", "controlplane.kubernetes.replicas:MOST", "left out, and said in the condition", "unit/kubernetes/test_discovery.py::test_of_more_replicas_than_a_pool_takes_the_rest_is_left_out_and_those_that_are_in_stay"),
     Row("remembered prompt positions for placement, in each of two generations", "scheduling.core.placement:POINTS_KEPT", "the older generation is dropped", "unit/gateway/test_prefix.py::test_memory_is_bounded_and_keeps_what_was_used_last"),
     Row("ledger entries kept while the database is unavailable", "scheduling.state.types:LEDGER_KEPT", "the oldest are dropped", "integration/test_lost_state.py::test_what_is_kept_is_bounded"),
 )  # fmt: skip

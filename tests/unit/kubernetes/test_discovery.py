@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.kubernetes import catalog
+from controlplane.kubernetes import catalog, replicas
 from controlplane.kubernetes.catalog import CatalogReplica, CustomResource
 from controlplane.kubernetes.discovery import ReplicaDiscovery
 from controlplane.kubernetes.replicas import ClusterReplica
@@ -74,3 +74,21 @@ async def test_one_that_is_left_out_says_why_and_one_that_has_gone_nothing(monke
     assert not cluster.backends
     await one._reconcile(cluster.lists(GOOD))
     assert (one.status(), one.problem()) == ({"found": 1, "ready": 1}, "")
+
+
+async def test_of_more_replicas_than_a_pool_takes_the_rest_is_left_out_and_those_that_are_in_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replicas, "MOST", 3)
+    cluster = Cluster(monkeypatch, {})
+    one = cluster.discovery
+    many = [f"http://10.0.0.{number}:8000" for number in range(1, 8)]
+    await one._reconcile(cluster.lists(*many[4:6]))
+    cluster.lists(*many)
+    await one._reconcile(one.listed or [])
+    assert {backend.url for backend in cluster.backends} == {many[0], *many[4:6]}
+    assert one.status() == {"found": 7, "ready": 3}
+    assert one.problem() == "4 are left out: a pool has at most 3 replicas"
+    cluster.lists(*many[:3])
+    await one._reconcile(one.listed or [])
+    assert (one.status(), one.problem()) == ({"found": 3, "ready": 3}, "")
