@@ -327,9 +327,9 @@ class BackendMonitor:
 
     async def _scrape(self, backend: WatchedBackend) -> EngineMetrics | None:
         metrics = await backend.control.scrape()
-        before, backend.metrics, backend.observed_s = backend.metrics, metrics, time.time()
+        backend.metrics, backend.observed_s = metrics, time.time()
         engines = 1 if metrics is None else metrics.engines
-        if metrics and before and (metrics.progress < before.progress or engines != before.engines):
+        if metrics and backend.replaced(metrics):
             backend.facts = None  # another process stands there
             backend.learned.forget()
         if backend.facts is None and backend.asking is None and backend.state == "ready":

@@ -57,6 +57,7 @@ class WatchedBackend:
     state: str = "probing"
     why: str = "has not generated a token yet"
     metrics: EngineMetrics | None = None
+    last: EngineMetrics | None = None  # likewise, also while they are not known
     observed_s: float = 0.0
     unread: str = ""  # why its figures are not known, although it was seen to generate since
     doubted: bool = False  # a gateway suspects it and no scrape has come back since
@@ -88,6 +89,11 @@ class WatchedBackend:
     wake_again_s: float = float("-inf")  # not before, after it refused
     task: asyncio.Task[None] | None = None
     reading: asyncio.Task[None] | None = None
+
+    def replaced(self, metrics: EngineMetrics) -> bool:
+        """Whether another process answers than the one that did last, however long nobody did in between."""
+        before, self.last = self.last, metrics
+        return before is not None and (metrics.progress < before.progress or metrics.engines != before.engines)
 
     @property
     def prefill_per_s(self) -> float:

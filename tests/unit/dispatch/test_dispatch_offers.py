@@ -72,6 +72,28 @@ async def test_a_replica_that_restarts_with_other_limits_is_asked_again(w: Ward)
 
 
 @ward
+async def test_a_replica_that_was_away_while_it_restarted_is_asked_again(w: Ward):
+    engine = w.engines["b3"]
+    engine.says, engine.tokens_per_scrape = EngineFacts(slots=16), 50.0
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
+    await w.live(5)
+    engine.scrapable = False
+    w.monitor.suspect("b3", "the answer was cut")
+    await w.live(1)
+    assert w.state("b3") == "ready", "it had generated again when it was asked to"
+    engine.says, engine.tokens, engine.scrapable = EngineFacts(slots=8), 0.0, True
+    await w.live(3)
+    assert w.store.ready["b3"].slots == 8
+    engine.reachable = False
+    w.monitor.suspect("b3", "the answer was cut")
+    await w.live(1)
+    assert w.state("b3") == "ejected"
+    engine.says, engine.tokens, engine.reachable = EngineFacts(slots=4), 0.0, True
+    await w.live(3)
+    assert w.store.ready["b3"].slots == 4
+
+
+@ward
 async def test_an_engine_that_does_not_say_its_limit_gets_no_more_than_it_was_seen_to_run(w: Ward):
     w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
     await w.live(2)
