@@ -116,8 +116,9 @@ class Outlier:
         self._seen.clear()
 
     def returned(self, now_s: float) -> None:
-        """A probe went well."""
+        """A probe went well. What failed before does not count again: gateways tell of it about a second later."""
         self._grown_s = now_s
+        self._seen.clear()
 
     def offered(self, slots: int, now_s: float) -> int:
         """How many of its slots may be used now."""

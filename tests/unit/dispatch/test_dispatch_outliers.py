@@ -66,6 +66,15 @@ def test_it_comes_back_to_one_slot_and_gets_more_as_it_answers() -> None:
     assert outlier.back_from_s == 120.0 + 2 * BACK_FIRST_S
 
 
+def test_failures_that_are_told_of_after_an_ejection_do_not_eject_what_came_back() -> None:
+    outlier = Outlier()
+    outlier.ejected(100.0)
+    assert outlier.report(Attempts(0, FEWEST, why="the answer was cut", cut=FEWEST), 101.0), "it is out already"
+    outlier.returned(106.0)
+    assert not outlier.report(Attempts(1), 107.0)
+    assert outlier.report(Attempts(0, FEWEST), 108.0), "it goes on failing"
+
+
 def test_after_a_pause_it_gets_one_more_than_it_runs() -> None:
     outlier = Outlier()
     outlier.pause(4.0, 10, "answers 429: it admits nothing now", 0.0)
