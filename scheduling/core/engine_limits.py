@@ -97,18 +97,17 @@ def longest_of(context: int | None, contexts: Iterable[int], longest: int) -> in
     return max(1, int(context / ESTIMATE_MARGIN))
 
 
-def slow_steps(step_tokens: int | None, prefill_per_s: float, tbt_s: float | None) -> str:
+def slow_steps(step_tokens: int | None, full_s: float, tbt_s: float | None) -> str:
     """What to change where full steps take longer than tokens are promised to be apart, empty where they do not, or
     that is not known. Who decodes waits for each step, so no order of requests keeps that promise under load.
-    ``prefill_per_s``: prompt tokens the engine was measured to compute a second, 0: not known; ``tbt_s``: the strictest
-    time between tokens that the pool's tiers promise."""
-    if not step_tokens or prefill_per_s <= 0 or tbt_s is None:
+    ``full_s``: what a full step was measured to take, 0: not known; ``tbt_s``: the strictest time between tokens that
+    the pool's tiers promise."""
+    if not step_tokens or full_s <= 0 or tbt_s is None:
         return ""
-    full_s = step_tokens / prefill_per_s
     if full_s <= STEP_MARGIN * tbt_s or step_tokens <= LEAST_STEP_TOKENS:
         return ""
     advised = step_tokens
-    while advised > LEAST_STEP_TOKENS and advised / prefill_per_s > STEP_MARGIN * tbt_s:
+    while advised > LEAST_STEP_TOKENS and full_s * advised / step_tokens > STEP_MARGIN * tbt_s:
         advised //= 2
     return (
         f"a full step of {step_tokens:,} tokens takes {full_s:.2f} s, and an SLO of this pool allows {tbt_s:g} s "

@@ -42,7 +42,7 @@ def status_of(
         prefill_credit=spec.prefill_tokens,
         limits_why=why,
         credit_why=credit_why(backend),
-        prefill_per_s=backend.prefill_per_s,
+        full_step_s=backend.full_step_s,
         steps=step_status(backend),
         foreign=min(backend.foreign) if len(backend.foreign) == FOREIGN_LOOKS else None,
         adapters=adapters.status(name) if adapters else None,

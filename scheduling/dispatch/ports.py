@@ -51,7 +51,7 @@ class BackendStatus:
     generates: bool = False  # it was seen to, although its figures cannot be read
     limits_why: str = ""  # what is less than was typed, and why
     credit_why: str = ""
-    prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
+    full_step_s: float = 0.0  # what a full step was measured to take, at least; 0: not known
     steps: StepStatus | None = None  # None: engines of its kind log none
     adapters: AdapterStatus | None = None  # None: its pool has none
     wake_fails: bool = False  # it is asleep, and was not woken when requests waited

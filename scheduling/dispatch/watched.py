@@ -103,6 +103,12 @@ class WatchedBackend:
             return self.speed.tokens_per_s
         return fit.step_time.prefill_per_s(self.credit.budget)
 
+    @property
+    def full_step_s(self) -> float:
+        """How long a full step takes, at least [s]: as its own steps say, else as measured. 0: not known."""
+        budget, fit = self.credit.budget, self.steps.believed
+        return self.speed.full_step_s(budget) if fit is None else budget / fit.step_time.prefill_per_s(budget)
+
 
 def address(spec: BackendSpec, kind: EngineKind) -> tuple[str, str, str]:
     """What makes it another engine, which has to be probed."""

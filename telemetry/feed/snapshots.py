@@ -290,7 +290,7 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
-    step_why = slow_steps(status.engine_facts.step_tokens, status.prefill_per_s, tbt_s)
+    step_why = slow_steps(status.engine_facts.step_tokens, status.full_step_s, tbt_s)
     if status.adapters is not None:
         row["adapters"] = dict(status.adapters.states)
     adapters_why = "" if status.adapters is None else status.adapters.why
