@@ -361,7 +361,7 @@ class BackendMonitor:
         computed = max(0.0, metrics.prompt_tokens - metrics.cached_tokens)
         backend.foreign.append(max(0, metrics.running + metrics.waiting - leases))
         ours = max(0, min(metrics.waiting, leases - metrics.running))
-        counted = Counters(now_s, metrics.steps, computed, metrics.generation_tokens, ours)
+        counted = Counters(now_s, metrics.steps_of_each, computed, metrics.generation_tokens, ours)
         backend.credit.seen(counted, backend.limited)
         backend.speed.seen(counted, backend.limited)
 

@@ -68,6 +68,11 @@ class EngineMetrics:
     asleep: bool = False  # its weights are not where it computes: what is asked of it waits until it is woken
 
     @property
+    def steps_of_each(self) -> float | None:
+        """Steps of one of its engines, on average: the step budget of the server is that of all together."""
+        return None if self.steps is None else self.steps / self.engines
+
+    @property
     def progress(self) -> float:
         """A number that moves whenever the engine does work, and falls only when it restarts."""
         return self.generation_tokens + self.prompt_tokens + self.successes

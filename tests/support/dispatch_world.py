@@ -147,6 +147,11 @@ class Engine:
     running: int = 0
     tokens_per_scrape: float = 0.0
     tokens: float = 0.0
+    prompts_per_scrape: float = 0.0  # tokens of prompts
+    prompts: float = 0.0
+    engines: int = 1  # behind one address
+    steps_per_scrape: float | None = None  # of all of them; None: it does not count them
+    stepped: float = 0.0
     probes: int = 0
     scrapes: int = 0
     says: EngineFacts = field(default_factory=EngineFacts)
@@ -190,9 +195,12 @@ class Engine:
             raise EngineProtocolError("/metrics has no numbers")
         if self.generates:
             self.tokens += self.tokens_per_scrape
+            self.prompts += self.prompts_per_scrape
+            self.stepped += self.steps_per_scrape or 0.0
         return EngineMetrics(
-            self.running, self.waiting, self.kv_usage, self.tokens, 0.0, 0.0, self.preemptions, gpu_util=0.25,
-            kv_tokens=self.kv_tokens, asleep=self.asleep,
+            self.running, self.waiting, self.kv_usage, self.tokens, self.prompts, 0.0, self.preemptions, gpu_util=0.25,
+            engines=self.engines, kv_tokens=self.kv_tokens, asleep=self.asleep,
+            steps=None if self.steps_per_scrape is None else self.stepped,
         )  # fmt: skip
 
     async def facts(self, engines: int) -> EngineFacts:

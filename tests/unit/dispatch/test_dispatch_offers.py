@@ -123,6 +123,18 @@ async def test_a_replica_has_the_credit_that_its_pool_says_or_half_a_step_of_its
 
 
 @ward
+async def test_steps_of_several_engines_behind_one_address_are_as_full_as_each_of_them_says(w: Ward):
+    """Each of two takes ten full steps of 512 tokens a second; their step budget is that of both."""
+    engine = w.engines["b3"]
+    engine.says, engine.engines, engine.running = EngineFacts(step_tokens=1024), 2, 8
+    engine.tokens_per_scrape, engine.prompts_per_scrape, engine.steps_per_scrape = 240.0, 10_000.0, 20.0
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
+    await w.live(8)
+    status = next(s for s in w.monitor.statuses() if s.id == "b3")
+    assert status.credit_why.endswith("steps of 1024 tokens were 100% full")
+
+
+@ward
 async def test_an_engine_with_our_scheduler_inside_has_no_credit_but_one_that_somebody_set(w: Ward):
     inside = partial(pool_spec, engine="vllm_plugin")
     for wanted, offered, why in ((None, 0, "off: the scheduler inside"), (3000, 3000, "as the pool says")):
