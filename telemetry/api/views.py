@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from django.contrib.auth.models import User
+from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from telemetry.api.common import Telemetry
 from telemetry.models import SavedView
@@ -63,6 +66,11 @@ class SavedViewsView(_Own, generics.ListCreateAPIView[SavedView]):
     @extend_schema(summary="Saved views", operation_id="saved_views_list")
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return super().get(request, *args, **kwargs)
+
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        with transaction.atomic():  # views made in several processes at once are counted one after the other
+            User.objects.select_for_update().filter(username=request.user.get_username()).first()
+            return super().create(request, *args, **kwargs)
 
     def perform_create(self, serializer: serializers.BaseSerializer[SavedView]) -> None:
         serializer.save(user=self.request.user)

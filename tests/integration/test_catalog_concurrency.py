@@ -13,6 +13,7 @@ from django.db import close_old_connections, connection
 from rest_framework.test import APIClient
 
 from telemetry.ledger import writer
+from telemetry.models import SavedView
 from tenants import notify, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
@@ -57,6 +58,22 @@ def test_each_write_is_one_version_and_is_announced_after_its_commit(monkeypatch
     assert sorted(version for version, _ in announced) == list(range(before + 1, before + 41))
     assert all(visible >= version for version, visible in announced)
     assert AuditEntry.objects.filter(kind="tenant", object_id__startswith="t-").count() == 40
+
+
+def test_views_that_are_saved_at_the_same_moment_are_no_more_than_one_person_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alice = worlds.build().users["alice"]
+    monkeypatch.setattr("telemetry.api.views.MOST", 3)
+
+    def save(number: int) -> Callable[[], int]:
+        client = APIClient()
+        client.force_login(alice)
+        body = {"name": f"view {number}", "query": "tenant=acme"}
+        return lambda: client.post("/api/v1/saved-views", body, format="json").status_code
+
+    assert Counter(at_once([save(number) for number in range(16)])) == {201: 3, 400: 13}
+    assert SavedView.objects.filter(user=alice).count() == 3
 
 
 def test_changes_to_one_row_do_not_overwrite_each_other() -> None:
