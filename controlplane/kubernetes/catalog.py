@@ -95,11 +95,11 @@ def reconcile(objects: Iterable[CustomResource], suspects: Collection[str] = ())
         together = Actor("operator", ownership.KUBERNETES)
         try:
             _apply(free, together if len(free) > 1 else actor_of(free[0]))
-        except _RESOURCE_FAULTS as error:
+        except RESOURCE_FAULTS as error:
             if len(free) > 1:
                 batches = [*_parts(free, error, halve=tried > 0), *batches]
             else:
-                faults[free[0].uid] = _said(error, free[0])
+                faults[free[0].uid] = fault_text(error, free[0])
         else:
             faults |= {resource.uid: "" for resource in free}
     return faults
@@ -117,10 +117,12 @@ def _parts(resources: list[CustomResource], error: Exception, *, halve: bool) ->
 
 # What a resource can be at fault for: beside what the rules refuse, a value that they did not think of. A database that
 # is away is nobody's.
-_RESOURCE_FAULTS = (ManifestError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError, DataError)
+RESOURCE_FAULTS = (
+    ManifestError, ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError, DataError,
+)  # fmt: skip
 
 
-def _said(error: Exception, resource: CustomResource) -> str:
+def fault_text(error: Exception, resource: CustomResource) -> str:
     if isinstance(error, ManifestError):
         return error_text(error)
     log.warning("%s cannot be applied", resource.where, exc_info=error)

@@ -257,6 +257,8 @@ class Operator:
             return f"its Secret cannot be written: {said}"[:1000]
         except httpx.HTTPError as error:  # others do not wait for it
             return f"its Secret cannot be written: {type(error).__name__}; it is tried again"
+        except catalog.RESOURCE_FAULTS as error:
+            return catalog.fault_text(error, one)
         return ""
 
     def _reconcile_discovery(self) -> None:

@@ -26,6 +26,7 @@ GROUP = "quartermaster.dev"
 VERSION = "v1alpha1"
 SECRET = "secret"  # noqa: S105  the field of an ApiKey's spec
 DEFAULT_KEY = "api-key"  # of that Secret
+LONGEST_S = 10 * 365 * 86_400  # between two rotations of a key
 API_VERSION = f"{GROUP}/{VERSION}"
 AMOUNTS = {"slots": "slots", "kv_tokens": "kvTokens", "tokens_per_s": "tokensPerSecond"}  # as a status names them
 NAME: dict[str, Any] = {"maxLength": 63, "pattern": json_pattern(slug_validator)}  # of a row
@@ -97,7 +98,8 @@ _SECRET: dict[str, Any] = {
             "type": "string", "maxLength": 100, "description": "Any text; another one makes another value.",
         },
         "rotateEverySeconds": {
-            "type": "integer", "minimum": 3600, "description": "Another value is made by itself after so long.",
+            "type": "integer", "minimum": 3600, "maximum": LONGEST_S,
+            "description": "Another value is made by itself after so long.",
         },
         "overlapSeconds": {
             "type": "integer", "minimum": 0, "maximum": 30 * 86_400,

@@ -381,6 +381,39 @@ async def test_a_secret_that_cannot_be_written_holds_up_no_other_key(
         await until(lambda: ready(api, "ApiKey", "shut", "closed"))
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"secret": {"name": "odd", "rotateEverySeconds": 2**62}},
+        {"secret": {"name": "odd", "rotateEverySeconds": "often"}},
+        {"secret": {"name": "odd", "overlapSeconds": 2**62}},
+        {"secret": {"name": "odd", "key": ["a"]}},
+        {"secret": {"name": 5}},
+        {"displayName": "a\0b"},
+        {"displayName": {"a": 1}},
+        {"entitlementRef": "search"},
+        {"entitlementRef": {"name": ["search"]}},
+    ],
+    ids=repr,
+)
+async def test_a_key_with_a_value_that_nobody_thought_of_holds_up_nobody(
+    more: dict[str, Any], api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write ApiKeys is a tenant; definitions in the cluster may be older than the rules for a value."""
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        await api.make("ApiKey", "odd", {"entitlementRef": {"name": "search"}, "secret": {"name": "odd"}} | more)
+        await until(lambda: api.condition("ApiKey", "odd"))
+        await api.change("ApiKey", "odd", {"secret": {"rotate": "now"}})
+        await api.make("ApiKey", "open", {"entitlementRef": {"name": "search"}, "secret": {"name": "open"}})
+        await api.change("Tenant", "acme", {"description": "changed"})
+        await until(lambda: ready(api, "ApiKey", "open"))
+        await until(lambda: ready(api, "Tenant", "acme"))
+        seen = lambda: api.get("ApiKey", "odd")["status"]["observedGeneration"]  # type: ignore[index]  # noqa: E731
+        await until(lambda: seen() == 2)
+
+
 async def test_a_namespace_of_one_tenant_has_no_key_of_another(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
