@@ -81,7 +81,11 @@ class Hold:
             submitted.ran = False  # an error answers nothing, unless it says what it used
             submitted.input_tokens = submitted.output_tokens = 0
         elif read is not None and generated is not None:
-            if read <= submitted.access.pool.max_model_len and generated <= submitted.output_tokens:
+            prepared, context = submitted.estimated.prepared, submitted.access.pool.max_model_len
+            most = submitted.output_tokens
+            if not prepared.bound_given:  # nor does the engine know the pool's: it writes to the end of the context
+                most = max(most, (context - read) * prepared.choices)
+            if read <= context and generated <= most:
                 submitted.input_tokens, submitted.output_tokens = read, generated
             else:
                 log.warning("request %s: a completion told more tokens than can be true", submitted.id)

@@ -34,7 +34,7 @@ from scheduling.gateway.engine.retries import RetryBudgets
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.auth import Access, Keyring
 from scheduling.gateway.entry.budgets import Asked
-from scheduling.gateway.entry.idempotency import REPLAYED, Idempotency
+from scheduling.gateway.entry.idempotency import HEADER, REPLAYED, Idempotency
 from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.entry.storms import Storms
 from scheduling.gateway.entry.users import limits_text
@@ -117,6 +117,9 @@ class Lifecycle:
         if idempotency is not None:
             answer = await self._idempotency.begin(idempotency)
             if answer is not None:
+                if call.hold is not None:  # who asks passes no answer on, and a 200 would have it sent
+                    how = Reason.REPLAYED.value
+                    raise Refusal(Reason.ALREADY_DONE, param=HEADER, original=idempotency.original, how=how)
                 await self._replay(identified, answer)
                 return
         raw_input = prepared.raw_input

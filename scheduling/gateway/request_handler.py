@@ -201,6 +201,9 @@ class RequestHandler:
             stored = self._stored if call.hold is None else NOTHING_STORED  # who sends it has the body as it came
             identified.keeping = await stored.begin(body, access)
         prepared = identified.endpoint.fit(body, access.pool)
+        if call.hold is not None and prepared.client_priority:
+            detail = "priority cannot be set here: the engine gets the body as it came, and would go by it."
+            raise Refusal(Reason.INVALID_REQUEST, param="priority", detail=detail)
         check_choices(prepared, access.entitlement.concurrency)
         identified.streamed = prepared.stream
         check_grammar(prepared.body, access.entitlement.tier.max_grammar_bytes)

@@ -140,6 +140,43 @@ async def test_what_was_not_told_counts_as_the_bound_and_what_cannot_be_true_too
         assert (failed.reason, failed.output_tokens) == ("backend_error", 0)
 
 
+async def test_an_answer_without_a_bound_of_its_client_is_charged_as_long_as_it_was(world: World) -> None:
+    """The engine gets the body as it came, without the bound that a pool gives to who asks for none."""
+    ask = {name: value for name, value in ASK.items() if name != "max_tokens"}
+    async with envoy(world) as client:
+        longer = world.pool.default_output_tokens + 100
+        assert longer < world.pool.max_model_len
+        await end(client, await client.post(CHECK, json=ask), prompt_tokens=2, completion_tokens=longer)
+        assert [record.output_tokens for record in await world.ledger_of(1)] == [longer]
+        check = await client.post(CHECK, json=ask)
+        await end(client, check, prompt_tokens=2, completion_tokens=world.pool.max_model_len)
+        believed = (await world.ledger_of(2))[-1].output_tokens
+        assert believed == world.pool.default_output_tokens, "no engine can have written so much"
+
+
+@pytest.mark.parametrize("priority", [-(2**31), 5])
+async def test_no_client_tells_an_engine_in_which_order_it_runs(world: World, priority: int) -> None:
+    async with envoy(world) as client:
+        check = await client.post(CHECK, json=ASK | {"priority": priority})
+        assert (check.status_code, check.json()["error"]["param"]) == (400, "priority")
+        assert await world.running() == (0, 0)
+        await end(client, await client.post(CHECK, json=ASK | {"priority": 0}))
+
+
+async def test_a_kept_answer_sends_nothing_to_an_engine(redis_url: str, pool_id: str) -> None:
+    """A 200 without a lease would be sent there by Envoy, again and again, and cost nothing."""
+    keeping = GatewayConfig(renew_every_s=0.2, idempotency_answers=True, idempotency_secret=b"of this deployment")
+    async with gateway_world(redis_url, pool_id, config=keeping) as world, envoy(world) as client:
+        key = {"idempotency-key": "once"}
+        async with world.http() as direct:
+            assert (await direct.post("/v1/completions", json=ASK, headers=key)).status_code == 200
+            again = await direct.post("/v1/completions", json=ASK, headers=key)
+            assert again.headers["idempotent-replayed"] == "true"
+        check = await client.post(CHECK, json=ASK, headers=key)
+        assert (check.status_code, check.json()["error"]["code"]) == (409, "already_done")
+        assert "x-quartermaster-lease" not in check.headers
+
+
 async def test_a_completion_that_reaches_another_gateway_is_handed_on(world: World, redis_url: str) -> None:
     other = GatewayApp(
         replace(world.config, gateway_id="gw-other"), CatalogCache(world.load, world.version), redis_url, world.metrics
