@@ -182,6 +182,7 @@ def validate_coefficients(value: object) -> None:
 
 
 SIZES = ("slots", "kv_tokens")  # of one replica
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _SIZE: dict[str, tuple[type, bool]] = dict.fromkeys(SIZES, (int, False))
 # What each scaling driver may be told: name -> (kind, whether it has to be given). The drivers are controlplane's.
 SCALING_PARAMS: dict[str, dict[str, tuple[type, bool]]] = {
@@ -215,6 +216,12 @@ def validate_scaling_params(driver: str, value: object, *, to_zero: bool = False
             faults.append(f"{name!r} must be a whole number of 1 or more, not {parameter!r}")
         elif allowed[name][0] is str and not isinstance(parameter, str):
             faults.append(f"{name!r} must be a text, not {parameter!r}")
+    if driver == "kubernetes":  # they stand in the paths of calls to the API server, with our own rights there
+        faults += [
+            f"{name!r} cannot be {given[name]!r}: no object of Kubernetes is called so"
+            for name in ("deployment", "leader_worker_set", "namespace")
+            if isinstance(given.get(name), str) and given[name] and not _OBJECT_NAME.fullmatch(given[name])
+        ]
     if driver == "kubernetes" and bool(given.get("deployment")) == bool(given.get("leader_worker_set")):
         faults.append("give 'deployment' or 'leader_worker_set', one of them")
     if not faults and driver == "webhook":

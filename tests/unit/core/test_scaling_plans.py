@@ -330,12 +330,20 @@ def test_spot_is_no_promise_and_without_scaling_binding_decides(pool: Pool) -> N
     assert row.state == "degraded"
 
 
+def _named(**names: str) -> dict[str, Any]:
+    return {"scaling_driver": "kubernetes", "scaling_params": names}
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"scaling_mode": "automatic"}, "needs a driver"),
         ({"scaling_driver": "kubernetes"}, "'deployment' or 'leader_worker_set'"),
+        (_named(deployment="../pods/x"), "'deployment' cannot be"),
+        (_named(deployment="vllm", namespace="a/pods/b?x="), "'namespace' cannot be"),
+        (_named(leader_worker_set="VLLM\n"), "'leader_worker_set' cannot be"),
+        (_named(leader_worker_set="a" * 254), "'leader_worker_set' cannot be"),
         ({"scaling_driver": "local", "scaling_params": {"command": "rm"}}, "there is no 'command'"),
         ({"scaling_driver": "webhook", "scaling_params": {"url": "ftp://x"}}, "must begin with http"),
         ({"scaling_driver": "local", "scaling_params": {"slots": 0}}, "1 or more"),
