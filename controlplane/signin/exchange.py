@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,6 +24,7 @@ from requests.utils import get_encoding_from_headers
 STEP_S = 5.0  # for each step: connecting, and each read
 WHOLE_S = 15.0  # for all of them
 MOST_BYTES = 1024 * 1024  # of one answer
+ENDED = "This process ends and asks the identity provider nothing more."
 _OURS = ("accept-encoding", "connection", "content-length")  # headers that the exchange sets itself
 
 
@@ -44,11 +46,15 @@ class Exchange:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="identity provider", daemon=True)
         self._thread.start()
+        self._lock = threading.Lock()
+        self._closed = False
         self._http = httpx.AsyncClient(timeout=STEP_S, follow_redirects=False, verify=_authorities())
 
     def close(self) -> None:
-        """Ends it; nobody may be asking any more."""
-        asyncio.run_coroutine_threadsafe(self._http.aclose(), self._loop).result()
+        """Ends it, and what is being asked."""
+        with self._lock:
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -59,7 +65,21 @@ class Exchange:
         Raises:
             Trouble: there is no answer that may be read.
         """
-        return asyncio.run_coroutine_threadsafe(self._ask(method, address, options), self._loop).result()
+        with self._lock:  # what is asked before the end begins is seen by it
+            if self._closed:
+                raise Trouble(ENDED)
+            asked = asyncio.run_coroutine_threadsafe(self._ask(method, address, options), self._loop)
+        try:
+            return asked.result()
+        except CancelledError as error:
+            raise Trouble(ENDED) from error
+
+    async def _end(self) -> None:
+        asked = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await self._http.aclose()
 
     async def _ask(self, method: str, address: str, options: dict[str, Any]) -> Answer:
         headers = {**options.pop("headers", {}), "accept-encoding": "identity"}

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,6 +32,7 @@ class HostileProvider:
         self._over = threading.Event()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.issuer = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.asked = threading.Event()
         self.left = threading.Event()  # somebody has closed the connection
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -44,6 +46,7 @@ class HostileProvider:
         with connection:
             try:
                 connection.recv(65536)
+                self.asked.set()
                 connection.sendall(self.says)
                 while self._forever and not self._over.wait(self._pause_s):
                     connection.sendall(self._forever)
@@ -106,6 +109,18 @@ def test_a_provider_whose_answer_never_ends_holds_up_no_check_of_people(
             assert server.left.wait(30), "its connection is closed"
         finally:
             asked.close()
+
+
+def test_a_question_that_has_no_answer_yet_ends_with_who_asks() -> None:
+    """A web process that stops would wait for it, and for all that are asked after it."""
+    with provider(HEAD + b"content-length: 9000\r\n\r\n", b" ", pause_s=0.05) as server:
+        asked = Provider(server.issuer, "us", "s")
+        with ThreadPoolExecutor(2) as several:
+            answers = [several.submit(asked.ask, name, Grant("access", "refresh")) for name in ("anna", "bob", "cleo")]
+            assert server.asked.wait(30)
+            asked.close()
+            assert [answer.result(30) for answer in answers] == [Unknown(exchange.ENDED)] * 3
+        assert server.left.wait(30)
 
 
 def test_more_than_a_provider_has_to_say_is_not_read() -> None:
