@@ -110,8 +110,20 @@ class Flood(logging.Filter):
         return True
 
 
+def shown(text: str) -> str:
+    """A text in which line ends and all else that is not printed are written out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class Line(logging.Formatter):
-    """One record as text, of bounded length, with the number of those like it that :class:`Flood` left out."""
+    """One record as text, of bounded length, with the number of those like it that :class:`Flood` left out. Its message
+    is one line of letters: what an engine or a client said can neither begin another line nor command a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = shown(record.message)
+        return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

@@ -50,6 +50,22 @@ def test_a_line_has_a_length() -> None:
     assert text.endswith("characters more)")
 
 
+def test_what_others_said_begins_no_line_of_its_own_and_commands_no_terminal() -> None:
+    said = "no model\n2026-11-28 CRITICAL all is lost\r\x1b[2J\x1b]0;title\x07 \u202egnp.exe\x9b1m \u2028 \ud800"
+    text = Line("%(levelname)s %(message)s").format(record("backend b1: %s", said))
+    assert text.isprintable()
+    assert text.startswith("WARNING backend b1: no model\\n2026-11-28 CRITICAL all is lost\\r\\x1b[2J")
+    assert Line("%(message)s").format(record("größer als 漢字 🙂")) == "größer als 漢字 🙂"
+
+
+def test_a_traceback_keeps_its_lines() -> None:
+    try:
+        raise ValueError("of ours")
+    except ValueError as error:
+        failed = logging.LogRecord("library", logging.ERROR, "library.py", 1, "failed", (), (ValueError, error, None))
+    assert Line("%(message)s").format(failed).splitlines() == ["failed", "ValueError: of ours"]
+
+
 @pytest.mark.parametrize("name", ["django.security.csrf", "uvicorn.error", "asyncio", "anything"])
 def test_every_line_passes_the_filter(name: str) -> None:
     from django.conf import settings
