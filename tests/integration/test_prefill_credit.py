@@ -145,8 +145,8 @@ async def test_first_tokens_that_are_told_while_redis_forgot_its_scripts_arrive(
 
 
 class Pool:
-    def __init__(self, store: PoolStore, resp: RespConnection) -> None:
-        self.store, self.resp = store, resp
+    def __init__(self, store: PoolStore, resp: RespConnection, pool_id: str) -> None:
+        self.store, self.resp, self.pool_id = store, resp, pool_id
         self.spec = pool_spec(queue_limit=100)
         self.epoch = 0
 
@@ -155,10 +155,12 @@ class Pool:
         await self.store.set_ready(self.epoch, "b1", replace(backend(slots=8, kv_tokens=10**7), prefill_tokens=credit))
         await leads_on(self.store)
 
-    async def admit(self, name: str, tokens: int, *, streamed: bool = True) -> AdmissionStatus:
-        est = estimate(tokens)
+    async def admit(
+        self, name: str, tokens: int, *, streamed: bool = True, output: int = 50, sequences: int = 1
+    ) -> AdmissionStatus:
+        est = estimate(tokens, output)
         facts = replace(FACTS, streamed=streamed)
-        asked = request(name, ACME, est, gateway="nobody")
+        asked = request(name, ACME, est, gateway="nobody", sequences=sequences)
         return (await self.store.admit(ACME, self.spec, asked, est, 300, facts)).status
 
     async def counts(self) -> int:
@@ -169,10 +171,16 @@ class Pool:
         """What is held of the credit."""
         return (await self.store.view()).backends["b1"].prefill_used
 
+    async def pace(self) -> tuple[int, int]:
+        """Tokens that were seen to be prefilled, lately, and those that may be predicted to be."""
+        told = await self.resp.call("HGET", f"qm:{{{self.pool_id}}}:credits", "b1 pace")
+        _, _, sure, _, tokens, _ = told.decode().split()  # type: ignore[union-attr]
+        return round(float(tokens)), int(sure)
+
 
 @pytest.fixture
-def pool(pool_store: PoolStore, resp: RespConnection) -> Pool:
-    return Pool(pool_store, resp)
+def pool(pool_store: PoolStore, resp: RespConnection, pool_id: str) -> Pool:
+    return Pool(pool_store, resp, pool_id)
 
 
 async def test_credit_comes_back_at_the_first_token_or_the_end_once(pool: Pool):
@@ -204,6 +212,31 @@ async def test_a_whole_answer_gives_its_credit_back_when_its_engine_no_longer_le
     await pool.store.finish("w3", 1, Reason.STOP, 10, True, ledger("w3"))
     assert await pool.used() == 0
     assert (await pool.store.view()).running == 3
+
+
+async def test_a_request_of_several_prompts_holds_its_credit_while_one_of_them_waits_in_its_engine(pool: Pool):
+    await pool.begin(9000)
+    for n in range(2):
+        assert await pool.admit(f"w{n}", 4 * 900, streamed=False, sequences=4) is AdmissionStatus.GRANTED
+    assert await pool.store.prefilled(pool.epoch, "b1", 5, 0.0) == 0, "one prompt of the first, all of the second"
+    assert await pool.store.prefilled(pool.epoch, "b1", 4, 0.0) == 1
+    assert await pool.store.prefilled(pool.epoch, "b1", 1, 0.0) == 0
+    assert await pool.used() == 4 * 900
+
+
+async def test_the_end_of_a_prompt_that_is_only_read_shows_how_fast_prompts_are_prefilled(pool: Pool):
+    """Nothing else shows it of an embedding of several texts: its engine counts what waits by the text."""
+    await pool.begin(3000)
+    for n in range(3):
+        assert await pool.admit(f"e{n}", 900, streamed=False, output=0) is AdmissionStatus.GRANTED
+    assert await pool.pace() == (0, 2700)
+    await pool.store.finish("e0", 1, Reason.STOP, 900, True, ledger("e0"))
+    assert await pool.pace() == (900, 1800), "what has ended cannot be predicted to end"
+    await pool.store.finish("e1", 1, Reason.CLIENT_LEFT, 900, True, ledger("e1"))
+    assert (await pool.pace())[0] == 900, "its engine stopped in the middle of it"
+    assert await pool.admit("chat", 900, streamed=False) is AdmissionStatus.GRANTED
+    await pool.store.finish("chat", 1, Reason.STOP, 950, True, ledger("chat"))
+    assert (await pool.pace())[0] == 900, "its answer took a part of the time"
 
 
 async def test_the_first_token_of_a_stream_shows_that_whole_answers_before_it_are_prefilled(pool: Pool):

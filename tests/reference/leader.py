@@ -333,11 +333,16 @@ class ReferenceLeader(PoolMemory):
         pace, step = self.paces.get(backend_id, PrefillPace()), self.steps.get(backend_id, USUAL_BUDGET)
         unseen_ms = int(pace.unseen_ms(math.ceil(age_s * 1000), step))
         found = self._whole_answers(backend_id, now - unseen_ms, 1000)
-        kept = 1 if pace.per_ms > 0 else 0
-        done = found[: max(0, len(found) - waiting - kept)]
+        predicted, behind, end = pace.per_ms > 0, waiting, len(found)
+        while behind > 0 and end > 0:
+            end -= 1
+            behind -= self.held[found[end]].sequences
+        if behind == 0 and predicted:
+            end -= 1
+        done = found[: max(0, end)]
         given = sum(self._give_back(name) for name in done)
         if given:
-            begun = self.held[found[len(done)]].prefill if kept else 0
+            begun = self.held[found[len(done)]].prefill if predicted else 0
             self._told(backend_id, given, min(self.held[name].granted_ms for name in done), now, begun)
         used = self._total(f"b:{backend_id}:pre")
         ahead = self.paces.get(backend_id, PrefillPace()).ahead(used, step, self._turnaround(), now)

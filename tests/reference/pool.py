@@ -256,6 +256,8 @@ class ReferencePool(ReferenceLeader):
             if e.attempt != attempt:
                 return FinishResult(FinishStatus.STALE)
             self._drop_lease(request_id)
+            if e.prefill and ran and reason is Reason.STOP and not codec.decode_request(e.record).request.output_bound:
+                self._told(e.backend, e.prefill, e.granted_ms, now)
             self._settle(e, used(e), now)
             self._settle_limits(e, told, ran)
             self._served(e.entitlement, used(e) - e.served)

@@ -17,6 +17,10 @@ elseif text then
   if x.attempt ~= attempt then return {'stale', ''} end
   local now = now_ms()
   drop_lease(id, x)
+  if x.pre > 0 and ran and reason == 'stop' and string.find(x.record, READ_ONLY, 1, true) then
+    local left = tonumber(call('HGET', TOTALS, 'b:' .. x.backend .. ':pre')) or 0
+    pace_told(x.backend, left, x.pre, x.granted, now)  -- its end is that of its prompt
+  end
   local queued = tonumber(x.queued) or 0
   local since = queued > 0 and queued or x.granted
   settle(x.ent, x.charge, used(x), now, ran and math.max(0, now - x.granted), math.max(0, now - since))

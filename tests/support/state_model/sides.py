@@ -116,7 +116,8 @@ class Sides(Laws):
         return SPARING if n % 7 == 0 else POOL
 
     def estimate_of(self, n: int) -> Estimate:
-        return estimate(40 + 17 * (n % 5), 30 + 11 * (n % 7))
+        """Of whole answers every third is none: its prompt is only read."""
+        return estimate(40 + 17 * (n % 5), 0 if n % 12 == 8 else 30 + 11 * (n % 7))
 
     def prefixes_of(self, n: int) -> str:
         """Prompts begin with one of three system messages, some go on alike; every fifth is too short to tell."""

@@ -6,6 +6,7 @@ local HEAD = '{"v":' .. ENTRY_FORMAT .. ',"pre":'
 local BEFORE_RECORD = '(%d+) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%S+) '
 local WORDS_3 = '^' .. BEFORE_RECORD .. HEAD .. '(%d+),(.*)$'
 local WHOLE = '"streamed":false'
+local READ_ONLY = '"output_bound":0,'  -- an embedding, a rank, a score, a label
 local WORDS = '^' .. BEFORE_RECORD .. '({.*)$'
 local WORDS_1 = '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) ({.*)$'
 
