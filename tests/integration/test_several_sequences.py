@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from scheduling.core.types import BackendSpec, OverLimit
@@ -60,3 +61,34 @@ async def test_a_request_of_several_answers_takes_as_many_slots(redis_url: str, 
             await world.settled()
             [seen] = (await world.store.view()).backends.values()
             assert seen.running == 0, "what they took is given back"
+
+
+async def test_prompts_of_one_stream_hold_its_prefill_credit_until_each_has_its_first_token(
+    redis_url: str, pool_id: str
+) -> None:
+    options = EngineOptions(model="fake-upstream", slots=RUNS, kv_tokens=65_536, token_budget=256, max_model_len=8192)
+    async with serving(options) as server, gateway_world(redis_url, pool_id) as world:
+        one = BackendSpec(f"{pool_id}-b0", pool_id, server.url, SLOTS, 10**9, prefill_tokens=1)
+        await world.configure(pool={"backends": (one,), "max_model_len": 8192})
+        await world.store.set_ready(world.epoch, one.id, one)
+
+        async def held() -> int:
+            return (await world.store.view()).backends[one.id].prefill_used
+
+        async def stall(whether: bool) -> None:
+            async with httpx.AsyncClient(trust_env=False) as engine:
+                (await engine.post(f"{server.url}/sim/fault", json={"stall": whether})).raise_for_status()
+
+        async with world.sdk() as client:
+            prompts = [f"{n} " + "word " * 1500 for n in range(4)]
+            stream = await client.completions.create(model="demo", prompt=prompts, max_tokens=20, stream=True)
+            begun = {choice.index for choice in (await anext(stream)).choices}
+            await stall(True)
+            await asyncio.sleep(0.1)
+            assert await held() > 0, "its other prompts wait in the engine"
+            await stall(False)
+            while (chunk := await anext(stream, None)) is not None:
+                begun.update(choice.index for choice in chunk.choices)
+            assert begun == set(range(4))
+        await world.settled()
+        assert await held() == 0

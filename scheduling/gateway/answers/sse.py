@@ -7,6 +7,8 @@ as the bytes they came in. The first that is not ends the stream: ``failed`` say
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scheduling.gateway.answers.answer_types import (
     ABSENT,
     FRAMES_SLACK,
@@ -36,12 +38,14 @@ class Frames:
 
     __slots__ = (
         "_asked",
+        "_begun",
         "_characters",
         "_finished",
         "_first",
         "_most",
         "_rest",
         "_strip_usage",
+        "_unbegun",
         "_usage_sent",
         "believed",
         "count",
@@ -64,6 +68,8 @@ class Frames:
         self.seen = 0  # frames of any kind
         self._first: ChatChunk | TextChunk | None = None
         self._finished: set[int] = set()  # answers that have ended
+        self._unbegun = set(range(asked.choices)) if asked.choices > 1 else set()  # of several, those without a token
+        self._begun: Callable[[], None] | None = None  # to be called when all have one
         self._usage_sent = False
         self.count = 0  # frames with a piece of the answer
         self.finish = ""  # the engine's finish_reason
@@ -90,6 +96,13 @@ class Frames:
         """Output tokens by our own count."""
         frames = max(0, self.count - (self._asked.choices if self._asked.chat else 0))  # first frames name the role
         return own_count(frames, self._characters, self._asked.output_bound)
+
+    def when_begun(self, tell: Callable[[], None]) -> None:
+        """Of a stream with a token: calls ``tell`` when each of its answers has one. Of a single answer that is now."""
+        if self._unbegun:
+            self._begun = tell
+        else:
+            tell()
 
     def feed(self, data: bytes) -> bytes:
         """The whole frames that ``data`` completes, ready to be sent; may be empty. Never raises."""
@@ -182,6 +195,8 @@ class Frames:
                     raise Broken("a frame of an answer that was not asked for")
                 self.count += 1
                 self._characters += piece.characters
+                if self._unbegun and (piece.characters or piece.finish_reason):
+                    self._begins(piece.index)
                 if piece.finish_reason and piece.index not in self._finished:
                     self._finished.add(piece.index)
                     self.finish = finish_of((self.finish, piece.finish_reason))
@@ -196,6 +211,11 @@ class Frames:
         assert self.usage is not None
         self._usage_sent = True
         return with_usage(payload, self.usage)
+
+    def _begins(self, index: int) -> None:
+        self._unbegun.discard(index)
+        if not self._unbegun and self._begun is not None:
+            self._begun()
 
     def _settle(self, chunk: ChatChunk | TextChunk | None) -> None:
         frames = max(0, self.count - (self._asked.choices if self._asked.chat else 0))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 
 from scheduling.core.engine_status import INPUT_REFUSED, NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
 from scheduling.core.limits import read_limits
@@ -283,7 +284,7 @@ class Relay:
         self._served(submitted)
         if submitted.prefill:
             submitted.prefill = 0
-            self._first_tokens.came(access.pool.id, call.id, submitted.attempt)
+            frames.when_begun(partial(self._first_tokens.came, access.pool.id, call.id, submitted.attempt))
         submitted.first_token_s = call.now_s()
         send, now = call.send, call.loop.time
         send_s, idle_s = self._config.send_timeout_s, self._idle_s(estimated.prepared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,25 @@ def test_frames_pass_unchanged_and_usage_is_found_wherever_reads_end(
     assert frames.finish == "stop"
     for part in out:
         assert part == b"" or part.endswith(b"\n\n"), "only whole frames leave"
+
+
+def test_a_stream_of_several_answers_has_begun_when_each_of_them_has_a_token() -> None:
+    """vLLM names the role in all of them as soon as one has its first token."""
+
+    def said(index: int, text: str, finish: str | None = None) -> bytes:
+        return frame({"id": "c", "choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]})
+
+    frames, told = Frames(strip_usage=True, asked=replace(ASKED, choices=3)), list[int]()
+    frames.feed(said(0, "") + said(1, "") + said(2, "") + said(0, "a"))
+    frames.when_begun(lambda: told.append(frames.count))
+    frames.feed(said(0, "b") + said(2, "a"))
+    assert told == []
+    frames.feed(said(1, "", "stop"))
+    assert told == [7], "one that ends without a word has been prefilled, too"
+    frames.feed(said(1, "c"))
+    assert told == [7]
+    Frames(strip_usage=True, asked=ASKED).when_begun(lambda: told.append(0))
+    assert told == [7, 0], "of one answer its first frame is enough"
 
 
 @given(st.lists(SAID, min_size=1, max_size=5), st.lists(st.integers(0, 10**6), max_size=20))
