@@ -242,6 +242,12 @@ class Env:
         low=1,
     )
 
+    prefill_preemption: bool = setting(
+        True,
+        "Whether the prefill of a long prompt may be interrupted for an interactive request of a better tier that "
+        "would be late otherwise, on engines that say that they cache prefixes.",
+    )
+
     alert_webhook: str = setting(
         "", "`http(s)://` address that alerts are sent to. Empty: they are only shown in the console."
     )
@@ -344,6 +350,11 @@ class Env:
     )
     sim_replicas: int = setting(2, "Number of simulated engines that `make up` starts.", low=1)
     sim_preset: str = setting("llama-3-8b-a100", "Hardware and model that they simulate (`scheduling/core/presets`).")
+    sim_prefix_caching: bool = setting(
+        False,
+        "Whether they keep the prompts that they have computed, as vLLM does unless it is told otherwise. Off, each "
+        "prompt of a load costs what it is long, however alike they are.",
+    )
     sim_slots: int = setting(0, "Sequences that each simulated engine runs at once; 0 uses the preset's.", low=0)
 
     @property

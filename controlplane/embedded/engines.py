@@ -67,6 +67,7 @@ def simulated(env: Env, home: Home) -> Plan:
         *(sys.executable, "-m", "scheduling.engines.simulated"),
         *("--host", "127.0.0.1", "--model", model, "--preset", preset.name, "--slots", str(slots)),
         *("--scheduling-policy", "priority", "--max-num-batched-tokens", str(step_tokens(preset))),
+        *(["--enable-prefix-caching"] if env.sim_prefix_caching else []),
     ]
     engines = {name: Engine(name, f"http://127.0.0.1:{port}", slots, preset.kv_tokens) for name, port in ports.items()}
     return Plan(
@@ -76,5 +77,5 @@ def simulated(env: Env, home: Home) -> Plan:
         max_model_len=preset.max_model_len,
         commands={name: [*command, "--port", str(port)] for name, port in ports.items()},
         environ={"VLLM_SERVER_DEV_MODE": "1"},  # so that they say their limits
-        caches=False,
+        caches=env.sim_prefix_caching,
     )

@@ -6,8 +6,12 @@ Needs ``python -m controlplane.embedded.vllm_cpu`` (or one ``ENGINE=vllm make up
 from __future__ import annotations
 
 import asyncio
+import random
 import re
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -56,6 +60,31 @@ async def test_our_control_client_reads_a_real_server(url: str, http: httpx.Asyn
     after = await _settled(control, before.generation_tokens + 1)
     assert after.successes == before.successes + 1
     assert (after.running, after.waiting, after.kv_usage) == (0, 0, 0.0)
+
+
+async def test_a_prompt_that_is_taken_back_resumes_where_it_stopped(tmp_path: Path, http: httpx.AsyncClient) -> None:
+    """What the leader goes by when it interrupts a prefill: the engine keeps the blocks that it has computed."""
+    with real_vllm(tmp_path, "--max-num-batched-tokens", "128") as url:
+        control = VllmClient(url, http=http)
+        assert (await control.scrape()).keeps_prefixes
+
+        async def complete(seed: int) -> float:
+            """How long a prompt of 3,800 tokens takes [s]."""
+            ids = [random.Random(seed).randrange(10, 900) for _ in range(3800)]
+            body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "ignore_eos": True}
+            began = time.monotonic()
+            (await http.post(f"{url}/v1/completions", json=body, timeout=60)).raise_for_status()
+            return time.monotonic() - began
+
+        await complete(1)
+        whole_s = await complete(2)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(whole_s / 2):
+                await complete(3)
+        before = await _settled(control, 0.0)
+        await complete(3)
+        found = (await control.scrape()).cached_tokens - before.cached_tokens
+        assert 256 <= found <= 3700, "some of it was computed, not all"
 
 
 async def _settled(control: VllmClient, tokens: float) -> EngineMetrics:

@@ -6,6 +6,7 @@ Metric names: vLLM 0.32 (https://docs.vllm.ai/en/latest/usage/metrics.html), old
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import ClassVar
 
 import msgspec
@@ -53,6 +54,7 @@ def parse_metrics(page: str) -> EngineMetrics:
         kv_tokens=kv_tokens_of(page),
         steps=_steps(page),
         cached_tokens=figures.counted(page, "vllm:prefix_cache_hits_total"),
+        keeps_prefixes=keeps_prefixes(page),
         asleep=asleep(page),
     )
 
@@ -85,15 +87,8 @@ _LABEL = re.compile(r'\b(\w+)="([^"]*)"')  # a word is tried once, from its begi
 def kv_tokens_of(page: str) -> int | None:
     """KV cache [tokens] that the engines behind ``/metrics`` report, None where they do not: their own figure, or
     blocks x block size of releases that have none. Takes time in proportion to the page, whatever is on it."""
-    total, start = 0, 0 if page.startswith(_CACHE_CONFIG) else page.find("\n" + _CACHE_CONFIG) + 1
-    if start == 0 and not page.startswith(_CACHE_CONFIG):
-        return None
-    while True:
-        line, _, _ = page[start : start + MAX_LINE_CHARS].partition("\n")
-        labels, closed, _ = line[len(_CACHE_CONFIG) :].partition("}")
-        if not closed:
-            return None
-        values = dict(_LABEL.findall(labels))
+    total = 0
+    for values in _cache_configs(page):
         try:
             if values.get("kv_cache_size_tokens", "None") != "None":
                 tokens, each = int(values["kv_cache_size_tokens"][:20]), 1
@@ -104,9 +99,30 @@ def kv_tokens_of(page: str) -> int | None:
         if not (0 < tokens <= MAX_KV_TOKENS and 0 < each <= MAX_KV_TOKENS):
             return None
         total += tokens * each
+    return total if 0 < total <= MAX_KV_TOKENS else None
+
+
+def keeps_prefixes(page: str) -> bool:
+    """Whether all engines behind ``/metrics`` say that what they have computed of a prompt stays in their prefix cache.
+    False where they do not say."""
+    says = False
+    for values in _cache_configs(page):
+        if values.get("enable_prefix_caching") != "True":
+            return False
+        says = True
+    return says
+
+
+def _cache_configs(page: str) -> Iterator[dict[str, str]]:
+    """The labels of each engine's cache configuration; empty ones for a line that has no end."""
+    start = 0 if page.startswith(_CACHE_CONFIG) else page.find("\n" + _CACHE_CONFIG) + 1
+    while start > 0 or (start == 0 and page.startswith(_CACHE_CONFIG)):
+        line, _, _ = page[start : start + MAX_LINE_CHARS].partition("\n")
+        labels, closed, _ = line[len(_CACHE_CONFIG) :].partition("}")
+        yield dict(_LABEL.findall(labels)) if closed else {}
         start = page.find("\n" + _CACHE_CONFIG, start) + 1
         if start == 0:
-            return total if total <= MAX_KV_TOKENS else None
+            return
 
 
 def believed(value: int | None, most: int) -> int | None:

@@ -140,9 +140,7 @@ class Api:
         copies = 1 if body.n is None else body.n
         if copies * len(prompts) > requests.MAX_CHOICES:
             raise ApiError(400, f"n={copies} for {len(prompts)} prompts is more than {requests.MAX_CHOICES} answers")
-        answer = Answer(
-            connection, model=self._named(body.model), chat=chat, body=body, name=name, abort=self._runner.abort
-        )
+        answer = Answer(connection, model=self._named(body.model), chat=chat, body=body, name=name, abort=self._abort)
         answer.prompt_tokens = sum(tokens for tokens, _ in prompts)
         for tokens, mark in prompts:
             most = requests.most_output(tokens, bound, self._max_model_len)
@@ -153,10 +151,16 @@ class Api:
         if self._cache is not None:
             answer.cached_tokens = 0
             for choice, prompt in zip(answer.choices, ids, strict=False):
-                cached = self._cache.take(prompt, self._cached_as(body.model, body.cache_salt))
+                cached, blocks = self._cache.take(prompt, self._cached_as(body.model, body.cache_salt))
+                choice.seq.cached_blocks = blocks
                 choice.seq.cached = min(cached, (choice.seq.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
                 answer.cached_tokens += choice.seq.cached
         self._begin(body.kv_transfer_params, answer, self._start)
+
+    def _abort(self, seq: Sequence) -> None:
+        if self._cache is not None and seq.computed < seq.prompt_tokens:
+            self._cache.drop(seq.cached_blocks[seq.computed // BLOCK_TOKENS :])
+        self._runner.abort(seq)
 
     def _begin(self, asked: requests.Transfer | None, answer: transfer.A, start: transfer.Start[transfer.A]) -> None:
         transfer.begin(asked, answer, self._seed, self._preset.kv_bytes_per_token / self._runner.speed, start)
@@ -432,7 +436,7 @@ class Api:
             kv_blocks=engine.total_blocks,
             model=self._model,
             gpus=gpus,
-            prefix=(0, 0) if self._cache is None else (self._cache.queried, self._cache.hit),
+            prefix=None if self._cache is None else (self._cache.queried, self._cache.hit),
             steps=engine.steps,
             asleep=self.asleep,
         )

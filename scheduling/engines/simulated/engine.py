@@ -64,6 +64,7 @@ class Sequence:
     stops: bool = False  # whether it ends by itself (finish_reason "stop") or at its bound ("length")
     priority: int = 0  # lower is sooner
     cached: int = 0  # of the prompt's tokens, found in a prefix cache: not computed at its first admission
+    cached_blocks: list[int] = field(default_factory=list)  # hashes of its prompt's in a prefix cache
     on_token: Callable[[Sequence], None] | None = None  # after each token but the last
     on_end: Callable[[Sequence], None] | None = None  # after the last token; not when aborted
 

@@ -138,9 +138,10 @@ class Gpus:
 
 def render(
     totals: EngineTotals, *, running: int, waiting: int, kv_usage: float, kv_blocks: int, model: str, gpus: Gpus,
-    prefix: tuple[int, int] = (0, 0), steps: int = 0, asleep: bool = False,
+    prefix: tuple[int, int] | None = None, steps: int = 0, asleep: bool = False,
 ) -> str:  # fmt: skip
-    """The text of ``/metrics``. ``prefix``: tokens looked up in the prefix cache, and found there."""
+    """The text of ``/metrics``. ``prefix``: tokens looked up in the prefix cache, and found there; None: it is off."""
+    queried, found = prefix or (0, 0)
     escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     labels = f'engine="0",model_name="{escaped}"'
     out: list[str] = []
@@ -161,8 +162,8 @@ def render(
         out.append(f'{name}{{{labels},sleep_state="{state}"}} {float(holds)}')
     scalar("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", kv_usage)
     # without a simulated prefix cache nothing is looked up, nothing is found
-    scalar("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", prefix[0])
-    scalar("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", prefix[1])
+    scalar("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", queried)
+    scalar("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", found)
     scalar("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", totals.preemptions)
     scalar("vllm:prompt_tokens_total", "Number of prefill tokens processed.", totals.prompt_tokens)
     scalar("vllm:generation_tokens_total", "Number of generation tokens processed.", totals.generation_tokens)
@@ -184,7 +185,8 @@ def render(
     name = "vllm:cache_config_info"
     out.extend((f"# HELP {name} Information of the LLMEngine CacheConfig", f"# TYPE {name} gauge"))
     size = f'block_size="{BLOCK_TOKENS}",engine="0",kv_cache_size_tokens="{kv_blocks * BLOCK_TOKENS}"'
-    out.append(f'{name}{{{size},num_gpu_blocks="{kv_blocks}"}} 1.0')
+    caches = f'enable_prefix_caching="{prefix is not None}"'
+    out.append(f'{name}{{{caches},{size},num_gpu_blocks="{kv_blocks}"}} 1.0')
     for histogram, name, help_text in (
         (totals.first_token, "vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds."),
         (totals.inter_token, "vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds."),

@@ -3,6 +3,7 @@
 A prompt's full blocks are hashed one after the other, each with what came before it; the first also with the request's
 salt, so that only requests with the same salt find each other's blocks. Simpler than vLLM: a block is known as soon as
 a prompt with it was taken in, and the least recently used one leaves when there are as many as the engine has blocks.
+Of a prompt that is aborted before its end, the blocks stay that were computed.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ class PrefixCache:
         self._most = blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
-    def take(self, ids: Sequence[int], salt: str) -> int:
-        """Tokens of a prompt that are known already, in whole blocks and never all; remembers the rest."""
+    def take(self, ids: Sequence[int], salt: str) -> tuple[int, list[int]]:
+        """Tokens of a prompt that are known already, in whole blocks and never all, and the hashes of its blocks, which
+        are known from now on."""
         self.queried += len(ids)
         mark = hash(("salt", salt)) if salt else 0
-        cached, going = 0, True
+        cached, going, marks = 0, True, []
         for start in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             mark = hash((mark, *ids[start : start + BLOCK_TOKENS]))
+            marks.append(mark)
             if going and mark in self._blocks:
                 cached += BLOCK_TOKENS
             else:
@@ -40,7 +43,12 @@ class PrefixCache:
             self._blocks.popitem(last=False)
         cached = min(cached, max(0, len(ids) - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
         self.hit += cached
-        return cached
+        return cached, marks
+
+    def drop(self, marks: Sequence[int]) -> None:
+        """These blocks were not computed."""
+        for mark in marks:
+            self._blocks.pop(mark, None)
 
 
 def ids_of(texts: Sequence[str]) -> list[int]:

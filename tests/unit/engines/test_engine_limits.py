@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force, longest_of, slow_steps
 from scheduling.engines.client import EngineUnreachable, control_http
-from scheduling.engines.kinds.vllm import VllmClient, kv_tokens_of, parse_metrics
+from scheduling.engines.kinds.vllm import VllmClient, keeps_prefixes, kv_tokens_of, parse_metrics
 from scheduling.engines.simulated.server import EngineOptions, serving
 from tests.support.state_world import backend
 
@@ -103,6 +103,15 @@ def test_what_real_vllm_says_of_itself_is_read() -> None:
     assert kv_tokens_of(page.replace("vllm:cache_config_info", "other:cache_config_info")) is None
 
 
+def test_an_engine_keeps_prefixes_only_where_all_engines_of_its_server_say_so() -> None:
+    off = REAL.read_text()
+    assert 'enable_prefix_caching="False"' in off
+    on = off.replace('enable_prefix_caching="False"', 'enable_prefix_caching="True"')
+    assert [parse_metrics(page).keeps_prefixes for page in (on, off, on + off, on + on)] == [True, False, False, True]
+    assert not keeps_prefixes(on.replace("enable_prefix_caching", "other"))
+    assert not keeps_prefixes("")
+
+
 def asked(dev_mode: bool) -> EngineFacts:
     async def ask() -> EngineFacts:
         options = EngineOptions(
@@ -176,6 +185,7 @@ def test_labels_of_any_length_are_read_in_time_that_grows_with_it(line: str):
     """2 MiB of a page are taken. One word of 40,000 letters held the leader's process for 20 s, a million for hours."""
     before_s = time.process_time()
     assert kv_tokens_of(line) in (None, 30_000)
+    assert not keeps_prefixes(line)
     assert time.process_time() - before_s < 2.0
 
 
