@@ -1,7 +1,9 @@
-"""Traces of prompts that begin alike, in Mooncake's format: what prefix caches and prefill credit are measured on.
+"""Traces that say which blocks prompts consist of, in Mooncake's format: what prefix caches and prefill credit are
+measured on.
 
 *Instructions*: each prompt is one of several long texts (a system message, tools, a document) and a little of its own.
-*Conversations*: each turn begins with all of the last one and its answer. Arrivals are Poisson, of prompts or of
+*Conversations*: each turn begins with all of the last one and its answer. *Documents*: short prompts, and long ones
+among them, that share nothing. Arrivals are Poisson, of prompts or of
 conversations. Lengths are in whole blocks of :data:`BLOCK_TOKENS`, but for the end of each prompt.
 """
 
@@ -66,7 +68,29 @@ class Conversations:
         yield from sorted(made, key=lambda request: request.arrival_s)
 
 
-def write_shared(path: Path, kind: Instructions | Conversations, rate: float, seconds: float, seed: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """One prompt of ``every`` is long."""
+
+    every: int = 40
+    short: Span = (20, 800)
+    long: Span = (30_000, 60_000)
+    output: Span = (20, 300)
+
+    def requests(self, rate: float, seconds: float, random: Random) -> Iterator[TraceRequest]:
+        """``rate``: prompts a second."""
+        new, at = count(), random.expovariate(rate)
+        while at < seconds:
+            tokens = random.randint(*(self.short if random.randrange(self.every) else self.long))
+            blocks = tuple(next(new) for _ in range(-(-tokens // BLOCK_TOKENS)))
+            yield TraceRequest(at, tokens, random.randint(*self.output), blocks=blocks)
+            at += random.expovariate(rate)
+
+
+Kind = Instructions | Conversations | Documents
+
+
+def write_shared(path: Path, kind: Kind, rate: float, seconds: float, seed: int) -> int:
     """Writes them as a trace; how many. Raises OSError where the file cannot be written."""
     written = 0
     with path.open("w", encoding="utf-8") as out:

@@ -1,4 +1,4 @@
-"""`lab shared`: prompts that begin alike, as a trace."""
+"""`lab shared`: prompts that begin alike, or of very unlike lengths, as a trace."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from django.core.management.base import CommandError
 
 from controlplane.lab.actions.base import Action
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS
-from scheduling.simulator.shared_prompts import Conversations, Instructions, write_shared
+from scheduling.simulator.shared_prompts import Conversations, Documents, Instructions, Kind, write_shared
 
 
 class Shared(Action):
     name = "shared"
-    help = "write prompts that begin alike (instructions, or turns of conversations) as a trace"
+    help = "write a trace of prompts by their blocks: instructions, turns of conversations, or documents"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("kind", choices=("instructions", "conversations"))
+        parser.add_argument("kind", choices=("instructions", "conversations", "documents"))
         parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
         parser.add_argument(
             "--texts", type=int, default=1, help="how many different instructions there are (default 1)"
         )
         parser.add_argument(
             "--tokens", type=int, help="in common (default 4096 of instructions, 1024 of conversations)"
+        )
+        parser.add_argument(
+            "--every", type=int, default=40, help="of so many prompts one is a long document (default 40)"
         )
         parser.add_argument(
             "--rate", type=float, default=10.0, help="prompts, or conversations that begin, a second (default 10)"
@@ -35,6 +38,8 @@ class Shared(Action):
     def run(self, options: dict[str, Any]) -> None:
         texts, rate, seconds = options["texts"], options["rate"], options["seconds"]
         conversations = options["kind"] == "conversations"
+        if options["every"] < 1:
+            raise CommandError("--every must be at least 1")
         tokens = options["tokens"] if options["tokens"] is not None else 1024 if conversations else 4096
         if texts < 1 or not rate > 0 or not seconds > 0 or tokens < 0:
             raise CommandError("--texts must be at least 1, --rate and --seconds above 0, --tokens at least 0")
@@ -42,6 +47,10 @@ class Shared(Action):
             raise CommandError("--rate times --seconds must be at most 1,000,000")
         if tokens % BLOCK_TOKENS:
             raise CommandError(f"--tokens must be a multiple of {BLOCK_TOKENS}, the length of a block")
-        kind = Conversations(tokens) if conversations else Instructions(texts, tokens)
+        kind: Kind = Instructions(texts, tokens)
+        if options["kind"] == "documents":
+            kind = Documents(options["every"])
+        elif conversations:
+            kind = Conversations(tokens)
         count = write_shared(options["out"], kind, rate, seconds, options["seed"])
         self.stdout.write(f"wrote {count} requests to {options['out']}")
