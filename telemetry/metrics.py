@@ -88,6 +88,11 @@ TABLE: tuple[Metric, ...] = (
         "(belongs to another request).",
     ),
     Metric(
+        "prefill_preemptions_total", "counter", "prompts", ("pool", "backend"),
+        "Long prompts that were taken back from an engine for an interactive request of a better tier; they wait again "
+        "and resume.",
+    ),
+    Metric(
         "queue_wait_seconds", "histogram", "seconds", ("pool", "tier", "outcome"),
         "Time in the queue, also of requests that stopped waiting; 0 if granted at once.", _WAIT,
     ),
@@ -265,6 +270,7 @@ class Metrics:
         self._asked: dict[Labels, int] = {}
         self._usage_rejected: dict[Labels, int] = {}
         self._answers_rejected: dict[Labels, int] = {}
+        self._prefill_preemptions: dict[Labels, int] = {}
         self._storm_refusals: dict[Labels, int] = {}
         self._wait = _Histogram(_WAIT)
         self._first = _Histogram(_FIRST)
@@ -321,6 +327,10 @@ class Metrics:
     def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
         """An engine's answer was not passed on."""
         self._answers_rejected[pool, backend, cause] = self._answers_rejected.get((pool, backend, cause), 0) + 1
+
+    def prefill_preempted(self, pool: str, backend: str) -> None:
+        """A long prompt was taken back from an engine."""
+        self._prefill_preemptions[pool, backend] = self._prefill_preemptions.get((pool, backend), 0) + 1
 
     def storm_refused(self, pool: str, tenant: str, reason: str) -> None:
         """A request of a key that storms was refused without asking."""
@@ -379,6 +389,7 @@ class Metrics:
             "slo_asked_total": self._asked,
             "engine_usage_rejected_total": self._usage_rejected,
             "engine_answers_rejected_total": self._answers_rejected,
+            "prefill_preemptions_total": self._prefill_preemptions,
             "storm_refusals_total": self._storm_refusals,
         }
         histograms = {

@@ -292,10 +292,14 @@ def is_roomy_cold(backends: Iterable[BackendView], kv: int, exclude: str, adapte
     return any(b.id != exclude and b.roomy(kv) and not b.serves(adapter) for b in backends)
 
 
-def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int) -> bool:
+def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int, prefill: int) -> bool:
     """Whether a request may take the room of the replica chosen for it with ``first`` waiting requests before it. The
-    free slots are enough for them as well; of a prefill credit nobody knows for how many it is."""
-    return chosen is not None and (first == 0 or any(b.id == chosen and b.prefill_credit == 0 for b in backends))
+    free slots are enough for them as well; of a prefill credit nobody knows for how many it is. An owner's prompt that
+    would go beside a long one waits for the leader, who may interrupt that."""
+    replica = next((b for b in backends if b.id == chosen), None)
+    if replica is None or (replica.computes_long and not replica.has_credit(prefill)):
+        return False
+    return first == 0 or replica.prefill_credit == 0
 
 
 def choose_prey(
@@ -392,7 +396,7 @@ def decide_admission(
 
     if contended and not protected and not may_wait_over and _outranked(pool, view):
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
-    if not contended and (within or rights.bursts) and goes_at_once(view.backends, backend, first):
+    if not contended and (within or rights.bursts) and goes_at_once(view.backends, backend, first, ask.prefill):
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):

@@ -91,6 +91,13 @@ def read_points(text: str) -> tuple[int, list[Point]]:
     ]
 
 
+def points_up_to(text: str, tokens: int) -> str:
+    """``QueuedRequest.prefixes`` without the points before which more than so many tokens are."""
+    skew, points = read_points(text) if text else (0, [])
+    kept = [point for point in points if point[1] <= tokens]
+    return write_points(skew, kept, not skew & 1) if kept else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Warmth:
     """What is believed to be cached of one prompt."""

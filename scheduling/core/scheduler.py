@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from heapq import heappop, heappush
 
+from scheduling.core.compose import Composed
 from scheduling.core.contracts import (
     KnowsCaches,
     LearnsPlaces,
@@ -31,6 +32,7 @@ from scheduling.core.contracts import (
     Shares,
     shares_of,
 )
+from scheduling.core.engine_step import place_among_running
 from scheduling.core.placement import Warmth
 from scheduling.core.queues.turns import HintedTurns
 from scheduling.core.rounds import Round
@@ -99,6 +101,17 @@ class Scheduler:
     def credit_holds(self) -> Mapping[str, str]:
         """Replicas that were kept for a request in the last step, as it lacked only their prefill credit."""
         return self._holds.by_replica
+
+    def goes_before(self, request: QueuedRequest, other: QueuedRequest) -> bool:
+        """Whether the policy lets one request go before another one, which may be running."""
+        policy = self.policy
+        place = place_among_running(policy.policy if isinstance(policy, Composed) else policy)
+        return place(request) < place(other)
+
+    @property
+    def lacks_credit(self) -> list[QueuedRequest]:
+        """For whom those replicas were kept."""
+        return [self._waiting[name] for name in self._holds.by_replica.values() if name in self._waiting]
 
     @property
     def queue(self) -> RequestQueue:

@@ -127,6 +127,8 @@ class SchedulerStep:
         """Replicas that may run it now."""
         excluded = self._excluded(request)
         able = [b for b in self.open if b.id != excluded and b.id != self._closed and b.serves(request.adapter)]
+        if request.resumes_at:
+            able = self._where_it_resumes(request, able)
         warmth = self.warmth_of(request)
         return with_room(able, request.kv_tokens, request.prefill_tokens, self._owns(request), warmth)
 
@@ -188,7 +190,16 @@ class SchedulerStep:
         excluded = request.exclude_backend and self._excluded(request)
         kv, closed, adapter = request.kv_tokens, self._closed, request.adapter
         able = [b for b in self.open if b.roomy(kv) and b.id != excluded and b.id != closed]
-        return [b for b in able if adapter in b.adapters] if adapter else able
+        if adapter:
+            able = [b for b in able if adapter in b.adapters]
+        return self._where_it_resumes(request, able) if request.resumes_at else able
+
+    def _where_it_resumes(self, request: QueuedRequest, able: list[BackendView]) -> list[BackendView]:
+        """Of those, the one that has computed a part of its prompt, while it is ready: others would compute it anew."""
+        at = request.resumes_at
+        if at == request.exclude_backend or not any(b.id == at for b in self._ready):
+            return able
+        return [b for b in able if b.id == at]
 
     def _with_credit(self, request: QueuedRequest, able: list[BackendView]) -> bool:
         if not able:  # most answers of a step whose replicas are kept for one that lacks credit
@@ -223,7 +234,8 @@ class SchedulerStep:
             return True
         if not able:
             kv, adapter, excluded = request.kv_tokens, request.adapter, self._excluded(request)
-            for backend in self._ready:
+            ready = self._where_it_resumes(request, self._ready) if request.resumes_at else self._ready
+            for backend in ready:
                 named = backend.id
                 if named in kept and named != excluded and backend.roomy(kv) and backend.serves(adapter):
                     return True
@@ -259,7 +271,7 @@ class SchedulerStep:
             return
         excluded = self._excluded(request)
         able = [b for b in self._ready if b.takes(request.kv_tokens) and b.id != excluded]
-        able = [b for b in able if b.serves(request.adapter)]
+        able = self._where_it_resumes(request, [b for b in able if b.serves(request.adapter)])
         if not any(backend.id == hold.backend for backend in able):
             nearest = min(able, key=lambda b: (b.kv_used - b.kv_tokens, b.id), default=None)
             hold.backend = nearest.id if nearest is not None else ""

@@ -18,6 +18,8 @@ from scheduling.core.uncounted import NO_BEGINNINGS, Beginnings
 
 MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
 MAX_SEQUENCES = 16  # that one request counts as
+LONG_TOKENS = 2048  # of a prompt whose prefill may be interrupted: which shorter ones run nobody has to know
+LEAST_CREDITS = 4  # of a replica's prefill credit that are left then: where less is left, there is room soon
 
 
 class ServiceClass(StrEnum):
@@ -175,6 +177,7 @@ class BackendSpec:
     phase: Phase = Phase.BOTH
     longest: int = 0  # KV tokens that one request may need there; 0: as many as the pool allows
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
+    resumes: bool = False  # its engine keeps what it has computed of a prompt that is taken back from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +361,7 @@ class QueuedRequest:
     exclude_backend: str = ""  # where an earlier attempt failed
     gateway: str = ""
     concurrency: int = 0  # r_e: how many of this entitlement may run
-    prefilled: int = 0  # prompt tokens already processed, where a prefill was preempted (simulated engines)
+    prefilled: int = 0  # prompt tokens already computed, where its prefill was interrupted
     generated: int = 0  # output tokens already generated, likewise
     output_lengths: tuple[float, ...] = ()  # predicted output lengths [tokens], increasing; empty: only a mean is known
     output_probabilities: tuple[float, ...] = ()  # of those lengths
@@ -368,6 +371,8 @@ class QueuedRequest:
     uncounted_tokens: int = 0  # of its prompt, on the replica where it runs (``scheduling.core.cached_prompts``)
     uncounted_point: str = ""  # up to which they are
     sequences: int = 1  # that its engine runs for it at once: its answers, or prompts, up to MAX_SEQUENCES
+    resumes_at: str = ""  # the replica that keeps what was computed of its prompt (``core.prefill_preemption``)
+    preempted: int = 0  # how often its prefill was interrupted
 
     @property
     def prefill_tokens(self) -> int:
@@ -396,6 +401,12 @@ def prefill_fits(credit: int, used: int, need: int) -> bool:
     return credit == 0 or used == 0 or used + need <= credit
 
 
+def is_long(left: int, credit: int) -> bool:
+    """Whether so much is left of a replica's prompts that their prefill is worth an interruption
+    (``scheduling.core.prefill_preemption``) [tokens]."""
+    return 0 < LEAST_CREDITS * credit <= left
+
+
 @dataclass(slots=True)
 class BackendView:
     """What the scheduler believes of a replica now; ``step`` books its own grants here."""
@@ -419,6 +430,7 @@ class BackendView:
     cache_trust: int = 0  # per mille of what is expected to be cached here of a prompt (``core.cached_prompts``)
     uncounted_most: int = 0  # tokens of beginnings that may be in flight and not count
     uncounted: Beginnings = NO_BEGINNINGS  # that are
+    resumes: bool = False  # its engine keeps what it has computed of a prompt that is taken back from it
 
     @property
     def load_tokens(self) -> float:
@@ -440,6 +452,11 @@ class BackendView:
     def prefill_seen(self, owner: bool) -> int:
         """What of its prefill credit is used for an owner of reserved capacity, or for anybody else."""
         return self.prefill_owned if owner else self.prefill_used
+
+    @property
+    def computes_long(self) -> bool:
+        """Whether it works on a prompt whose prefill may be interrupted."""
+        return self.resumes and is_long(self.prefill_used, self.prefill_credit)
 
     def take_prefill(self, request: QueuedRequest, owned: bool) -> None:
         """Its prompt holds of the prefill credit from now on."""

@@ -17,6 +17,7 @@ from scheduling.core.types import Grant, PoolView
 from scheduling.dispatch.decision_clock import DecisionClock
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor
+from scheduling.dispatch.preemption import Preempter
 from scheduling.dispatch.waiting import Waiting
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BATCH, GrantItem, GrantStatus
@@ -60,6 +61,7 @@ class Decider:
         self._monitor = monitor
         self._clock = clock
         self._view_of = view_of
+        self._preempter = Preempter(store, pool_id)
         self._left: PoolView | None = None  # the pool as the last decision left it
         self._steps = 0
         self._evict_from = 0.0
@@ -88,8 +90,10 @@ class Decider:
                 self._clock.credit_falls_s = min((s for s in falls if s), default=0.0)
                 if look.preemptible:
                     await self._evict(view)
+                await self._preempter.look(scheduler, view, (), now_s)
                 return
             written = await self._write(grants, now_s)
+            await self._preempter.look(scheduler, view, grants, now_s)
             if written.away:
                 continue  # what its gateway did not take is decided again at once, without it
             if written.refused:

@@ -38,6 +38,7 @@ from scheduling.dispatch.watched import (
     limits_of,
     patience_s,
     prefills,
+    resumes,
     return_patience_s,
     serves,
     wanted_credit,
@@ -70,14 +71,17 @@ class BackendMonitor:
         on_ready: Callable[[], None],
         *,
         scrape_s: float = SCRAPE_S,
+        preempts: bool = True,
     ) -> None:
-        """Tasks run in ``group``, so that :class:`Fenced` ends the term. ``on_ready`` is called when room appears."""
+        """Tasks run in ``group``, so that :class:`Fenced` ends the term. ``on_ready`` is called when room appears.
+        ``preempts``: the prefill of long prompts may be interrupted."""
         self._store = store
         self._epoch = epoch
         self._engine = engine
         self._group = group
         self._on_ready = on_ready
         self._scrape_s = scrape_s
+        self._preempts = preempts
         self._backends: dict[str, WatchedBackend] = {}
         self.phases = Phases(self._backends)
         self._leases: dict[str, int] = {}
@@ -125,7 +129,7 @@ class BackendMonitor:
                 former = None
             if former is None:
                 backend = self._backends[name] = WatchedBackend(
-                    spec, kind, self._engine(spec, pool), model=pool.upstream_model
+                    spec, kind, self._engine(spec, pool), model=pool.upstream_model, preempts=self._preempts
                 )
                 backend.credit.prompts = self._prompts
                 backend.longest, backend.wanted_credit = pool.max_model_len, wanted_credit(pool, kind)
@@ -220,6 +224,7 @@ class BackendMonitor:
             seen.adapters = self.adapters.of(name)
             if backend is not None:
                 seen.prefill_per_s = backend.prefill_per_s
+                seen.resumes = resumes(backend)
             if backend is None or backend.doubted or not self.phases.answers(backend):
                 seen.ready = False
 
@@ -246,7 +251,8 @@ class BackendMonitor:
                 offered = (shared.slots, shared.kv_tokens, shared.prefill_credit, shared.longest, shared.speed)
             offer = self.phases.offer(backend)
             wanted = (offer.slots, offer.kv_tokens, offer.prefill_tokens, offer.longest, offer.speed)
-            if self.phases.answers(backend) and offered != wanted:
+            if self.phases.answers(backend) and (offered != wanted or backend.told_resumes != offer.resumes):
+                backend.told_resumes = offer.resumes
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
 

@@ -50,6 +50,7 @@ class Crew:
     database: Executor  # for blocking questions to the database
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
     kv_overcommit: float = MOST
+    preempts: bool = True
 
 
 class PoolDispatcher:
@@ -140,6 +141,7 @@ class PoolDispatcher:
                     telemetry_thread=self._crew.telemetry_thread,
                     group=group,
                     kv_overcommit=self._crew.kv_overcommit,
+                    preempts=self._crew.preempts,
                 )
                 group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")
                 await term.open()

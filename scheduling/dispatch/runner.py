@@ -50,6 +50,7 @@ class DispatchSetup:
     name: str = ""  # for people: which worker this is
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
     kv_overcommit: float = MOST  # times a KV cache that may be reserved at most
+    preempts: bool = True  # the prefill of long prompts may be interrupted
     alive: Path | None = None  # touched as long as the loop runs, for a health check
 
 
@@ -118,7 +119,7 @@ class DispatchService:
                 registered()  # imports them: the first term of a process that has followed begins at once
             self._crew = Crew(
                 setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, database,
-                setup.engine, setup.kv_overcommit,
+                setup.engine, setup.kv_overcommit, setup.preempts,
             )  # fmt: skip
             catalog.on_change(self._catalog_changed)
             await catalog.start()

@@ -74,6 +74,7 @@ class Term:
         telemetry_thread: Executor,
         group: asyncio.TaskGroup,
         kv_overcommit: float,
+        preempts: bool,
     ) -> None:
         self._store = store
         self._pool = pool
@@ -92,7 +93,7 @@ class Term:
         self._policy_of = pool  # the pool's row whose policy was last asked for
         policy, self.scheduler = scheduler_of(pool)
         give_rights(self.scheduler, pool, catalog)
-        self.monitor = BackendMonitor(store, epoch, engine, group, self._notify)
+        self.monitor = BackendMonitor(store, epoch, engine, group, self._notify, preempts=preempts)
         self._wake = asyncio.Event()
         self._ended_early: list[LedgerRecord] = []  # before the queue was read
         self._sampling: asyncio.Future[None] | None = None

@@ -75,6 +75,8 @@ class WatchedBackend:
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     overcommit: float = 1.0  # times its cache that may be reserved, by what requests of its pool use
     pressure: KvPressure = field(default_factory=KvPressure)
+    preempts: bool = True  # the prefill of long prompts may be interrupted
+    told_resumes: bool = False  # whether shared state knows that it resumes
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
     steps: StepModel = field(default_factory=StepModel)  # of what its own scheduler logs
     steps_read: tuple[int, str] = (0, "")  # as far as that was read
@@ -145,7 +147,13 @@ def limits_of(backend: WatchedBackend) -> tuple[BackendSpec, str]:
     # A replica's own figure stands, where it has one. Inside our scheduler the policy reaches what waits there.
     own = spec.prefill_tokens or (0 if backend.kind.takes_digest else backend.credit.credit)
     credit = own if wanted is None else wanted
-    return replace(spec, prefill_tokens=credit, step_tokens=backend.credit.budget), why
+    return replace(spec, prefill_tokens=credit, step_tokens=backend.credit.budget, resumes=resumes(backend)), why
+
+
+def resumes(backend: WatchedBackend) -> bool:
+    """Whether its engine keeps what it has computed of a prompt that is taken back from it."""
+    keeps = backend.metrics is not None and backend.metrics.keeps_prefixes
+    return keeps and backend.preempts and backend.spec.phase is Phase.BOTH
 
 
 def offer_of(backend: WatchedBackend) -> BackendSpec:

@@ -14,7 +14,14 @@ from collections.abc import Awaitable, Callable
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.stages import Submitted
 from scheduling.state.codec import decode_notice
-from scheduling.state.notices import CancelNotice, CompletionNotice, EvictionNotice, GrantNotice, RefusalNotice
+from scheduling.state.notices import (
+    CancelNotice,
+    CompletionNotice,
+    EvictionNotice,
+    GrantNotice,
+    PreemptionNotice,
+    RefusalNotice,
+)
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BATCH, SERVICE_MS, AnnounceStatus, Renewal, RenewStatus, StateUnavailable
 
@@ -78,6 +85,9 @@ class InFlight:
                 notice.attempt >= submitted.attempt
             ):  # the answer that tells us of a later attempt may still be on its way
                 submitted.call.interrupt(Reason.EVICTED)
+            return
+        if isinstance(notice, PreemptionNotice):
+            submitted.preempted(notice)
             return
         if isinstance(notice, RefusalNotice):
             if submitted.waiter is not None and notice.attempt == submitted.attempt:

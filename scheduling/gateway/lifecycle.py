@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduling.catalog import CatalogCache
@@ -19,6 +19,7 @@ from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.limits import LIMITED, limit_of, read_limits
 from scheduling.core.outcomes import Reason
+from scheduling.core.prefill_preemption import interrupted
 from scheduling.core.types import BackendSpec, EntitlementSpec, PoolSpec
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.bodies.grammar import check_grammar
@@ -47,6 +48,7 @@ from scheduling.gateway.headers import JSON
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.stages import NEVER, Estimated, Identified, Submitted
+from scheduling.state.notices import PreemptionNotice
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     Admission,
@@ -100,6 +102,7 @@ class Lifecycle:
         self._idempotency = services.idempotency
         self._storms = services.storms
         self._avoided = services.avoided
+        self._metrics = services.metrics
         self.attempts = AttemptCounts()
         self._relay = Relay(
             services.config, services.upstream, services.metrics, self.attempts, FirstTokens(services.stores)
@@ -336,7 +339,8 @@ class Lifecycle:
     async def _wait(self, submitted: Submitted) -> None:
         """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
         call = submitted.call
-        call.limit(Reason.QUEUE_TIMEOUT, call.started_loop + submitted.access.entitlement.tier.max_wait_s)
+        since = call.started_loop if submitted.resuming is None else call.loop.time()
+        call.limit(Reason.QUEUE_TIMEOUT, since + submitted.access.entitlement.tier.max_wait_s)
         while (notice := submitted.notice) is None or notice.attempt != submitted.attempt:
             submitted.waiter = call.loop.create_future()
             try:
@@ -374,6 +378,9 @@ class Lifecycle:
                 if why not in (Reason.BACKEND_STALLED, Reason.BACKEND_LOST) or call.responding:
                     raise
                 call.forgive()
+                if submitted.preemption is not None:
+                    await self._give_way(submitted, submitted.preemption)
+                    continue
                 if why is Reason.BACKEND_STALLED:
                     trouble = EngineTrouble(why, "no first token in time", suspect=True)
                 else:
@@ -398,44 +405,69 @@ class Lifecycle:
         return spec
 
     async def _move(self, submitted: Submitted, trouble: EngineTrouble) -> None:
-        access, estimated, at = submitted.access, submitted.estimated, submitted.at
+        access, at = submitted.access, submitted.at
         # with one replica only, the choice is between it and nothing
         exclude = submitted.backend if len(access.pool.backends) > 1 or trouble.lacks else ""
         if submitted.prefill_at:  # the replica that would have written the answer did not fail
             submitted.prefill_failed, submitted.prefill_at, exclude = submitted.prefill_at, "", ""
-        submitted.moving = True
         try:
             if trouble.lacks:  # before the leader hears of a request that waits for it
+                submitted.moving = True
                 await self._stores(access.pool.id).suspect(at, trouble.why)
-            admission = await self._stores(access.pool.id).requeue(
-                submitted.queued_request(),
-                estimated.body_bytes,
-                estimated.facts,
-                exclude,
-                access.pool.headroom_slots,
-                sent_s=submitted.call.now_s(),
-            )
+            admission = await self._requeue(submitted, exclude)
         except StateUnavailable:
             raise trouble.refusal or trouble from None
         finally:
             submitted.moving = False
         await self._placed(submitted, admission)
 
+    async def _give_way(self, submitted: Submitted, notice: PreemptionNotice) -> None:
+        """Its prefill is interrupted: its engine stops, and it waits again, for as long as one that comes now may."""
+        call, access = submitted.call, submitted.access
+        call.limit(Reason.DEADLINE, NEVER)
+        submitted.hang_up()
+        self._metrics.prefill_preempted(access.pool.id, notice.backend)
+        submitted.ran, submitted.preemption = False, None
+        waits = interrupted(submitted.queued_request(), notice.backend, notice.computed)
+        submitted.resuming = replace(waits, expires_s=call.now_s() + access.entitlement.tier.max_wait_s)
+        try:
+            admission = await self._requeue(submitted, "", interrupted=True)
+        except StateUnavailable:
+            raise Refusal(Reason.STATE_UNAVAILABLE) from None
+        await self._placed(submitted, admission)
+
+    async def _requeue(self, submitted: Submitted, exclude: str, *, interrupted: bool = False) -> Admission:
+        """The next attempt. Raises :class:`StateUnavailable`."""
+        access, estimated = submitted.access, submitted.estimated
+        submitted.moving = True
+        try:
+            return await self._stores(access.pool.id).requeue(
+                submitted.queued_request(),
+                estimated.body_bytes,
+                estimated.facts,
+                exclude,
+                access.pool.headroom_slots,
+                sent_s=submitted.call.now_s(),
+                interrupted=interrupted,
+            )
+        finally:
+            submitted.moving = False
+
     def _may_move(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
         """Whether there is another attempt. Where the replica is at fault (it admitted nothing, or others do what it
         does not) it costs no budget: one sick replica must not fail requests that others would serve. Whose fault a
         refused input is, one other replica tells, where others serve."""
         if trouble.lacks or trouble.refused:
-            return submitted.attempt < MAX_REFUSED
+            return submitted.tries < MAX_REFUSED
         tenant, now_s = submitted.access.entitlement.tenant, time.monotonic()
-        others_serve = submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(
+        others_serve = submitted.tries < MAX_ATTEMPTS and self.attempts.contradicted(
             submitted.access.pool.id, submitted.at, tenant
         )
         budget = self._budgets.of(tenant, now_s)
         if trouble.refusal is not None:
             first, submitted.refused_at = not submitted.refused_at, submitted.at
             return first and others_serve and budget.spend(now_s)
-        return others_serve or (submitted.attempt == 1 and budget.spend(now_s))
+        return others_serve or (submitted.tries == 1 and budget.spend(now_s))
 
     def _learn(self, submitted: Submitted, trouble: EngineTrouble) -> None:
         """What an attempt that failed says about its replica: counted, and told at once where that helps."""

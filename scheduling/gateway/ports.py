@@ -40,6 +40,9 @@ class GatewayMetrics(Protocol):
     def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
         """An engine's answer was not passed on. ``cause``: broken (not of the API's shape) or foreign (another's)."""
 
+    def prefill_preempted(self, pool: str, backend: str) -> None:
+        """A long prompt was taken back from an engine, to resume later."""
+
     def storm_refused(self, pool: str, tenant: str, reason: str) -> None:
         """A request of a key that storms was refused without asking; it has no record."""
 

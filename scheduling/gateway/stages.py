@@ -29,7 +29,7 @@ from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.guard import Receive, Scope, Send
 from scheduling.gateway.entry.idempotency import Pass
 from scheduling.gateway.headers import Header
-from scheduling.state.notices import GrantNotice
+from scheduling.state.notices import GrantNotice, PreemptionNotice
 from scheduling.state.types import Admission, RequestFacts
 
 NEVER = float("inf")
@@ -215,6 +215,8 @@ class Progress:
     policy: str = ""
     why_there: str = ""
     notice: GrantNotice | None = None
+    preemption: PreemptionNotice | None = None  # it is being taken back from its replica
+    resuming: QueuedRequest | None = None  # as it waits again, or runs, after that
     waiter: asyncio.Future[None] | None = None
     connection: Connection | None = None
     # progress
@@ -248,9 +250,14 @@ class Submitted(Progress):
         """The replica that has it now."""
         return self.prefill_at or self.backend
 
+    @property
+    def tries(self) -> int:
+        """The number of its attempt, without those that were taken back from a replica: they did not fail."""
+        return self.attempt - (0 if self.resuming is None else self.resuming.preempted)
+
     def queued_request(self) -> QueuedRequest:
         """The request at the attempt and arrival number that shared state gave it."""
-        return replace(self.estimated.request, attempt=self.attempt, seq=self.seq)
+        return replace(self.resuming or self.estimated.request, attempt=self.attempt, seq=self.seq)
 
     def served(self) -> int:
         """Tokens of it so far, its input included: by the frames that were passed on. 0 until its first token."""
@@ -258,6 +265,14 @@ class Submitted(Progress):
         if frames is None or not frames.count:
             return 0
         return self.estimated.estimate.input_tokens + frames.count
+
+    def preempted(self, notice: PreemptionNotice) -> None:
+        """The leader wants it to be taken back: so it is where its engine has answered nothing yet."""
+        runs = self.attempt == notice.attempt and self.backend == notice.backend and self.waiter is None
+        answered = self.call.responding or self.input_tokens or self.output_tokens
+        if runs and not (answered or self.moving or self.prefill_at or self.call.hold or self.call.why):
+            self.preemption = notice
+            self.call.interrupt(Reason.BACKEND_LOST)
 
     def pieces(self) -> int:
         """How many pieces of its stream have arrived since this was last asked."""

@@ -246,6 +246,13 @@ class Admission:
         self._run(entry, backend, now_ms)
         self._count(entry, self.share(entry.request.entitlement), 1, -1)
 
+    def interrupted(self, request: QueuedRequest) -> None:
+        """It ran, and waits again: its prefill was interrupted."""
+        entry = self._entries[request.id]
+        entry.request, entry.backend, entry.prefill = request, "", 0
+        self._prey.pop(request.id, None)
+        self._count(entry, self.share(request.entitlement), -1, 1)
+
     def first_token(self, request_id: str) -> None:
         """Its prompt is prefilled."""
         entry = self._entries.get(request_id)

@@ -26,6 +26,11 @@ class BlockCache:
         """How many blocks from the beginning are known. It changes nothing."""
         return next((at for at, block in enumerate(ids) if block not in self._blocks), len(ids))
 
+    def drop(self, ids: Sequence[int]) -> None:
+        """These were not computed after all."""
+        for block in ids:
+            self._blocks.pop(block, None)
+
     def take(self, ids: Sequence[int]) -> int:
         """How many blocks from the beginning are known; all of them are from now on."""
         cached, going = 0, True

@@ -38,10 +38,11 @@ from scheduling.core.entitlement import TICK_S
 from scheduling.core.evictions import entitled_to_room
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import Warmth, read_points
+from scheduling.core.prefill_preemption import Claim, LongPrompt, interrupted, preemptions
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.stuck import stuck
 from scheduling.core.token_pace import TokenPace
-from scheduling.core.types import Grant, Phase, PoolView, QueuedRequest, oldest_waits
+from scheduling.core.types import LONG_TOKENS, Grant, Phase, PoolView, QueuedRequest, oldest_waits
 from scheduling.simulator import room
 from scheduling.simulator.admission import Admission, under
 from scheduling.simulator.engine import Estimator
@@ -57,7 +58,8 @@ from scheduling.simulator.result import Outcome, outcome_of, refused_outcome
 from scheduling.simulator.returning_clients import ReturningClients
 from scheduling.simulator.workload import SimRequest
 
-FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT, PACED, OVER, HANDED = range(9)  # ranks of events at one instant
+# ranks of events at one instant
+FIRST, ENDED, TAKEN_BACK, ARRIVED, WAKE, LOOK, COUNT, PACED, OVER, HANDED = range(10)
 Setting = Callable[[PoolView], Admission]  # makes a pool's admission from the view of its replicas
 
 Looker = Callable[[float, Sequence[Life], Mapping[str, float]], OrderingPolicy | None]
@@ -126,6 +128,9 @@ class Replay:
         self._cached_since: dict[str, tuple[int, int, int, int]] = {}  # as they are fed, since the last second
         self._warmths: dict[str, Warmth] = {}  # of requests that have not begun
         self._paced = NEVER  # when the next prediction is to be looked at
+        self._computed: dict[str, int] = {}  # tokens of prompts whose prefill was interrupted
+        self._taken_back: set[str] = set()  # those that are about to be
+        self.interruptions = 0
 
     def run(
         self, requests: Sequence[SimRequest], look: Looker | None = None, *, every_s: float = 10.0
@@ -157,6 +162,8 @@ class Replay:
                 self._end_waits()
             elif rank == HANDED:
                 self._handed_over(what)
+            elif rank == TAKEN_BACK:
+                self._take_back(*what)
             elif rank == LOOK:
                 self._look(what)
             elif rank == COUNT:
@@ -356,7 +363,48 @@ class Replay:
             admission.stuck = stuck(self._scheduler, self._view)
         if self._scheduler.credit_holds:
             self._look_again()
+        self._interrupt(grants)
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
+
+    def _interrupt(self, grants: Sequence[Grant]) -> None:
+        """Long prompts are taken back from their engines for who would wait for them."""
+        long = {name for name, backend in self._view.backends.items() if backend.computes_long}
+        if not long:
+            return
+        claims = [Claim(request) for request in self._scheduler.lacks_credit]
+        claims += [Claim(g.request, g.backend) for g in grants if g.backend in long]
+        prompts = [
+            LongPrompt(self._requests[name].queued, _name(life.replica), held, to_s(life.sim.arrival_fs))
+            for name, life in (self._running.items() if claims else ())
+            if (held := life.sim.queued.prefill_tokens) >= LONG_TOKENS and name not in self._firsts
+        ]
+        for found in preemptions(claims, prompts, self._view, self._now_s, self._scheduler.goes_before):
+            name = found.prompt.request.id
+            if name not in self._taken_back:
+                self._taken_back.add(name)
+                life = self._running[name]
+                self._kernel.post(self._kernel.now_fs + self._signal_fs, TAKEN_BACK, (life, found.computed))
+
+    def _take_back(self, life: Life, computed: int) -> None:
+        """Its gateway hangs up, and it waits again. ``computed``: as much of its prompt as is believed to be."""
+        name, number = life.sim.queued.id, life.replica
+        self._taken_back.discard(name)
+        seen = name in self._firsts or (life.first_fs >= 0 and not life.sim.whole)
+        if self._running.get(name) is not life or seen or not self.engines[number].cancel(life):
+            return  # its client has a first token, or it has ended
+        del self._running[name]
+        self._credit.give_back(life)
+        room.end(self._view, life.sim.queued, _name(number))
+        self.interruptions += 1
+        self._computed[name] = life.prefilled
+        request = self._requests[name]
+        self._caches[number].drop(request.blocks[life.prefilled // BLOCK_TOKENS :])
+        queued = interrupted(request.queued, _name(number), computed)
+        self._requests[name] = replace(request, queued=queued)
+        if self._admission is not None:
+            self._admission.interrupted(queued)
+        self._scheduler.offer(queued, self._now_s)
+        self._grant()
 
     def _look_again(self) -> None:
         """Somebody waits for credit: the next decision is due when less is predicted to count."""
@@ -385,9 +433,12 @@ class Replay:
             life = self.engines[number].offer(sent)
             life.replica = number
         self._running[grant.request.id] = life
+        computed = self._computed.pop(grant.request.id, 0)
+        if grant.request.resumes_at == grant.backend:
+            life.prefilled = min(computed, request.input_tokens - 1)
         if request.blocks:
             cached = min(self._caches[at].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
-            life.prefilled = cached
+            life.prefilled = max(life.prefilled, cached)
             self.cached_tokens += cached
             warmth = self._warmths.pop(request.queued.id, None)
             expected, prompts, found, asked = self._cached_since.get(grant.backend, (0, 0, 0, 0))

@@ -47,4 +47,6 @@ class Replica:
     def view(self, name: str) -> BackendView:
         """The replica as the scheduler sees it, with nothing on it."""
         credit = self.prefill_tokens or 0
-        return BackendView(name, self.slots, self.kv_tokens, prefill_credit=credit, speed=self.speed)
+        return BackendView(
+            name, self.slots, self.kv_tokens, prefill_credit=credit, speed=self.speed, resumes=self.phase is Phase.BOTH
+        )

@@ -30,7 +30,14 @@ from scheduling.core.ledger import LedgerRecord, sane
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
-from scheduling.state.notices import CancelNotice, CompletionNotice, EvictionNotice, GrantNotice, RefusalNotice
+from scheduling.state.notices import (
+    CancelNotice,
+    CompletionNotice,
+    EvictionNotice,
+    GrantNotice,
+    PreemptionNotice,
+    RefusalNotice,
+)
 from scheduling.state.types import ENTRY_FORMAT, Attempts, Offer, RequestFacts, StoredRequest
 
 _encoder = msgspec.json.Encoder()
@@ -52,6 +59,7 @@ _NOTHING = {f.name: _EMPTY.get(str(f.type)) for f in fields(LedgerRecord) if f.d
 
 _OPERATOR = "operator"
 _COMPLETED = "completed"
+_PREEMPTED = "preempted"
 DIRECT = "direct"  # policy of a request that found a free slot
 LEADERLESS = (
     "leaderless",
@@ -124,12 +132,21 @@ def encode_refusal(request_id: str, attempt: int, reason: Reason) -> str:
     return f"{request_id} {attempt} - {reason.value}"
 
 
+def encode_preemption(request_id: str, attempt: int, backend: str, computed: int) -> str:
+    """What a leader publishes on the channel of the gateway that has a request whose prefill it interrupts. A gateway
+    that knows of none reads a grant that it has already."""
+    return f"{request_id} {attempt} {backend} {_PREEMPTED} {computed}"
+
+
 def encode_homes(loads: bool, replicas: Iterable[str]) -> str:
     """What scripts read of an adapter: whether a replica that lacks it may be asked to load it, and who has it."""
     return f"{int(loads)} " + "".join(f"{name} " for name in sorted(replicas))
 
 
-def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice | RefusalNotice | CompletionNotice:
+Notice = GrantNotice | EvictionNotice | PreemptionNotice | CancelNotice | RefusalNotice | CompletionNotice
+
+
+def decode_notice(payload: bytes) -> Notice:
     """What ``grant``, an eviction or an operator published on a gateway's channel. Raises ValueError for anything
     else."""
     request_id, attempt, backend, note, *more = payload.decode().split(" ", 4)
@@ -142,6 +159,8 @@ def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice
         return RefusalNotice(request_id, int(attempt), Reason.NO_ADAPTER)
     if backend == "-":
         return EvictionNotice(request_id, int(attempt))
+    if note == _PREEMPTED:
+        return PreemptionNotice(request_id, int(attempt), backend, int(more[0]))
     policy, why = decode_note(note)
     return GrantNotice(request_id, int(attempt), backend, policy, why, int(more[0]) if more else 0)
 

@@ -28,6 +28,17 @@ class EvictionNotice:
 
 
 @dataclass(frozen=True, slots=True)
+class PreemptionNotice:
+    """Heard on the same channel: this request is to be taken back from its replica, where so many tokens of its prompt
+    are computed, and to wait again."""
+
+    request_id: str
+    attempt: int
+    backend: str
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
 class CancelNotice:
     """Heard on the same channel: an operator ends this request, waiting or running."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduling.core.admission import refill
 from scheduling.core.outcomes import Reason
+from scheduling.core.prefill_preemption import LongPrompt
 from scheduling.state import codec
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
@@ -36,6 +37,16 @@ def read_reason(text: str) -> Reason:
         return Reason(text)
     except ValueError:
         return Reason.LEASE_LOST
+
+
+def long_prompts(reply: list[Any]) -> list[LongPrompt]:
+    """``{id, entry, ...}``. What cannot be read is left out: ``sweep`` ends it."""
+    found = []
+    for text in reply[1::2]:
+        with suppress(ValueError):
+            entry = codec.decode_entry(text)
+            found.append(LongPrompt(entry.queued_request(), entry.backend, entry.prefill, entry.granted_ms / 1000))
+    return found
 
 
 def admission(reply: list[Any]) -> Admission:

@@ -19,12 +19,14 @@ from typing import Final
 
 from scheduling.core import admission, limits, placement, prefill_pace
 from scheduling.core.prefill_credit import USUAL_BUDGET
+from scheduling.core.types import LEAST_CREDITS, LONG_TOKENS
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "audit", "debit", "elect", "end_leg", "evict", "finish", "first_tokens", "grant", "look",
-    "pause", "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_cached",
-    "set_prefill", "set_ready", "set_standing", "set_stuck", "set_waking", "suspect", "sweep", "take_leg", "view",
+    "admit", "announce", "audit", "debit", "elect", "end_leg", "evict", "finish", "first_tokens", "grant",
+    "long_prompts", "look", "pause", "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign",
+    "set_adapters", "set_cached", "set_prefill", "set_ready", "set_standing", "set_stuck", "set_waking", "suspect",
+    "sweep", "take_leg", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
     "keys", "adapters", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants",
@@ -126,6 +128,7 @@ def load_scripts() -> dict[str, Script]:
     constants |= {c: getattr(prefill_pace, c) for c in _PACE}
     constants |= {"USERS_TRACKED": limits.USERS_TRACKED, "LIMITS_KEPT_MS": limits.KEPT_AT_MOST_MS}
     constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET}
+    constants |= {"LONG_TOKENS": LONG_TOKENS, "LEAST_CREDITS": LEAST_CREDITS}
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, [f"shared/{part}" for part in SHARED], types.CLOCK_GAP_MS)
 

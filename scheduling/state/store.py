@@ -16,6 +16,7 @@ from scheduling.core.admission import baseline_slots, cap_of, first_weight, righ
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_pace import FASTER
+from scheduling.core.prefill_preemption import LongPrompt
 from scheduling.core.types import (
     FULL_SPEED,
     BackendSpec,
@@ -126,8 +127,10 @@ class PoolStore(PoolKeys):
         headroom: int = 0,
         *,
         sent_s: float = 0.0,
+        interrupted: bool = False,
     ) -> Admission:
-        """Moves attempt ``request.attempt``, which sent no byte, off its replica. ``headroom``: the pool's.
+        """Moves attempt ``request.attempt``, which sent no byte, off its replica. ``headroom``: the pool's;
+        ``interrupted``: it makes room for one that waits, so it waits as well.
 
         The caller goes on with ``attempt + 1``, granted elsewhere or waiting; ``Admission.attempt`` says so.
         """
@@ -136,6 +139,7 @@ class PoolStore(PoolKeys):
             "requeue", request.id, request.attempt, _cap(request.service_class, request.concurrency), exclude_backend,
             body_bytes, codec.encode_request(StoredRequest(again, facts, sent_s)),
             baseline_slots(request.service_class, request.concurrency), headroom, request.prefill_tokens,
+            int(interrupted),
         )  # fmt: skip
         return replies.admission(reply)
 
@@ -318,9 +322,9 @@ class PoolStore(PoolKeys):
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         """Puts a replica in (``spec``) or out (None) of those that may get work. ``ill``: gateways are told."""
         ready, slots, kv = (0, 0, 0) if spec is None else (1, spec.slots, spec.kv_tokens)
-        bounds = (0, 0, 0, FULL_SPEED)
+        bounds = (0, 0, 0, FULL_SPEED, 0)
         if spec is not None:
-            bounds = (spec.prefill_tokens, spec.step_tokens, spec.longest, spec.speed)
+            bounds = (spec.prefill_tokens, spec.step_tokens, spec.longest, spec.speed, int(spec.resumes))
         _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, *bounds))
 
     async def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
@@ -343,6 +347,18 @@ class PoolStore(PoolKeys):
         """Asks the gateway of a waiting request to end it. A gateway that does not hear lets it wait to its end."""
         record = codec.encode_refusal(request.id, request.attempt, reason)
         await self._resp.call(b"PUBLISH", gateway_channel(request.gateway).encode(), record.encode())
+
+    async def long_prompts(self) -> list[LongPrompt]:
+        """Prompts of at least :data:`LONG_TOKENS` that hold prefill credit: their first output token has not come."""
+        reply = await self._eval("long_prompts")
+        return replies.long_prompts(reply)
+
+    async def preempt(self, prompt: LongPrompt, computed: int) -> None:
+        """Asks the gateway of a request that runs to take it back from its replica, and to let it wait again. One that
+        does not hear, or has a first token to pass on, lets it run."""
+        request = prompt.request
+        notice = codec.encode_preemption(request.id, request.attempt, prompt.backend, computed)
+        await self._resp.call(b"PUBLISH", gateway_channel(request.gateway).encode(), notice.encode())
 
     async def completed(self, gateway: str, request_id: str, secret: str, completion: bytes) -> None:
         """Tells the gateway that holds a request of its end."""

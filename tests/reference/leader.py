@@ -11,6 +11,7 @@ from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_ro
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.prefill_pace import FASTER, PrefillPace
+from scheduling.core.prefill_preemption import LongPrompt
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.core.uncounted import Beginnings
 from scheduling.state import codec
@@ -312,6 +313,7 @@ class ReferenceLeader(PoolMemory):
             self.paces.pop(backend_id, None)
             self.steps.pop(backend_id, None)
             self.caches.pop(backend_id, None)
+            self.resuming.discard(backend_id)
             for name in ("tokens", "prompts"):
                 self.expected.pop(f"{backend_id} {name}", None)
             if ill:
@@ -322,6 +324,7 @@ class ReferenceLeader(PoolMemory):
                 self.steps[backend_id] = spec.step_tokens
             else:
                 self.steps.pop(backend_id, None)
+            (self.resuming.add if spec.resumes else self.resuming.discard)(backend_id)
 
     def set_adapters(self, epoch: int, homes: Mapping[str, tuple[bool, Iterable[str]]]) -> None:
         self._fence(epoch)
@@ -422,6 +425,7 @@ class ReferenceLeader(PoolMemory):
             differs.add("prey")
             self.prey = {n: self.prey.get(n, at) for n, at in prey.items()}
         self.prefills = {n: at for n, at in self.prefills.items() if n in self.held}
+        self.long = {n: at for n, at in self.long.items() if n in self.held}
         if set(weights) != inflight:
             differs.add("weights")
         if differs:
@@ -439,6 +443,11 @@ class ReferenceLeader(PoolMemory):
             self.uncounted[name] = now
             self._shift(f"b:{name}:unc", now.tokens)
         return differs
+
+    def long_prompts(self) -> list[LongPrompt]:
+        known = sorted((at, name) for name, at in self.long.items() if name in self.held)[:100]
+        entries = [self.held[name] for _, name in known]
+        return [LongPrompt(e.queued_request(), e.backend, e.prefill, e.granted_ms / 1000) for e in entries]
 
     def look(self, entitlements: Sequence[str]) -> Look:
         now = self._now()

@@ -24,7 +24,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.placement import PrefixIndex, Warmth
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.prefill_pace import TURNAROUND_MS, PrefillPace
-from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
+from scheduling.core.types import LONG_TOKENS, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.core.uncounted import NO_BEGINNINGS, Beginnings
 from scheduling.state import codec
 from scheduling.state.codec import Entry
@@ -59,6 +59,7 @@ class Dump:
     meter: Mapping[str, int]
     prey: Mapping[str, int]
     prefills: Mapping[str, int]
+    long: Mapping[str, int]
     paces: Mapping[str, str]
     evicted: Mapping[str, bytes]
     leaving: Mapping[str, int]
@@ -80,6 +81,7 @@ class PoolMemory(LimitMemory):
 
     def __init__(self, pool_id: str, clock_ms: Callable[[], int]) -> None:
         self.pool_id = pool_id
+        self.long_tokens = LONG_TOKENS
         super().__init__(clock_ms)
 
     def flush(self) -> None:
@@ -99,6 +101,8 @@ class PoolMemory(LimitMemory):
         self.meter: dict[str, int] = {}
         self.prey: dict[str, int] = {}  # preemptible leases, by the time of their grant
         self.prefills: dict[str, int] = {}  # whole answers that hold prefill credit, by the time of their grant
+        self.long: dict[str, int] = {}  # long prompts that do, likewise
+        self.resuming: set[str] = set()  # replicas that keep what they have computed of a prompt
         self.paces: dict[str, PrefillPace] = {}  # of replicas
         self.steps: dict[str, int] = {}  # their step budgets, where they say them
         self.caches: dict[str, tuple[int, int]] = {}  # how far expectations of theirs are believed, and of how much
@@ -151,6 +155,7 @@ class PoolMemory(LimitMemory):
             meter=dict(self.meter),
             prey=dict(self.prey),
             prefills=dict(self.prefills),
+            long=dict(self.long),
             paces=self._paces(),
             evicted={k: codec.encode_entry(e) for k, e in self.evicted.items()},
             leaving=dict(self.leaving),
@@ -188,6 +193,7 @@ class PoolMemory(LimitMemory):
                 adapters=frozenset(adapter for adapter, (_, homes) in self.adapters.items() if name in homes),
                 longest=longest, speed=speed, cache_trust=max(0, self._offer(name).cache_trust),
                 uncounted_most=self._offer(name).uncounted_most, uncounted=self._beginnings(name),
+                resumes=name in self.resuming,
             )
             for name, (slots, kv, credit, longest, speed) in self.ready.items()
         )  # fmt: skip
@@ -211,6 +217,7 @@ class PoolMemory(LimitMemory):
             for name, p in self.paces.items()
         }
         shown |= {f"{name} step": str(step) for name, step in self.steps.items()}
+        shown |= {f"{name} resumes": "1" for name in self.resuming}
         shown |= {f"{name} cached": f"{trust} {most}" for name, (trust, most) in self.caches.items()}
         return shown if self.turnaround is None else shown | {" turnaround": str(self.turnaround)}
 
@@ -314,6 +321,8 @@ class PoolMemory(LimitMemory):
             whole = not codec.decode_request(e.record).facts.streamed
             if whole:
                 self.prefills[request_id] = self._now()
+            if e.prefill >= self.long_tokens:
+                self.long[request_id] = self._now()
             pace = self.paces.setdefault(e.backend, PrefillPace())
             pace.granted(self._total(f"b:{e.backend}:pre"), e.prefill, whole, self._now())
         return e
@@ -328,6 +337,7 @@ class PoolMemory(LimitMemory):
             return 0
         self.held[request_id] = replace(e, prefill=0)
         self.prefills.pop(request_id, None)
+        self.long.pop(request_id, None)
         self._leave(e)
         self._shift(f"b:{e.backend}:pre", -e.prefill)
         self._shift(f"b:{e.backend}:own", -_owned(e))
@@ -361,6 +371,7 @@ class PoolMemory(LimitMemory):
         del self.leases[request_id]
         self.prey.pop(request_id, None)
         self.prefills.pop(request_id, None)
+        self.long.pop(request_id, None)
         self._leave(e)
         self._count(e, -1, 0, staying=staying)
         return e

@@ -194,6 +194,7 @@ class ReferencePool(ReferenceLeader):
         headroom: int = 0,
         *,
         sent_s: float = 0.0,
+        interrupted: bool = False,
     ) -> Admission:
         now, request_id, attempt = self._now(), request.id, request.attempt
 
@@ -231,7 +232,9 @@ class ReferencePool(ReferenceLeader):
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")
         cap = cap_of(request.service_class, request.concurrency)
         may_run = cap is None or running < cap
-        if idle and backend is not None and may_run and goes_at_once(backends, backend, self._total("able")):
+        idle = idle and not interrupted
+        at_once = goes_at_once(backends, backend, self._total("able"), entry.prefill)
+        if idle and backend is not None and may_run and at_once:
             entry = replace(entry, backend=backend, granted_ms=now, note=codec.DIRECT)
             entry = self._charged(request_id, entry, self._credit(backend), *self._uncounted(backend, entry))
             self._put_lease(request_id, entry, now + LEASE_MS)

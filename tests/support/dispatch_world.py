@@ -246,6 +246,7 @@ async def dispatching(
     telemetry: Telemetry | None = None,
     floors: Floors | None = None,
     over_http: bool = False,
+    preempts: bool = True,
 ) -> AsyncIterator[PoolDispatcher]:
     """A dispatcher of the catalog's only pool, running; ``over_http``: its replicas are real servers."""
     (pool_id,) = catalog.pools
@@ -253,7 +254,9 @@ async def dispatching(
     await resp.start()
     thread, database = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
     engine = None if over_http else (engines or Engines()).factory
-    crew = Crew(url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), database, engine)
+    crew = Crew(
+        url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), database, engine, preempts=preempts
+    )
     dispatcher = PoolDispatcher(crew, pool_id, catalog)
     task = asyncio.create_task(dispatcher.run())
     try:

@@ -62,9 +62,13 @@ class SeenMetrics:
         self.usage_rejections: list[str] = []  # replicas
         self.storm_refusals: list[str] = []  # reasons
         self.answer_rejections: list[tuple[str, str]] = []  # replica, cause
+        self.preemptions: list[str] = []  # replicas
 
     def usage_rejected(self, pool: str, backend: str) -> None:
         self.usage_rejections.append(backend)
+
+    def prefill_preempted(self, pool: str, backend: str) -> None:
+        self.preemptions.append(backend)
 
     def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
         self.answer_rejections.append((backend, cause))

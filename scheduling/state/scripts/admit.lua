@@ -131,6 +131,7 @@ end
 
 -- The free slots are enough for those who go first as well; of a prefill credit nobody knows for how many it is.
 local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
+  and not beside_long(backend, credit, v[at + 3], pre)
 local evicting = not roomy and within and ARGV[25] == '1' and (reserved or able == 0)
 local used
 if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, now, protected, homes) end

@@ -186,8 +186,10 @@ for id in pairs(known) do
     differs.prey = true
   end
 end
-for id in pairs(members(PREFILLS)) do
-  if not held[id] then call('ZREM', PREFILLS, id) end
+for _, key in ipairs({PREFILLS, LONG}) do
+  for id in pairs(members(key)) do
+    if not held[id] then call('ZREM', key, id) end
+  end
 end
 known = members(WEIGHTS)
 for ent in pairs(ents) do

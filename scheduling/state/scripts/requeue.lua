@@ -1,7 +1,8 @@
 -- An attempt that sent no byte failed at its replica: the next attempt takes another slot, or waits under its old
 -- arrival number. Bounds are not asked again: the request is already admitted, and its charge stands.
--- `cap`: how many of its entitlement may run; `base`: how many of them the pool's headroom is for.
--- id attempt cap exclude bytes record base headroom prefill -> as admit, or stale
+-- `cap`: how many of its entitlement may run; `base`: how many of them the pool's headroom is for. One whose prefill was
+-- `interrupted` waits: it made room for who waits already.
+-- id attempt cap exclude bytes record base headroom prefill interrupted -> as admit, or stale
 local id, attempt, cap, exclude = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()
 
@@ -37,7 +38,8 @@ local owner = owns(held, v[5], base)
 local backend, at, _, free, _, credit = choose(ready, v, held.kv, exclude, held.pre, held.record, owner,
   homes_of(held.record))
 local kept = v[5] < base and 0 or tonumber(call('HGET', META, 'kept')) or tonumber(ARGV[8])
-if backend and free - kept > v[4] and v[5] < cap and (credit == 0 or v[4] == 0) then
+local direct = backend and free - kept > v[4] and v[5] < cap and (credit == 0 or v[4] == 0) and ARGV[10] == '0'
+if direct and not beside_long(backend, credit, v[at + 3], held.pre) then
   held.backend, held.granted, held.note = backend, now, 'direct'
   charge_prefill(id, held, credit, v[at + 3], now, believed(backend, held.pre, held.record))
   put_lease(id, held, now + LEASE_MS)

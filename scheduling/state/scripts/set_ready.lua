@@ -1,6 +1,6 @@
 -- Puts a replica in or out of those that may get work; its leases stay. One that is taken out because it is ill is
 -- told to all gateways: what runs there without a byte yet had better run elsewhere.
--- epoch backend in slots kv ill prefill_credit step_tokens longest speed -> ok | fenced
+-- epoch backend in slots kv ill prefill_credit step_tokens longest speed resumes -> ok | fenced
 local function bound(name, value, usual)
   if value == (usual or '0') then call('HDEL', CREDITS, name) else call('HSET', CREDITS, name, value) end
 end
@@ -11,10 +11,11 @@ if ARGV[3] == '1' then
   bound(ARGV[2] .. ' step', ARGV[8])
   bound(ARGV[2] .. ' longest', ARGV[9])
   bound(ARGV[2] .. ' speed', ARGV[10], '1000')
+  bound(ARGV[2] .. ' resumes', ARGV[11])
 else
   call('HDEL', READY, ARGV[2])
   call('HDEL', CREDITS, ARGV[2], ARGV[2] .. ' step', ARGV[2] .. ' longest', ARGV[2] .. ' speed', ARGV[2] .. ' pace',
-    ARGV[2] .. ' cached')
+    ARGV[2] .. ' cached', ARGV[2] .. ' resumes')
   call('HDEL', EXPECTED, ARGV[2] .. ' tokens', ARGV[2] .. ' prompts')
   if ARGV[6] == '1' then call('PUBLISH', 'qm:ejected', ARGV[2]) end
 end

@@ -6,7 +6,9 @@ FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
 EPOCH_CHECK = "return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(epoch)"
 DROP = (
     "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n"
-    "  if x.pre > 0 then\n    call('ZREM', PREFILLS, id)\n    leave_beginning(x.backend, x.record, 1)\n  end\n"
+    "  if x.pre > 0 then\n    call('ZREM', PREFILLS, id)\n"
+    "    if x.pre >= LONG_TOKENS then call('ZREM', LONG, id) end\n"
+    "    leave_beginning(x.backend, x.record, 1)\n  end\n"
     "  count(x, -1, 0, staying)"
 )
 REFUSE = "local function refuse(reason, first_ms, every_ms)\n"
@@ -202,6 +204,17 @@ BROKEN = {
     ),
     "those who cannot run holding up arrivals": ("finish", "local stuck = idle and", "local stuck = false and"),
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
+    "owners' prompts that go beside a long one without the leader": (
+        "admit",
+        "and not beside_long(backend, credit, v[at + 3], pre)",
+        "",
+    ),
+    "an interrupted prefill that goes on before who interrupted it": ("requeue", " and ARGV[10] == '0'", ""),
+    "long prompts that are known after their first token": (
+        "first_tokens",
+        "if pre >= LONG_TOKENS then call('ZREM', LONG, id) end",
+        "",
+    ),
     "direct grants that do not look at prefill credit": (
         "admit",
         "if prefill_fits(credit, ahead, pre) then",

@@ -35,12 +35,14 @@ class LeaderMoves(Sides):
 
     def set_ready(
         self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False, credit: int = 0, step: int = 0,
-        longest: int = 0, speed: int = FULL_SPEED,
+        longest: int = 0, speed: int = FULL_SPEED, resumes: bool = False,
     ) -> None:  # fmt: skip
         spec: BackendSpec | None = None
         if slots is not None:
             spec = backend(at, slots, (120 if at == "b2" else 250) * slots)
-            spec = dataclasses.replace(spec, prefill_tokens=credit, step_tokens=step, longest=longest, speed=speed)
+            spec = dataclasses.replace(
+                spec, prefill_tokens=credit, step_tokens=step, longest=longest, speed=speed, resumes=resumes
+            )
         self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
         self._compare_told()
 
@@ -91,6 +93,8 @@ class LeaderMoves(Sides):
     def look(self, names: list[str]) -> None:
         """What decisions see is what everybody sees: ``look`` is a part of ``view``."""
         seen = self._both("look", True, names)
+        long = self._both("long_prompts", True)
+        assert all(prompt.held > 0 for prompt in long), "a long prompt has a first token"
         whole = self.reference.view()
         ready = {name: b for name, b in whole.backends.items() if b.ready}
         for name, b in seen.backends.items():  # what is predicted to be prefilled counts no more

@@ -56,7 +56,7 @@ BACKENDS = ("b1", "b2", "b3")
 ADAPTERS = ("sql", "org/law-v1.2")
 SPEEDS = (1000, 1000, 400, 333)  # per mille of the fastest replica
 LONGEST = (0, 0, 90)  # requests need 60 to 250 KV tokens
-CREDITS = (0, 0, 60, 130, 300)  # prompts have 40 to 108 tokens
+CREDITS = (0, 0, 25, 60, 130, 300)  # prompts have 40 to 108 tokens
 STEPS = (0, 30, 100)  # step budgets
 TURNAROUNDS = (None, None, 0.0, 0.005, 0.2)
 WHOLE = dataclasses.replace(FACTS, streamed=False)

@@ -25,7 +25,7 @@ class RequestMoves(Sides):
         r = dataclasses.replace(r, attempt=max(1, r.attempt + off))
         held = self.reference.held.get(r.id)
         self._both("requeue", again, r, 100 + 37 * (n % 24), self.facts_of(n), held.backend if held else "b1",
-                   SPARING.headroom_slots * (n % 2))  # fmt: skip
+                   SPARING.headroom_slots * (n % 2), interrupted=n % 6 == 0)  # fmt: skip
         self._compare_told()
 
     def finish(self, n: int, off: int, reason: Reason, used: int, ran: bool, again: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scheduling.core.limits import USERS_TRACKED
 from scheduling.core.placement import POINTS_KEPT
+from scheduling.core.types import LONG_TOKENS
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 
 TEST_CLOCK = (
@@ -13,6 +14,7 @@ TEST_CLOCK = (
     "local function doubted() return 0 end\n"
 )
 USERS = 3  # of an entitlement that are tracked at a time
+LONG = 70  # tokens of a long prompt
 POINTS = 12  # of prompts' beginnings that a generation of the index keeps
 
 
@@ -33,4 +35,5 @@ def timed_scripts() -> dict[str, Script]:
     scripts = {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
     few = f"local POINTS_KEPT = {POINTS}\n"  # so that generations of the index change
     scripts = variants(scripts, f"local POINTS_KEPT = {POINTS_KEPT}\n", few)
+    scripts = variants(scripts, f"local LONG_TOKENS = {LONG_TOKENS}\n", f"local LONG_TOKENS = {LONG}\n")
     return variants(scripts, f"local USERS_TRACKED = {USERS_TRACKED}\n", f"local USERS_TRACKED = {USERS}\n")

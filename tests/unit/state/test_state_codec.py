@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.types import Slo
 from scheduling.state import codec
+from scheduling.state.notices import PreemptionNotice
 from scheduling.state.types import RequestFacts, StoredRequest
 from tests.support.state_world import FACTS, entitlement, ledger, request
 
@@ -71,6 +72,15 @@ def test_an_entry_says_what_it_holds_of_a_prefill_credit_and_older_ones_hold_non
     assert codec.decode_entry(before.replace(b" b1 ", b" - ", 1)).prefill == STORED.request.prefill_tokens
     assert codec.decode_notice(b"r1 1 b1 fifo@1|first 700").prefill == 700
     assert codec.decode_notice(b"r1 1 b1 fifo@1|first").prefill == 0
+
+
+def test_a_gateway_of_before_reads_a_preemption_as_a_grant_that_it_has_already():
+    """It compares the attempt of a grant with the one that it waits for, and this request runs."""
+    payload = codec.encode_preemption("r1", 2, "b1", 900).encode()
+    assert codec.decode_notice(payload) == PreemptionNotice("r1", 2, "b1", 900)
+    request_id, attempt, backend, note, *more = payload.decode().split(" ", 4)
+    assert (request_id, attempt, backend, more) == ("r1", "2", "b1", ["900"])
+    assert codec.decode_note(note) == ("preempted", ""), "no policy has this name, as all have a version"
 
 
 def test_a_lease_says_up_to_which_point_its_prompt_does_not_count():

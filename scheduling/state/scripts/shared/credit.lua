@@ -114,6 +114,7 @@ local function give_back(id, text)
   if not pre or pre == 0 then return 0 end
   call('HSET', HELD, id, string.sub(text, 1, from - 1) .. '0' .. string.sub(text, to))
   if string.find(text, WHOLE, to, true) then call('ZREM', PREFILLS, id) end
+  if pre >= LONG_TOKENS then call('ZREM', LONG, id) end
   leave_beginning(backend, text, to + 1)
   return pre, backend, tonumber(granted), reserves(class) and pre or 0
 end

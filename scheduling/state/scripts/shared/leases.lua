@@ -12,6 +12,7 @@ local function charge_prefill(id, x, credit, used, now, point, tokens)
   end
   local whole = string.find(x.record, WHOLE, 1, true)
   if whole then call('ZADD', PREFILLS, now, id) end
+  if x.pre >= LONG_TOKENS then call('ZADD', LONG, now, id) end
   pace_granted(x.backend, used, x.pre, whole, now)
 end
 
@@ -33,6 +34,7 @@ local function drop_lease(id, x, staying)
   if x.class == 'preemptible' then call('ZREM', PREY, id) end
   if x.pre > 0 then
     call('ZREM', PREFILLS, id)
+    if x.pre >= LONG_TOKENS then call('ZREM', LONG, id) end
     leave_beginning(x.backend, x.record, 1)
   end
   count(x, -1, 0, staying)

@@ -30,6 +30,15 @@ local function needs_fit(name, credit, ahead, pre, record)
   return tokens and prefill_fits(credit, ahead, pre - tokens)
 end
 
+-- Whether a prompt chosen for a replica would go beside a long one (`computes_long` in Python): an owner's, whose
+-- replica has no room for it otherwise. It waits for the leader, who may interrupt that prefill.
+local function beside_long(name, credit, used, pre)
+  if credit == 0 or used < LEAST_CREDITS * credit then return false end
+  local ahead = ahead_of(name, used, now_ms())
+  if prefill_fits(credit, ahead, pre) or ahead < LEAST_CREDITS * credit then return false end
+  return call('HEXISTS', CREDITS, name .. ' resumes') == 1
+end
+
 local NONE = {}
 local function words_of(text)
   if text == '' then return NONE end

@@ -23,6 +23,6 @@ end
 
 -- An entry that cannot be read leaves no trace; its totals cannot be told, the leader writes them anew.
 local function drop_unread(id)
-  for _, key in ipairs({LEASES, WAITING, PREY, LEAVING, PREFILLS}) do call('ZREM', key, id) end
+  for _, key in ipairs({LEASES, WAITING, PREY, LEAVING, PREFILLS, LONG}) do call('ZREM', key, id) end
   for _, key in ipairs({HELD, QUEUE, EVICTED}) do call('HDEL', key, id) end
 end

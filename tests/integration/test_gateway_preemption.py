@@ -1,0 +1,167 @@
+"""A leader takes a request back from its engine: it waits again where its client has nothing yet, and goes on else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from scheduling.core.types import QueuedRequest
+from scheduling.gateway.stages import Submitted
+from scheduling.state.types import StateUnavailable
+from tests.support.gateway_world import TIER, World, gateway_world, until
+
+PROMPT: list[Any] = [{"role": "user", "content": "hello there " * 2000}]
+
+
+@pytest.fixture
+async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    """An engine that says nothing for a while, behind a prefill credit; nobody grants what waits."""
+    async with gateway_world(redis_url, pool_id) as made:
+        made.granting = False
+        one = replace(made.pool.backends[0], prefill_tokens=1000)
+        await made.configure(pool={"backends": (one,)})
+        await made.store.set_ready(made.epoch, one.id, one)
+        yield made
+
+
+async def ask(client: httpx.AsyncClient, *, stream: bool, answer: int = 5) -> httpx.Response:
+    body = {"model": "demo", "messages": PROMPT, "max_tokens": answer, "stream": stream}
+    return await client.post("/v1/chat/completions", json=body)
+
+
+def held_by(world: World) -> Submitted | None:
+    return next(iter(world.app._in_flight.calls.values()), None)
+
+
+async def runs(world: World) -> Submitted:
+    await until(lambda: world.engines[0].open == 1)
+    submitted = held_by(world)
+    assert submitted is not None
+    return submitted
+
+
+async def interrupt(world: World, computed: int = 900, **changes: Any) -> None:
+    (prompt,) = await world.store.long_prompts()
+    request = replace(prompt.request, **changes)
+    await world.store.preempt(replace(prompt, request=request), computed)
+
+
+async def waiting(world: World) -> QueuedRequest:
+    async with asyncio.timeout(10):
+        while not (queue := (await world.store.load_queue())[1]):
+            await asyncio.sleep(0.01)
+    (request,) = queue
+    return request
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_request_without_an_answer_leaves_its_engine_and_waits_for_the_same_replica(
+    world: World, stream: bool
+) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=stream))
+        await runs(world)
+        await interrupt(world)
+        request = await waiting(world)
+        await until(lambda: engine.open == 0)
+        assert (request.resumes_at, request.prefilled, request.preempted) == (world.pool.backends[0].id, 900, 1)
+        assert (request.attempt, request.exclude_backend) == (2, "")
+        assert await world.running() == (0, 1)
+        view = await world.store.view()
+        assert [replica.prefill_used for replica in view.backends.values()] == [0]
+        assert not await world.store.long_prompts()
+
+        engine.script = replace(engine.script, first_pause_s=0.0)
+        world.granting = True
+        answer = await asking
+        assert answer.status_code == 200
+    [record] = await world.ledger_of(1)
+    assert (record.outcome, record.attempts, record.output_tokens) == ("completed", 2, 5)
+    assert world.metrics.preemptions == [world.pool.backends[0].id]
+    await world.settled()
+
+
+async def test_a_stream_that_has_begun_goes_on(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=0.5, pause_s=0.02)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True, answer=40))
+        submitted = await runs(world)
+        (prompt,) = await world.store.long_prompts()
+        await until(lambda: submitted.call.responding)
+        await world.store.preempt(prompt, 900)
+        answer = await asking
+    assert answer.status_code == 200
+    [record] = await world.ledger_of(1)
+    assert (record.outcome, record.attempts, record.output_tokens) == ("completed", 1, 40)
+
+
+@pytest.mark.parametrize("changes", [{"attempt": 7}, {"id": "req_another"}], ids=["another attempt", "nobody here"])
+async def test_what_was_meant_for_another_attempt_interrupts_nothing(world: World, changes: dict[str, Any]) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=1.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        await runs(world)
+        await interrupt(world, **changes)
+        assert (await asking).status_code == 200
+    [record] = await world.ledger_of(1)
+    assert record.attempts == 1
+
+
+async def test_it_may_wait_again_for_as_long_as_its_tier_lets_it(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    await world.configure(tier=replace(TIER, max_wait_s=1.5))
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        submitted = await runs(world)
+        await asyncio.sleep(1.5)
+        await interrupt(world)
+        request = await waiting(world)
+        now_s = submitted.call.now_s()
+        assert submitted.resuming is not None
+        assert request.expires_s is not None
+        assert submitted.resuming.expires_s == pytest.approx(now_s + 1.5, abs=1.0)
+        answer = await asking
+        assert (answer.status_code, answer.headers["x-quartermaster-reason"]) == (429, "queue_timeout")
+    await world.settled()
+
+
+async def test_a_client_that_leaves_while_it_waits_again_leaves_nothing(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        await runs(world)
+        await interrupt(world)
+        await waiting(world)
+        asking.cancel()
+    await world.settled()
+    [record] = await world.ledger_of(1)
+    assert record.reason == "client_left"
+
+
+async def test_without_shared_state_it_ends_with_a_503(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        submitted = await runs(world)
+
+        async def away(*_: object, **__: object) -> None:
+            raise StateUnavailable
+
+        world.app._lifecycle._stores(world.pool.id).requeue = away  # type: ignore[assignment]
+        await interrupt(world)
+        answer = await asking
+        assert (answer.status_code, answer.headers["x-quartermaster-reason"]) == (503, "state_unavailable")
+        assert submitted.call.closed
+    await world.settled()

@@ -1,0 +1,153 @@
+"""A long prompt is taken back from its engine for an interactive request of a better tier, and resumes where it
+stopped. A real gateway, a real leader, a simulated engine with a prefix cache."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo, TierSpec
+from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.engines.kinds.vllm import parse_metrics
+from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
+from tests.support.gateway_world import World, gateway_world, make_key
+
+WORDS = "The parties agree upon the following terms and conditions of the lease. "
+LONG = WORDS * 2500  # some 30,000 tokens: seconds of prefill
+BATCH = TierSpec(
+    "batch", ServiceClass.ELASTIC, 2, 1.0, Slo(ttlt_s=600.0), over_limit=OverLimit.WAIT, queue_limit=100,
+    max_wait_s=60.0,
+)  # fmt: skip
+PREMIUM = replace(BATCH, name="premium", rank=0, weight=50.0, slo=Slo(ttft_s=1.0, tbt_s=1.0))
+OWNER = replace(PREMIUM, service_class=ServiceClass.GUARANTEED)
+
+
+class Pool(World):
+    """A gateway with two keys: ``key`` is of the batch tier, ``urgent`` of the other."""
+
+    urgent: str
+    dispatcher: PoolDispatcher
+    told: Telemetry
+    engine: SimulatedServer
+
+
+@asynccontextmanager
+async def pool_of(
+    redis_url: str, pool_id: str, tier: TierSpec, *, caches: bool = True, preempts: bool = True
+) -> AsyncIterator[Pool]:
+    options = EngineOptions(
+        model="demo",
+        speed=2,
+        slots=64,
+        kv_tokens=400_000,
+        max_model_len=65_536,
+        prefix_cache=caches,
+        priority_scheduling=True,
+    )
+    async with gateway_world(redis_url, pool_id, engines=0, lead=False) as world, serving(options) as engine:
+        pool: Pool = world  # type: ignore[assignment]
+        backend = BackendSpec(f"{pool_id}-b", pool_id, engine.url, 64, 400_000)
+        world.pool = replace(
+            world.pool, backends=(backend,), upstream_model="demo", max_model_len=65_536, routing="prefix_affinity",
+            prefill_credit=None,
+        )  # fmt: skip
+        world.entitlement = replace(world.entitlement, tier=BATCH)
+        other = replace(world.entitlement, id=f"{pool_id}-urgent", tier=tier)
+        pool.urgent, spec = make_key(9_000, other.id)
+        keys = {world.key_spec.id: world.key_spec, spec.id: spec}
+        entitlements = {each.id: each for each in (world.entitlement, other)}
+        world.catalog = Catalog(2, {world.pool.id: world.pool}, entitlements, keys)
+        await world.app._catalog.refreshed(10)
+        catalog, told = catalog_of(world.pool, *entitlements.values()), Telemetry()
+        async with dispatching(redis_url, catalog, over_http=True, telemetry=told, preempts=preempts) as leader:
+            pool.dispatcher, pool.told, pool.engine = leader, told, engine
+            await until(lambda: resumes(pool.dispatcher) == [caches and preempts])
+            yield pool
+
+
+def resumes(dispatcher: PoolDispatcher) -> list[bool]:
+    if dispatcher.term is None:
+        return []
+    return [b.told_resumes for b in dispatcher.term.monitor._backends.values() if b.state == "ready" and b.metrics]
+
+
+async def ask(world: World, key: str, prompt: str, firsts: list[str], name: str, answer: int = 8) -> list[str]:
+    """Its stream's pieces; ``firsts`` gets its name with the first of them."""
+    body = {
+        "model": "demo", "messages": [{"role": "user", "content": prompt}], "max_tokens": answer, "ignore_eos": True,
+        "stream": True,
+    }  # fmt: skip
+    pieces: list[str] = []
+    async with (
+        httpx.AsyncClient(base_url=world.base, headers={"authorization": f"Bearer {key}"}, timeout=60) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as response,
+    ):
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                delta = json.loads(line[6:])["choices"]
+                if delta and delta[0]["delta"].get("content"):
+                    if not pieces:
+                        firsts.append(name)
+                    pieces.append(delta[0]["delta"]["content"])
+    return pieces
+
+
+def computing(pool: Pool) -> bool:
+    """Whether the engine is in the middle of a prompt."""
+    return any(0 < seq.computed < seq.prompt_tokens for seq in pool.engine.engine.running)
+
+
+async def found_cached(pool: Pool) -> float:
+    """Tokens of prompts that the engine has found in its prefix cache."""
+    async with httpx.AsyncClient() as client:
+        return parse_metrics((await client.get(f"{pool.engine.url}/metrics")).text).cached_tokens
+
+
+async def long_then_short(pool: Pool) -> tuple[list[str], LedgerRecord, LedgerRecord]:
+    """In which order first tokens came, and the records of both."""
+    firsts: list[str] = []
+    long = asyncio.create_task(ask(pool, pool.key, LONG, firsts, "long"))
+    await until(lambda: computing(pool))
+    await asyncio.sleep(0.6)  # it has computed for as long as it may
+    short = asyncio.create_task(ask(pool, pool.urgent, "And now?", firsts, "short"))
+    assert [len(await short), len(await long)] == [8, 8], "both answers are whole"
+    await until(lambda: len(pool.told.records) == 2)
+    by_tier = {record.tier: record for record in pool.told.records}
+    await pool.settled()
+    view = await pool.store.view()
+    assert [replica.prefill_used for replica in view.backends.values()] == [0]
+    assert not await pool.store.long_prompts()
+    return firsts, by_tier["batch"], by_tier["premium"]
+
+
+@pytest.mark.parametrize("tier", [PREMIUM, OWNER], ids=["elastic", "owner"])
+async def test_an_interactive_request_interrupts_the_prefill_of_a_long_prompt_which_resumes(
+    redis_url: str, pool_id: str, tier: TierSpec
+) -> None:
+    async with pool_of(redis_url, pool_id, tier) as pool:
+        firsts, long, short = await long_then_short(pool)
+        assert firsts == ["short", "long"]
+        assert (short.attempts, long.attempts) == (1, 2)
+        assert await found_cached(pool) > 2048, "what was computed is not computed again"
+        assert (long.reason, short.reason) == ("length", "length")
+
+
+@pytest.mark.parametrize(
+    ("caches", "preempts"), [(False, True), (True, False)], ids=["no prefix cache", "switched off"]
+)
+async def test_a_prefill_goes_on_where_its_engine_would_forget_it_or_nobody_wants_it_interrupted(
+    redis_url: str, pool_id: str, caches: bool, preempts: bool
+) -> None:
+    async with pool_of(redis_url, pool_id, PREMIUM, caches=caches, preempts=preempts) as pool:
+        firsts, long, _ = await long_then_short(pool)
+        assert firsts == ["long", "short"]
+        assert long.attempts == 1

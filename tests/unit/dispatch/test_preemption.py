@@ -1,0 +1,92 @@
+"""A leader asks gateways to take long prompts back: each once, and again where it was not heard."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from scheduling.core.prefill_preemption import LongPrompt
+from scheduling.core.registry import make_ordering, make_routing
+from scheduling.core.scheduler import Scheduler
+from scheduling.core.types import Grant, PoolView
+from scheduling.dispatch.preemption import ASK_AGAIN_S, LOOK_AGAIN_S, Preempter
+from tests.support.dispatch_world import on_virtual_time
+from tests.support.scheduling_world import backend_view, pool_view, waiting
+
+NOW_S = 2000.0
+LONG = LongPrompt(waiting(9, "batch", rank=2, input_tokens=40_000, kv_tokens=40_000), "b1", 40_000, NOW_S - 5)
+URGENT = waiting(1, "urgent", rank=0, ttft_deadline_s=NOW_S + 1)
+
+
+class Store:
+    def __init__(self) -> None:
+        self.prompts = [LONG]
+        self.looked = 0
+        self.preempted: list[tuple[str, int, int]] = []
+
+    async def long_prompts(self) -> list[LongPrompt]:
+        self.looked += 1
+        return self.prompts
+
+    async def preempt(self, prompt: LongPrompt, computed: int) -> None:
+        self.preempted.append((prompt.request.id, prompt.request.attempt, computed))
+
+
+def busy(**changes: Any) -> PoolView:
+    given = {"kv_tokens": 10**6, "prefill_credit": 1024, "prefill_used": 30_000, "running": 1, "resumes": True}
+    return pool_view(backend_view("b1", **(given | changes)))
+
+
+def wants(view: PoolView) -> Scheduler:
+    """A scheduler whose last decision left an urgent request that lacks credit."""
+    scheduler = Scheduler(make_ordering("priority"), make_routing("least_work"))
+    scheduler.offer(URGENT, NOW_S)
+    assert not scheduler.step(view, NOW_S)
+    return scheduler
+
+
+def test_a_prompt_is_asked_for_once_and_again_where_nobody_heard() -> None:
+    async def run() -> None:
+        store = Store()
+        preempter, view = Preempter(store, "p"), busy()  # type: ignore[arg-type]
+        scheduler = wants(view)
+        for _ in range(5):
+            await preempter.look(scheduler, view, (), NOW_S)
+            await asyncio.sleep(LOOK_AGAIN_S)
+        assert store.preempted == [(LONG.request.id, 1, 10_000)]
+        await asyncio.sleep(ASK_AGAIN_S)
+        await preempter.look(scheduler, view, (), NOW_S)
+        assert len(store.preempted) == 2
+        store.prompts = [replace(LONG, request=replace(LONG.request, attempt=2))]
+        await asyncio.sleep(LOOK_AGAIN_S)
+        await preempter.look(scheduler, view, (), NOW_S)
+        assert store.preempted[2:] == [(LONG.request.id, 2, 10_000)]
+
+    on_virtual_time(run)
+
+
+def test_who_was_granted_beside_a_long_prompt_interrupts_it() -> None:
+    async def run() -> None:
+        store, nobody = Store(), Scheduler(make_ordering("priority"), make_routing("least_work"))
+        preempter = Preempter(store, "p")  # type: ignore[arg-type]
+        await preempter.look(nobody, busy(), [Grant(URGENT, "b1", "owner")], NOW_S)
+        assert [name for name, *_ in store.preempted] == [LONG.request.id]
+
+    on_virtual_time(run)
+
+
+def test_shared_state_is_not_asked_where_nothing_could_be_interrupted_or_nobody_wants_it() -> None:
+    async def run() -> None:
+        store, nobody = Store(), Scheduler(make_ordering("priority"), make_routing("least_work"))
+        preempter = Preempter(store, "p")  # type: ignore[arg-type]
+        for view in (busy(resumes=False), busy(prefill_used=2000)):
+            await preempter.look(wants(view), view, (), NOW_S)
+        await preempter.look(nobody, busy(), (), NOW_S)
+        assert store.looked == 0
+        view = busy()
+        for _ in range(9):
+            await preempter.look(wants(view), view, (), NOW_S)
+        assert store.looked == 1, "a decision is made for each event: not each looks at what runs"
+
+    on_virtual_time(run)
