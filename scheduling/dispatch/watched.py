@@ -151,8 +151,10 @@ def limits_of(backend: WatchedBackend) -> tuple[BackendSpec, str]:
 
 
 def resumes(backend: WatchedBackend) -> bool:
-    """Whether its engine keeps what it has computed of a prompt that is taken back from it."""
-    keeps = backend.metrics is not None and backend.metrics.keeps_prefixes
+    """Whether its engine keeps what it has computed of a prompt that is taken back from it. Of several behind one
+    address (data parallel) another one may get it the next time."""
+    metrics = backend.metrics
+    keeps = metrics is not None and metrics.keeps_prefixes and metrics.engines == 1
     return keeps and backend.preempts and backend.spec.phase is Phase.BOTH
 
 

@@ -164,6 +164,7 @@ class Engine:
     can_sleep: bool = True  # it has the paths for it
     wake_takes_s: float = 0.0
     kv_usage: float | None = 0.5
+    keeps_prefixes: bool = False
     preemptions: float = 0.0
     sleeps: int = 0
     wakes: int = 0
@@ -199,7 +200,7 @@ class Engine:
             self.stepped += self.steps_per_scrape or 0.0
         return EngineMetrics(
             self.running, self.waiting, self.kv_usage, self.tokens, self.prompts, 0.0, self.preemptions, gpu_util=0.25,
-            engines=self.engines, kv_tokens=self.kv_tokens, asleep=self.asleep,
+            engines=self.engines, kv_tokens=self.kv_tokens, asleep=self.asleep, keeps_prefixes=self.keeps_prefixes,
             steps=None if self.steps_per_scrape is None else self.stepped,
         )  # fmt: skip
 

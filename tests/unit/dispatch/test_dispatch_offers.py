@@ -62,6 +62,24 @@ async def test_a_replica_with_a_shorter_context_than_anothers_is_offered_for_sho
 
 
 @ward
+async def test_a_replica_resumes_prompts_where_its_only_engine_says_that_it_keeps_them(w: Ward):
+    def told() -> list[bool]:
+        return [name in w.store.resuming for name in ("b3", "b4", "b5")]
+
+    w.engines["b3"].keeps_prefixes = w.engines["b4"].keeps_prefixes = True
+    w.engines["b4"].engines = 2
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"), typed("b4"), typed("b5"))))
+    await w.live(5)
+    assert told() == [True, False, False]
+    view = PoolView({name: BackendView(name, 1, 1) for name in ("b3", "b4", "b5")})
+    w.monitor.mask(view)
+    assert [backend.resumes for backend in view.backends.values()] == [True, False, False]
+    w.engines["b3"].keeps_prefixes, w.engines["b5"].keeps_prefixes = False, True
+    await w.live(5)
+    assert told() == [False, False, True], "it was started again with other options"
+
+
+@ward
 async def test_a_replica_that_restarts_with_other_limits_is_asked_again(w: Ward):
     w.engines["b3"].says = EngineFacts(slots=16)
     w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
