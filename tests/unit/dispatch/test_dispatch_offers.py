@@ -64,7 +64,7 @@ async def test_a_replica_with_a_shorter_context_than_anothers_is_offered_for_sho
 @ward
 async def test_a_replica_resumes_prompts_where_its_only_engine_says_that_it_keeps_them(w: Ward):
     def told() -> list[bool]:
-        return [name in w.store.resuming for name in ("b3", "b4", "b5")]
+        return [w.store.ready[name].resumes for name in ("b3", "b4", "b5")]
 
     w.engines["b3"].keeps_prefixes = w.engines["b4"].keeps_prefixes = True
     w.engines["b4"].engines = 2
