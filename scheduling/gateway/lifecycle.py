@@ -47,7 +47,7 @@ from scheduling.gateway.estimate.input_tokens import InputCounter
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.ports import GatewayMetrics
-from scheduling.gateway.stages import NEVER, Estimated, Identified, Submitted
+from scheduling.gateway.stages import MENDED, NEVER, Estimated, Identified, Submitted
 from scheduling.state.notices import PreemptionNotice
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
@@ -339,7 +339,7 @@ class Lifecycle:
     async def _wait(self, submitted: Submitted) -> None:
         """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
         call = submitted.call
-        since = call.started_loop if submitted.resuming is None else call.loop.time()
+        since = call.started_loop if submitted.waits_from is None else submitted.waits_from
         call.limit(Reason.QUEUE_TIMEOUT, since + submitted.access.entitlement.tier.max_wait_s)
         while (notice := submitted.notice) is None or notice.attempt != submitted.attempt:
             submitted.waiter = call.loop.create_future()
@@ -375,9 +375,11 @@ class Lifecycle:
                 trouble = exc
             except asyncio.CancelledError:
                 why = call.why
-                if why not in (Reason.BACKEND_STALLED, Reason.BACKEND_LOST) or call.responding:
+                if why not in MENDED or call.responding:
                     raise
                 call.forgive()
+                if call.task.cancelling():  # the server has given up on it as well
+                    raise
                 if submitted.preemption is not None:
                     await self._give_way(submitted, submitted.preemption)
                     continue
@@ -427,7 +429,7 @@ class Lifecycle:
         call.limit(Reason.DEADLINE, NEVER)
         submitted.hang_up()
         self._metrics.prefill_preempted(access.pool.id, notice.backend)
-        submitted.ran, submitted.preemption = False, None
+        submitted.ran, submitted.preemption, submitted.waits_from = False, None, call.loop.time()
         waits = interrupted(submitted.queued_request(), notice.backend, notice.computed)
         submitted.resuming = replace(waits, expires_s=call.now_s() + access.entitlement.tier.max_wait_s)
         try:

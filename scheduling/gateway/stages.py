@@ -35,6 +35,7 @@ from scheduling.state.types import Admission, RequestFacts
 NEVER = float("inf")
 PIECE_BYTES = 64 * 1024  # of a whole answer that are written at once
 TAKEN_BYTES = 256 * 1024  # of it for which a reader has the time to send again
+MENDED = (Reason.BACKEND_STALLED, Reason.BACKEND_LOST)  # by another attempt, while its client has nothing
 HOLD = "quartermaster.hold"  # extension of a scope: what runs in an engine's place (beside.py)
 
 
@@ -80,7 +81,7 @@ class Call:
         self.deadline = NEVER  # loop time; passed: interrupted with ``deadline_reason``
         self.deadline_reason = Reason.DEADLINE
         self.last_deadline = NEVER  # loop time: the limit of the whole request
-        self.why: Reason | None = None  # set once, by the first interruption
+        self.why: Reason | None = None  # set by the first interruption
         self.closed = False  # the end has begun: no more interruptions
         self.body_read = False
         self.dialect: Dialect = OPENAI  # in which its client is told of errors
@@ -110,10 +111,15 @@ class Call:
         self.deadline = at_loop
 
     def interrupt(self, reason: Reason) -> None:
-        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. Once only."""
-        if self.why is None and not self.closed:
+        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. Once only; but what
+        another attempt may mend gives way to what none can, as long as the task has not heard of it."""
+        if self.closed:
+            return
+        if self.why is None:
             self.why = reason
             self.task.cancel()
+        elif self.why in MENDED and reason not in MENDED:
+            self.why = reason
 
     def forgive(self) -> None:
         """Takes an interruption back: its cause was dealt with."""
@@ -217,6 +223,7 @@ class Progress:
     notice: GrantNotice | None = None
     preemption: PreemptionNotice | None = None  # it is being taken back from its replica
     resuming: QueuedRequest | None = None  # as it waits again, or runs, after that
+    waits_from: float | None = None  # loop time of that: its tier's longest wait begins anew; None: with the call
     waiter: asyncio.Future[None] | None = None
     connection: Connection | None = None
     # progress

@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from scheduling.core.outcomes import Reason
 from scheduling.core.types import QueuedRequest
 from scheduling.gateway.stages import Submitted
+from scheduling.state.notices import PreemptionNotice
 from scheduling.state.types import StateUnavailable
 from tests.support.gateway_world import TIER, World, gateway_world, until
 
@@ -164,4 +166,58 @@ async def test_without_shared_state_it_ends_with_a_503(world: World) -> None:
         answer = await asking
         assert (answer.status_code, answer.headers["x-quartermaster-reason"]) == (503, "state_unavailable")
         assert submitted.call.closed
+    await world.settled()
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.CLIENT_LEFT, Reason.OPERATOR, Reason.KEY_REVOKED, Reason.SHUTTING_DOWN, Reason.EVICTED], ids=str
+)
+async def test_what_ends_a_request_at_the_moment_of_its_interruption_ends_it(world: World, reason: Reason) -> None:
+    """Nobody says it again: it would wait, and compute all of its prompt, for nobody."""
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        submitted = await runs(world)
+        submitted.preempted(PreemptionNotice(submitted.id, 1, submitted.backend, 900))
+        submitted.call.interrupt(reason)
+        [record] = await world.ledger_of(1)
+        assert (record.reason, record.attempts) == (reason.value, 1)
+        asking.cancel()
+    await world.settled()
+
+
+async def test_a_server_that_gives_up_at_that_moment_is_heard(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        submitted = await runs(world)
+        submitted.preempted(PreemptionNotice(submitted.id, 1, submitted.backend, 900))
+        submitted.call.task.cancel()
+        [record] = await world.ledger_of(1)
+        assert (record.reason, record.attempts) == ("shutting_down", 1)
+        asking.cancel()
+    await world.settled()
+
+
+async def test_where_it_fails_after_it_has_resumed_its_longest_wait_does_not_begin_anew(world: World) -> None:
+    """No leader grants it after that."""
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        submitted = await runs(world)
+        await interrupt(world)
+        await waiting(world)
+        until_loop = submitted.call.deadline
+        world.granting = True
+        await until(lambda: engine.open == 1)
+        world.granting = False
+        await world.store.set_ready(world.epoch, submitted.backend, None)
+        world.app._in_flight.ejected(submitted.backend)
+        request = await waiting(world)
+        await until(lambda: submitted.waiter is not None)
+        assert (request.attempt, submitted.call.deadline) == (3, until_loop)
+        asking.cancel()
     await world.settled()
