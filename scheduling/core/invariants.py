@@ -7,10 +7,12 @@ may ever be made there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from scheduling.core.prefill_preemption import waits_for
 from scheduling.core.step import BASELINE, BURSTS, RESERVED
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass, prefill_fits
 
@@ -18,7 +20,8 @@ LAWS: dict[int, str] = {
     1: "no request goes to a replica whose slots all have a sequence, and none to one that is not ready",
     2: "no replica holds more KV tokens than it has",
     3: "no entitlement runs more than its concurrency",
-    4: "work is conserved: nothing waits that has room, unless the step's bound was reached or room is kept free",
+    4: "work is conserved: nothing waits that has room, unless the step's bound was reached, room is kept free, or an "
+    "interrupted prompt waits for its replica or its place",
     5: "nothing is granted after its expiry",
     6: "only what waited is granted, and only once",
     7: "nothing is lost: what waited is granted, expired or waits still",
@@ -147,7 +150,7 @@ def _book(
 
 
 def _idle(
-    waiting: Iterable[QueuedRequest],
+    waiting: Collection[QueuedRequest],
     backends: Mapping[str, BackendView],
     ready: Collection[BackendView],
     running: Mapping[str, int],
@@ -159,18 +162,23 @@ def _idle(
     open_ = [backend for backend in backends.values() if backend.ready and backend.running < backend.slots]
     if not open_:
         return []
+    resuming = Counter(request.entitlement for request in waiting if request.resumes_at)
     for request in waiting:
         if request.expires_s is not None and request.expires_s <= now_s:
             continue
-        full = 0 < request.concurrency <= running.get(request.entitlement, 0)
+        kept = 0 if request.resumes_at else resuming[request.entitlement]
+        full = 0 < request.concurrency <= running.get(request.entitlement, 0) + kept
         if full and request.service_class not in unlimited:
             continue
         if spared and (full or request.service_class not in BASELINE):
             continue
         adapter = request.adapter
+        resumes_at = waits_for(request, ready)
         strict = any(b.id != request.exclude_backend and b.serves(adapter) for b in ready)
         for backend in open_:
             fits = backend.room_for(request.kv_tokens, request.prefill_tokens, owner(request))
+            if resumes_at not in ("", backend.id):
+                continue
             if fits and backend.serves(adapter) and not (strict and backend.id == request.exclude_backend):
                 return [Violation(4, f"{request.id} waits while {backend.id} has room")]
     return []

@@ -78,11 +78,12 @@ def preemptions(
             left = left_of(prompt, backend)
             if not _may_run_there(claim, backend) or not _interrupts(claim.request, prompt, left, backend, now_s):
                 continue
-            if not goes_before(claim.request, progressed(prompt.request, max(0, prompt.held - left), 0)):
+            computed = max(0, prompt.held - left)
+            if not goes_before(claim.request, progressed(prompt.request, computed, 0)):
                 continue
             rank = (prompt.request.rank, left)
             if best is None or rank > best[0]:
-                best = rank, Preemption(prompt, max(0, prompt.held - left), claim.request.id)
+                best = rank, Preemption(prompt, computed, claim.request.id)
         if best is not None:
             chosen[best[1].prompt.request.id] = best[1]
     return list(chosen.values())
@@ -100,6 +101,16 @@ def interrupted(request: QueuedRequest, backend: str, computed: int) -> QueuedRe
         uncounted_point="",
         uncounted_tokens=0,
     )
+
+
+def waits_for(request: QueuedRequest, ready: Iterable[BackendView]) -> str:
+    """The replica that has begun an interrupted request, which waits for it: others would compute it anew. Empty: it may
+    run anywhere, as that one has failed it, is not ready, or cannot take it any more."""
+    at = request.resumes_at
+    if not at or at == request.exclude_backend:
+        return ""
+    takes = any(b.id == at and b.slots and b.takes(request.kv_tokens) and b.serves(request.adapter) for b in ready)
+    return at if takes else ""
 
 
 def left_of(prompt: LongPrompt, backend: BackendView) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from scheduling.core.admission import RIGHTS, has_credit, with_room
 from scheduling.core.cached_prompts import counted_of, counted_on
 from scheduling.core.placement import Warmth
+from scheduling.core.prefill_preemption import waits_for
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
@@ -55,7 +56,8 @@ class Holds:
 class SchedulerStep:
     """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
 
-    ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
+    ``waiting`` is what waits, by id, and ``resuming`` how many of it have run before, by entitlement: their places within
+    its concurrency are kept for them; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
     names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count; ``warmth``:
     what replicas are believed to have cached of a request's prompt.
     """
@@ -67,6 +69,7 @@ class SchedulerStep:
         holds: Holds,
         waiting: Mapping[str, QueuedRequest],
         *,
+        resuming: Mapping[str, int],
         patience_s: float,
         spare: int,
         unreserved: frozenset[str],
@@ -76,6 +79,7 @@ class SchedulerStep:
         self.view = view
         self._warmth = warmth
         self._running = view.running_by_entitlement
+        self._resuming = resuming
         self._now_s = now_s
         self._holds = holds
         self._patience_s = patience_s
@@ -103,6 +107,8 @@ class SchedulerStep:
         """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
         # asked of up to a thousand requests a step, so what _beyond_limits says is written out
         if 0 < request.concurrency <= self._running.get(request.entitlement, 0):
+            return False
+        if self._resuming and self._entitlement_full(request):
             return False
         if self._free <= self._spare > 0 and request.service_class not in BASELINE:
             return False
@@ -167,7 +173,9 @@ class SchedulerStep:
         return owns and self._running.get(request.entitlement, 0) < request.concurrency
 
     def _entitlement_full(self, request: QueuedRequest) -> bool:
-        return 0 < request.concurrency <= self._running.get(request.entitlement, 0)
+        entitlement = request.entitlement
+        kept = 0 if request.resumes_at else self._resuming.get(entitlement, 0)
+        return 0 < request.concurrency <= self._running.get(entitlement, 0) + kept
 
     def _beyond_limits(self, request: QueuedRequest) -> bool:
         """Whether its entitlement or what is spared stops it, whatever room the replicas have."""
@@ -195,11 +203,9 @@ class SchedulerStep:
         return self._where_it_resumes(request, able) if request.resumes_at else able
 
     def _where_it_resumes(self, request: QueuedRequest, able: list[BackendView]) -> list[BackendView]:
-        """Of those, the one that has computed a part of its prompt, while it is ready: others would compute it anew."""
-        at = request.resumes_at
-        if at == request.exclude_backend or not any(b.id == at for b in self._ready):
-            return able
-        return [b for b in able if b.id == at]
+        """Of those, the one that has computed a part of its prompt, while it can go on with it."""
+        at = waits_for(request, self._ready)
+        return [b for b in able if b.id == at] if at else able
 
     def _with_credit(self, request: QueuedRequest, able: list[BackendView]) -> bool:
         if not able:  # most answers of a step whose replicas are kept for one that lacks credit

@@ -1,4 +1,4 @@
-"""A scheduler's life: arrivals, grants, ends, replicas that come and go; the laws are checked after each step."""
+"""A scheduler's life: arrivals, grants, ends, prefills that are interrupted, replicas that come and go; the laws are checked after each step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from scheduling.core.invariants import check_step, remember
+from scheduling.core.prefill_preemption import interrupted
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import QueuedRequest
 from tests.support.scheduling_world import backend_view, crowd, pool_view
@@ -45,12 +46,16 @@ def live(scheduler: Scheduler, seed: int, count: int, unruly: bool = False) -> i
         assert check_step(before, grants, scheduler, now_s, max_grants=8, kv_hold=kv_hold) == []
         for grant in grants:
             assert grant.request.id not in ended
-            if unruly and rng.random() < 0.1:  # the state refused it: it waits again
+            taken_back = rng.random() < 0.1  # its prefill was interrupted
+            if taken_back or (unruly and rng.random() < 0.1):  # else the state refused it: it waits again
                 backend = view.backends[grant.backend]
                 backend.running -= 1
                 backend.kv_used -= grant.request.kv_tokens
                 view.running_by_entitlement[grant.request.entitlement] -= 1
-                scheduler.offer(grant.request, now_s)
+                request = grant.request
+                if taken_back:
+                    request = interrupted(request, grant.backend, request.input_tokens // 2)
+                scheduler.offer(request, now_s)
                 continue
             ended.add(grant.request.id)
             running.append((grant.request, grant.backend))

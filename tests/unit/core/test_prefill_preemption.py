@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduling.core.invariants import check_step, remember
 from scheduling.core.placement import read_points, write_points
 from scheduling.core.prefill_preemption import (
     MOST,
@@ -177,10 +178,55 @@ def test_another_request_may_have_the_idle_replica_meanwhile():
     assert dict(made.credit_holds) == {"b1": resumed().id}, "its own is kept for it"
 
 
-@pytest.mark.parametrize("views", [[idle("b2")], [idle("b1", ready=False), idle("b2")]], ids=["gone", "ill"])
-def test_it_begins_anew_where_that_replica_is_away(views: list[BackendView]):
-    (grant,) = scheduler(resumed()).step(pool_view(*views), NOW_S)
+@pytest.mark.parametrize(
+    "first",
+    [[], [idle("b1", ready=False)], [idle("b1", slots=0)], [idle("b1", kv_tokens=100)], [idle("b1", longest=100)]],
+    ids=["gone", "ill", "paused", "with less KV cache than it needs", "with a bound below it"],
+)
+def test_it_begins_anew_where_that_replica_cannot_go_on_with_it(first: list[BackendView]):
+    (grant,) = scheduler(resumed()).step(pool_view(*first, idle("b2")), NOW_S)
     assert grant.backend == "b2"
+
+
+def test_it_begins_anew_where_that_replica_has_lost_its_adapter():
+    (grant,) = scheduler(resumed(adapter="sql")).step(pool_view(idle("b1"), idle("b2", adapters={"sql"})), NOW_S)
+    assert grant.backend == "b2"
+
+
+@pytest.mark.parametrize("rights", [False, True])
+def test_its_place_within_its_entitlements_concurrency_is_kept_for_it(rights: bool):
+    """Else a request behind it took that on another replica, and it waited for all of its answer."""
+    again = resumed(concurrency=2, service_class=ServiceClass.GUARANTEED)
+    behind = waiting(12, "batch", rank=2, concurrency=2, service_class=ServiceClass.GUARANTEED)
+    made = Scheduler(make_ordering("priority"), make_routing("least_work"), rights=rights)
+    made.offer(again, NOW_S)
+    made.offer(behind, NOW_S)
+    view = pool_view(replica("b1", prefill_used=500, prefill_owned=500), idle("b2"), running={"batch": 1})
+    before = remember(view, made)
+    assert not made.step(view, NOW_S)
+    assert check_step(before, [], made, NOW_S, credit_holds=made.credit_holds, rights=rights) == []
+    (grant,) = made.step(pool_view(idle("b1"), idle("b2"), running={"batch": 1}), NOW_S)
+    assert grant.request.id == again.id
+    assert not made.step(pool_view(idle("b1"), idle("b2"), running={"batch": 2}), NOW_S)
+    (grant,) = made.step(pool_view(idle("b1"), idle("b2"), running={"batch": 1}), NOW_S)
+    assert grant.request.id == behind.id, "it has been served: nothing is kept any more"
+
+
+def test_what_leaves_the_queue_keeps_no_place():
+    made = scheduler(resumed(concurrency=1))
+    made.offer(resumed(concurrency=1, preempted=2), NOW_S)
+    assert made.withdraw(resumed().id)
+    made.offer(waiting(12, "batch", rank=2, concurrency=1), NOW_S)
+    assert len(made.step(pool_view(idle("b1")), NOW_S)) == 1
+
+
+def test_no_law_is_broken_while_it_waits_for_its_replica():
+    made = scheduler(resumed())
+    view = pool_view(replica("b1", prefill_used=500), idle("b2"))
+    before = remember(view, made)
+    assert not made.step(view, NOW_S)
+    assert check_step(before, [], made, NOW_S, credit_holds=made.credit_holds) == []
+    assert check_step(remember(pool_view(idle("b1"), idle("b2")), made), [], made, NOW_S), "it has room there"
 
 
 def test_it_begins_anew_where_that_replica_failed_it():
