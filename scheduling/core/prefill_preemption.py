@@ -11,7 +11,8 @@ after it as well, if it has room there but for prefill credit, would be late if 
 left of that prompt: at least :data:`scheduling.core.types.LEAST_CREDITS` times the replica's credit. Of several such
 prompts: the worst rank, then the one of which most is left. Owners of reserved capacity are interrupted by owners only.
 A prompt computes for at least :data:`RUNS_S` between two interruptions and is interrupted at most :data:`MOST` times,
-so it always gets on. A request that is late already interrupts nothing.
+so it always gets on. A request that is late already interrupts nothing. Of several prompts, or of several answers,
+some may be ready that would be lost; and what only reads prompts has vectors of those that it has read.
 
 Source: ours, after QoServe 3.4 (selective preemption of prefills, inside an engine). Measured:
 ``docs/results/front.md``.
@@ -104,8 +105,8 @@ def interrupted(request: QueuedRequest, backend: str, computed: int) -> QueuedRe
 
 
 def waits_for(request: QueuedRequest, ready: Iterable[BackendView]) -> str:
-    """The replica that has begun an interrupted request, which waits for it: others would compute it anew. Empty: it may
-    run anywhere, as that one has failed it, is not ready, or cannot take it any more."""
+    """The replica that has begun an interrupted request, which waits for it: others would compute it anew. Empty: it
+    may run anywhere, as that one has failed it, is not ready, or cannot take it any more."""
     at = request.resumes_at
     if not at or at == request.exclude_backend:
         return ""
@@ -131,6 +132,8 @@ def _interrupts(request: QueuedRequest, prompt: LongPrompt, left: int, backend: 
     if due_s is None or due_s < now_s or request.rank >= other.rank:
         return False
     if not backend.computes_long or not is_long(left, backend.prefill_credit):
+        return False
+    if other.output_bound == 0 or other.sequences > 1:
         return False
     if RIGHTS[other.service_class].reserved and not RIGHTS[request.service_class].reserved:
         return False

@@ -56,8 +56,8 @@ class Holds:
 class SchedulerStep:
     """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
 
-    ``waiting`` is what waits, by id, and ``resuming`` how many of it have run before, by entitlement: their places within
-    its concurrency are kept for them; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
+    ``waiting`` is what waits, by id, and ``resuming`` how many of it have run before, by entitlement: their places
+    within its concurrency are kept; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
     names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count; ``warmth``:
     what replicas are believed to have cached of a request's prompt.
     """

@@ -111,8 +111,8 @@ class Call:
         self.deadline = at_loop
 
     def interrupt(self, reason: Reason) -> None:
-        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. Once only; but what
-        another attempt may mend gives way to what none can, as long as the task has not heard of it."""
+        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. Once only; but
+        what another attempt may mend gives way to what none can, as long as the task has not heard of it."""
         if self.closed:
             return
         if self.why is None:

@@ -1,4 +1,5 @@
-"""A scheduler's life: arrivals, grants, ends, prefills that are interrupted, replicas that come and go; the laws are checked after each step."""
+"""A scheduler's life: arrivals, grants, ends, prefills that are interrupted, replicas that come and go; the laws are
+checked after each step."""
 
 from __future__ import annotations
 

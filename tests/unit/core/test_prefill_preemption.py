@@ -69,12 +69,15 @@ def test_an_interactive_request_interrupts_a_long_prompt_of_a_worse_tier():
         (urgent(), long(ran_s=RUNS_S - 0.1)),
         (urgent(), long(preempted=MOST)),
         (urgent(service_class=ServiceClass.ELASTIC), long(service_class=ServiceClass.GUARANTEED)),
+        (urgent(), long(output_bound=0)),
+        (urgent(), long(sequences=2)),
     ],
     ids=[
         "without a TTFT deadline", "that is late already", "of the same tier", "of a worse tier",
         "longer than what is left", "that failed there", "that resumes elsewhere", "without KV cache",
         "without its adapter",
         "a prompt that has just begun", "a prompt that was interrupted often", "an owner's prompt, as no owner",
+        "what only reads, and has vectors already", "one of several answers, which may have begun",
     ],
 )  # fmt: skip
 def test_nobody_interrupts(claim: QueuedRequest, prompt: LongPrompt):
