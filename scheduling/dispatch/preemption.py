@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 
-from scheduling.core.prefill_preemption import Claim, preemptions
+from scheduling.core.prefill_preemption import Claim, LongPrompt, preemptions
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import Grant, PoolView
 from scheduling.state.store import PoolStore
@@ -16,6 +17,7 @@ log = logging.getLogger("quartermaster.dispatch")
 
 LOOK_AGAIN_S = 0.05  # after a look at what runs
 ASK_AGAIN_S = 1.0  # a gateway that has not heard
+ASKED_AT_MOST = 2  # times: it may hold what another proxy sends, or be of an older version
 
 
 class Preempter:
@@ -25,7 +27,7 @@ class Preempter:
         self._store = store
         self._pool_id = pool_id
         self._look_from_s = 0.0
-        self._asked: dict[tuple[str, int], float] = {}  # request and attempt -> when
+        self._asked: dict[tuple[str, int], tuple[float, int]] = {}  # request and attempt -> when, and how often
 
     async def look(self, scheduler: Scheduler, view: PoolView, grants: Sequence[Grant], now_s: float) -> None:
         """After a decision. ``view``: the pool as it left it; ``grants``: those that were written."""
@@ -38,12 +40,24 @@ class Preempter:
         if not claims or clock_s < self._look_from_s:
             return
         self._look_from_s = clock_s + LOOK_AGAIN_S
-        self._asked = {whom: at for whom, at in self._asked.items() if clock_s - at < ASK_AGAIN_S}
         prompts = await self._store.long_prompts()
-        for found in preemptions(claims, prompts, view, now_s, scheduler.goes_before):
-            request = found.prompt.request
-            if (request.id, request.attempt) in self._asked:
+        runs = {_whom(prompt) for prompt in prompts}
+        self._asked = {whom: asked for whom, asked in self._asked.items() if whom in runs}
+        open_ = [prompt for prompt in prompts if not self._in_vain(prompt, clock_s)]
+        for found in preemptions(claims, open_, view, now_s, scheduler.goes_before):
+            whom = _whom(found.prompt)
+            at_s, times = self._asked.get(whom, (-math.inf, 0))
+            if clock_s - at_s < ASK_AGAIN_S:
                 continue
-            self._asked[request.id, request.attempt] = clock_s
-            log.debug("pool %s: request %s interrupts %s", self._pool_id, found.claimed_by, request.id)
+            self._asked[whom] = clock_s, times + 1
+            log.debug("pool %s: request %s interrupts %s", self._pool_id, found.claimed_by, whom[0])
             await self._store.preempt(found.prompt, found.computed)
+
+    def _in_vain(self, prompt: LongPrompt, clock_s: float) -> bool:
+        """Whether its gateway was asked and does not take it back: then another one may give way."""
+        at_s, times = self._asked.get(_whom(prompt), (0.0, 0))
+        return times >= ASKED_AT_MOST and clock_s - at_s >= ASK_AGAIN_S
+
+
+def _whom(prompt: LongPrompt) -> tuple[str, int]:
+    return prompt.request.id, prompt.request.attempt

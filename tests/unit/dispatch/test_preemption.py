@@ -38,6 +38,11 @@ def busy(**changes: Any) -> PoolView:
     return pool_view(backend_view("b1", **(given | changes)))
 
 
+def two() -> PoolView:
+    given = {"kv_tokens": 10**6, "prefill_credit": 1024, "running": 1, "resumes": True}
+    return pool_view(backend_view("b1", prefill_used=30_000, **given), backend_view("b2", prefill_used=20_000, **given))
+
+
 def wants(view: PoolView) -> Scheduler:
     """A scheduler whose last decision left an urgent request that lacks credit."""
     scheduler = Scheduler(make_ordering("priority"), make_routing("least_work"))
@@ -62,6 +67,23 @@ def test_a_prompt_is_asked_for_once_and_again_where_nobody_heard() -> None:
         await asyncio.sleep(LOOK_AGAIN_S)
         await preempter.look(scheduler, view, (), NOW_S)
         assert store.preempted[2:] == [(LONG.request.id, 2, 10_000)]
+
+    on_virtual_time(run)
+
+
+def test_another_prompt_gives_way_where_a_gateway_does_not_take_its_own_back() -> None:
+    """It may hold a request that another proxy has sent, or know nothing of interruptions."""
+
+    async def run() -> None:
+        store = Store()
+        other = replace(LONG, request=waiting(8, "batch", rank=2, input_tokens=20_000, kv_tokens=20_000), backend="b2")
+        store.prompts = [LONG, replace(other, held=20_000)]
+        preempter, view = Preempter(store, "p"), two()  # type: ignore[arg-type]
+        scheduler = wants(view)
+        for _ in range(4):
+            await preempter.look(scheduler, view, (), NOW_S)
+            await asyncio.sleep(ASK_AGAIN_S)
+        assert [name for name, *_ in store.preempted] == [LONG.request.id] * 2 + [other.request.id] * 2
 
     on_virtual_time(run)
 
