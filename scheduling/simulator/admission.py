@@ -246,12 +246,15 @@ class Admission:
         self._run(entry, backend, now_ms)
         self._count(entry, self.share(entry.request.entitlement), 1, -1)
 
-    def interrupted(self, request: QueuedRequest) -> None:
-        """It ran, and waits again: its prefill was interrupted."""
-        entry = self._entries[request.id]
+    def interrupted(self, request: QueuedRequest, now_s: float) -> QueuedRequest:
+        """It ran, and waits again, for as long as one that comes now may: its prefill was interrupted."""
+        entry, share = self._entries[request.id], self.share(request.entitlement)
+        if share.spec is not None:
+            request = replace(request, expires_s=now_s + share.spec.tier.max_wait_s)
         entry.request, entry.backend, entry.prefill = request, "", 0
         self._prey.pop(request.id, None)
-        self._count(entry, self.share(request.entitlement), -1, 1)
+        self._count(entry, share, -1, 1)
+        return request
 
     def first_token(self, request_id: str) -> None:
         """Its prompt is prefilled."""

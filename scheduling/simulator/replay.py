@@ -239,6 +239,9 @@ class Replay:
         if decision.verdict is AdmissionAnswer.GRANT:
             self._run_at_once(queued, decision.backend, "at once")
             return
+        self._wait(queued)
+
+    def _wait(self, queued: QueuedRequest) -> None:
         if queued.expires_s is not None:
             self._kernel.post(max(self._kernel.now_fs, to_fs(queued.expires_s)), OVER, None)
         self._scheduler.offer(queued, self._now_s)
@@ -400,11 +403,10 @@ class Replay:
         request = self._requests[name]
         self._caches[number].drop(request.blocks[life.prefilled // BLOCK_TOKENS :])
         queued = interrupted(request.queued, _name(number), computed)
-        self._requests[name] = replace(request, queued=queued)
         if self._admission is not None:
-            self._admission.interrupted(queued)
-        self._scheduler.offer(queued, self._now_s)
-        self._grant()
+            queued = self._admission.interrupted(queued, self._now_s)
+        self._requests[name] = replace(request, queued=queued)
+        self._wait(queued)
 
     def _look_again(self) -> None:
         """Somebody waits for credit: the next decision is due when less is predicted to count."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -63,10 +64,12 @@ class Served:
         return sum(o.ttft_s <= 1.0 for o in self.premium) / len(self.premium)
 
 
-def served(requests: list[SimRequest], *, resumes: bool = True, replicas: int = 1, admission: bool = False) -> Served:
+def served(
+    requests: list[SimRequest], *, resumes: bool = True, replicas: int = 1, specs: Sequence[EntitlementSpec] = ()
+) -> Served:
     preset = load_preset("llama-3-8b-a100")
     replica = Replica(preset.step_time, 128, 421_000, 1024, None, "priority")
-    setting = (lambda view: Admission(pool_spec(backends=()), SPECS, view)) if admission else None
+    setting = (lambda view: Admission(pool_spec(backends=()), specs, view)) if specs else None
     routing = make_routing("prefix_affinity")
     replay = Replay([replica] * replicas, make_ordering("unified"), routing, signal_s=0.005, admission=setting)
     for backend in replay.view.backends.values():
@@ -75,8 +78,8 @@ def served(requests: list[SimRequest], *, resumes: bool = True, replicas: int = 
     return Served(outcomes, replay.interruptions, sum(e.counters.prefill_tokens for e in replay.engines), replay)
 
 
-def spec(name: str, tier: Tier) -> EntitlementSpec:
-    contract = TierSpec(tier.name, tier.service_class, tier.rank, tier.weight, tier.slo, max_wait_s=600.0)
+def spec(name: str, tier: Tier, max_wait_s: float = 600.0) -> EntitlementSpec:
+    contract = TierSpec(tier.name, tier.service_class, tier.rank, tier.weight, tier.slo, max_wait_s=max_wait_s)
     return EntitlementSpec(name, name, "p", contract, EntitlementState.BOUND, 0.0, 0.0, 0, 100)
 
 
@@ -108,7 +111,7 @@ def test_every_document_is_answered_and_hardly_anything_is_computed_twice() -> N
 
 
 def test_what_is_interrupted_waits_under_its_entitlement() -> None:
-    after = served(asked(named=True), admission=True)
+    after = served(asked(named=True), specs=SPECS)
     assert after.interruptions > 0
     assert not any(o.refused for o in after.outcomes)
     admission = after.replay._admission
@@ -117,6 +120,17 @@ def test_what_is_interrupted_waits_under_its_entitlement() -> None:
         share = admission.share(name)
         assert (share.running, share.waiting, share.kv) == (0, 0, 0)
     assert admission.waiting == 0
+
+
+def test_what_is_interrupted_may_wait_for_as_long_as_when_it_came() -> None:
+    """It ran when the longest wait that began with its arrival was over; and who waits for longer is told so."""
+    requests = [r for r in asked(named=True) if r.queued.tier == "premium" or r.arrival_fs == 0]
+    patient = served(requests, specs=[spec("premium", PREMIUM), spec("batch", BATCH, 1.5)])
+    assert patient.interruptions > 3
+    assert [o.refused for o in patient.outcomes if o.tier == "batch"] == [""]
+    hasty = served(requests, specs=[spec("premium", PREMIUM), spec("batch", BATCH, 0.02)])
+    assert len(hasty.outcomes) == len(requests)
+    assert [o.refused for o in hasty.outcomes if o.tier == "batch"] == ["queue_timeout"]
 
 
 def test_owners_who_go_beside_a_document_do_not_wait_for_it_inside_the_engine() -> None:
