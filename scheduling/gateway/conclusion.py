@@ -106,8 +106,11 @@ class Conclusion:
     def count_tokens(self, submitted: Submitted, reason: Reason) -> None:
         """Tokens as used: the engine's own count where it can be true, else ours (``relay.py``); of a stream that broke
         off, the frames that were seen; of a whole answer that its client did not wait for, what the pool's answers have
-        after so long (:mod:`scheduling.core.unseen_answers`)."""
+        after so long (:mod:`scheduling.core.unseen_answers`); of one whose prefill was interrupted and whose client did
+        not wait for the rest, what was computed."""
         if not submitted.ran:
+            if submitted.computed and reason in GENERATED_FOR:
+                submitted.ran, submitted.input_tokens = True, submitted.computed
             return
         frames, estimated = submitted.frames, submitted.estimated
         taken_s = submitted.call.now_s() - (submitted.granted_s or submitted.call.received_s)

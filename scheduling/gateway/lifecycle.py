@@ -431,6 +431,7 @@ class Lifecycle:
         self._metrics.prefill_preempted(access.pool.id, notice.backend)
         submitted.ran, submitted.preemption, submitted.waits_from = False, None, call.loop.time()
         waits = interrupted(submitted.queued_request(), notice.backend, notice.computed)
+        submitted.computed = max(submitted.computed, waits.prefilled)
         submitted.resuming = replace(waits, expires_s=call.now_s() + access.entitlement.tier.max_wait_s)
         try:
             admission = await self._requeue(submitted, "", interrupted=True)

@@ -223,6 +223,7 @@ class Progress:
     notice: GrantNotice | None = None
     preemption: PreemptionNotice | None = None  # it is being taken back from its replica
     resuming: QueuedRequest | None = None  # as it waits again, or runs, after that
+    computed: int = 0  # of its prompt, at least, when it was taken back [tokens]
     waits_from: float | None = None  # loop time of that: its tier's longest wait begins anew; None: with the call
     waiter: asyncio.Future[None] | None = None
     connection: Connection | None = None

@@ -148,7 +148,31 @@ async def test_a_client_that_leaves_while_it_waits_again_leaves_nothing(world: W
         asking.cancel()
     await world.settled()
     [record] = await world.ledger_of(1)
-    assert record.reason == "client_left"
+    assert (record.reason, record.input_tokens, record.output_tokens) == ("client_left", 900, 0)
+
+
+async def test_who_leaves_pays_for_what_was_computed_and_who_waits_in_vain_does_not(world: World) -> None:
+    """Else a tenant whose own requests interrupt each other would have engines compute beyond its budget."""
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    await world.configure(tokens_per_s=0.001, burst_tokens=100_000.0)
+    paid = []
+    for leaves in (True, False):
+        await world.configure(tier=replace(TIER, max_wait_s=30.0 if leaves else 0.5))
+        async with world.http() as client:
+            asking = asyncio.create_task(ask(client, stream=True))
+            await runs(world)
+            await interrupt(world, 900)
+            await waiting(world)
+            if leaves:
+                asking.cancel()
+            else:
+                assert (await asking).status_code == 429
+        await world.settled()
+        audit = await world.store.audit(100)
+        assert audit is not None
+        paid.append(audit.buckets[world.entitlement.id].level)
+    assert [round(100_000 - paid[0]), round(paid[0] - paid[1])] == [900, 0]
 
 
 async def test_without_shared_state_it_ends_with_a_503(world: World) -> None:
