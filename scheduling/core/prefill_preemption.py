@@ -11,8 +11,9 @@ after it as well, if it has room there but for prefill credit, would be late if 
 left of that prompt: at least :data:`scheduling.core.types.LEAST_CREDITS` times the replica's credit. Of several such
 prompts: the worst rank, then the one of which most is left. Owners of reserved capacity are interrupted by owners only.
 A prompt computes for at least :data:`RUNS_S` between two interruptions and is interrupted at most :data:`MOST` times,
-so it always gets on. A request that is late already interrupts nothing. Of several prompts, or of several answers,
-some may be ready that would be lost; and what only reads prompts has vectors of those that it has read.
+so it always gets on. A request that is late already interrupts nothing. An owner that was granted beside a long prompt
+may interrupt it for as long as its own first token has not come (:class:`Beside`). Left alone are requests of several
+prompts or several answers, some of which may be ready and would be lost, and those that only read prompts.
 
 Source: ours, after QoServe 3.4 (selective preemption of prefills, inside an engine). Measured:
 ``docs/results/front.md``.
@@ -26,7 +27,7 @@ from dataclasses import dataclass, replace
 from scheduling.core.admission import RIGHTS
 from scheduling.core.engine_step import progressed
 from scheduling.core.placement import points_up_to
-from scheduling.core.types import BackendView, PoolView, QueuedRequest, is_long
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, is_long
 
 RUNS_S = 0.5  # between two interruptions: more than sending it again costs
 MOST = 10  # interruptions of one request
@@ -58,6 +59,44 @@ class Preemption:
     prompt: LongPrompt
     computed: int
     claimed_by: str  # request id
+
+
+class Beside:
+    """Requests that were granted beside a long prompt, and may still wait for it inside the engine."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._claims)
+
+    def granted(self, grants: Iterable[Grant], view: PoolView) -> None:
+        """``view``: the pool with these grants."""
+        for grant in grants:
+            backend = view.backends.get(grant.backend)
+            if backend is not None and backend.computes_long and grant.request.ttft_deadline_s is not None:
+                self._claims[grant.request.id] = Claim(grant.request, grant.backend)
+
+    def waiting(self, view: PoolView, now_s: float) -> list[Claim]:
+        """Those that may wait now; others are forgotten."""
+        self._claims = {name: claim for name, claim in self._claims.items() if _still_waits(claim, view, now_s)}
+        return list(self._claims.values())
+
+
+def _still_waits(claim: Claim, view: PoolView, now_s: float) -> bool:
+    backend, due_s = view.backends.get(claim.backend), claim.request.ttft_deadline_s
+    waits = backend is not None and backend.computes_long and backend.prefill_owned > 0
+    return waits and due_s is not None and due_s >= now_s
+
+
+def again_in_s(prompts: Iterable[LongPrompt], now_s: float) -> float:
+    """When one of these may be interrupted that may not now; 0: none."""
+    return min((s for prompt in prompts if (s := _runs_on_s(prompt, now_s)) > 0), default=0.0)
+
+
+def _runs_on_s(prompt: LongPrompt, now_s: float) -> float:
+    """For how long it is not interrupted again."""
+    return prompt.granted_s + RUNS_S - now_s if prompt.request.preempted else 0.0
 
 
 def preemptions(
@@ -137,7 +176,7 @@ def _interrupts(request: QueuedRequest, prompt: LongPrompt, left: int, backend: 
         return False
     if RIGHTS[other.service_class].reserved and not RIGHTS[request.service_class].reserved:
         return False
-    if other.preempted >= MOST or now_s - prompt.granted_s < RUNS_S or request.prefill_tokens > left:
+    if other.preempted >= MOST or _runs_on_s(prompt, now_s) > 0 or request.prefill_tokens > left:
         return False
     per_s = backend.prefill_per_s
     return per_s <= 0 or now_s + (left + request.prefill_tokens) / per_s > due_s

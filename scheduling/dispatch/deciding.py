@@ -75,6 +75,10 @@ class Decider:
         self._clock.credit_falls_s = 0.0
         if not len(scheduler):
             self._monitor.idle()  # else the decision before stands until the next one, which may take a while
+            if self._preempter.watches:
+                look = await self._store.look([])
+                now_s = waiting.set_clock(look.now_ms)
+                await self._preempter.look(scheduler, self._view_of(look.pool_view(now_s)), (), now_s)
         while len(scheduler):
             look = await self._store.look(list(waiting.entitlements))
             if look.rebuilding_ms:
@@ -100,6 +104,13 @@ class Decider:
                 return
             if len(grants) < BATCH and not look.preemptible:
                 return  # else the next look tells whether others must make room
+
+    def again_s(self, usual_s: float) -> float | None:
+        """After how long the next decision is due if nothing happens until then; None: never. ``usual_s``: while
+        somebody waits."""
+        preempter = self._preempter
+        wait_s = min(usual_s, preempter.again_s or usual_s)
+        return wait_s if len(self._scheduler) or preempter.watches else None
 
     async def announce(self, kept: int | None) -> None:
         """Arrivals may take free slots that those who wait cannot use, and leave those that are ``kept`` for

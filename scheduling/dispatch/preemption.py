@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from scheduling.core.prefill_preemption import Claim, LongPrompt, preemptions
+from scheduling.core.prefill_preemption import Beside, Claim, LongPrompt, again_in_s, preemptions
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import Grant, PoolView
 from scheduling.state.store import PoolStore
@@ -26,21 +26,33 @@ class Preempter:
     def __init__(self, store: PoolStore, pool_id: str) -> None:
         self._store = store
         self._pool_id = pool_id
+        self._beside = Beside()
+        self.again_s = 0.0  # in how long there may be more to interrupt; 0: not known
         self._look_from_s = 0.0
         self._asked: dict[tuple[str, int], tuple[float, int]] = {}  # request and attempt -> when, and how often
 
+    @property
+    def watches(self) -> bool:
+        """Whether somebody may wait inside an engine for a long prompt."""
+        return bool(self._beside)
+
     async def look(self, scheduler: Scheduler, view: PoolView, grants: Sequence[Grant], now_s: float) -> None:
         """After a decision. ``view``: the pool as it left it; ``grants``: those that were written."""
-        long = {name for name, backend in view.backends.items() if backend.computes_long}
-        if not long:
+        self.again_s = 0.0
+        self._beside.granted(grants, view)
+        claims = self._beside.waiting(view, now_s)
+        if not any(backend.computes_long for backend in view.backends.values()):
             return
-        claims = [Claim(request) for request in scheduler.lacks_credit]
-        claims += [Claim(grant.request, grant.backend) for grant in grants if grant.backend in long]
+        claims += [Claim(request) for request in scheduler.lacks_credit]
         clock_s = asyncio.get_running_loop().time()
-        if not claims or clock_s < self._look_from_s:
+        if not claims:
+            return
+        self.again_s = LOOK_AGAIN_S
+        if clock_s < self._look_from_s:
             return
         self._look_from_s = clock_s + LOOK_AGAIN_S
         prompts = await self._store.long_prompts()
+        self.again_s = again_in_s(prompts, now_s)
         runs = {_whom(prompt) for prompt in prompts}
         self._asked = {whom: asked for whom, asked in self._asked.items() if whom in runs}
         open_ = [prompt for prompt in prompts if not self._in_vain(prompt, clock_s)]

@@ -211,7 +211,7 @@ class Term:
                 continue
             wait_s = self._clock.wait(asyncio.get_running_loop().time(), for_credit=bool(self.scheduler.credit_holds))
             try:
-                async with asyncio.timeout(wait_s if len(self.scheduler) else None):
+                async with asyncio.timeout(self.decider.again_s(wait_s)):
                     await self._wake.wait()
             except TimeoutError:
                 pass

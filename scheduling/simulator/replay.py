@@ -38,7 +38,7 @@ from scheduling.core.entitlement import TICK_S
 from scheduling.core.evictions import entitled_to_room
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import Warmth, read_points
-from scheduling.core.prefill_preemption import Claim, LongPrompt, interrupted, preemptions
+from scheduling.core.prefill_preemption import Beside, Claim, LongPrompt, again_in_s, interrupted, preemptions
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.stuck import stuck
 from scheduling.core.token_pace import TokenPace
@@ -128,6 +128,7 @@ class Replay:
         self._cached_since: dict[str, tuple[int, int, int, int]] = {}  # as they are fed, since the last second
         self._warmths: dict[str, Warmth] = {}  # of requests that have not begun
         self._paced = NEVER  # when the next prediction is to be looked at
+        self._beside = Beside()
         self._computed: dict[str, int] = {}  # tokens of prompts whose prefill was interrupted
         self._taken_back: set[str] = set()  # those that are about to be
         self.interruptions = 0
@@ -371,16 +372,18 @@ class Replay:
 
     def _interrupt(self, grants: Sequence[Grant]) -> None:
         """Long prompts are taken back from their engines for who would wait for them."""
-        long = {name for name, backend in self._view.backends.items() if backend.computes_long}
-        if not long:
+        self._beside.granted(grants, self._view)
+        claims = self._beside.waiting(self._view, self._now_s)
+        if not any(backend.computes_long for backend in self._view.backends.values()):
             return
-        claims = [Claim(request) for request in self._scheduler.lacks_credit]
-        claims += [Claim(g.request, g.backend) for g in grants if g.backend in long]
+        claims += [Claim(request) for request in self._scheduler.lacks_credit]
         prompts = [
             LongPrompt(self._requests[name].queued, _name(life.replica), held, to_s(life.sim.arrival_fs))
             for name, life in (self._running.items() if claims else ())
             if (held := life.sim.queued.prefill_tokens) >= LONG_TOKENS and name not in self._firsts
         ]
+        if again_s := again_in_s(prompts, self._now_s):
+            self._decide_at(self._kernel.now_fs + to_fs(again_s))
         for found in preemptions(claims, prompts, self._view, self._now_s, self._scheduler.goes_before):
             name = found.prompt.request.id
             if name not in self._taken_back:
@@ -412,7 +415,10 @@ class Replay:
         """Somebody waits for credit: the next decision is due when less is predicted to count."""
         waited_for = self._scheduler.credit_holds
         falls = [b.falls_s for b in self._view.backends.values() if b.id in waited_for and b.falls_s > 0]
-        at = self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER
+        self._decide_at(self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER)
+
+    def _decide_at(self, at: int) -> None:
+        """The next decision is due then, unless one is before."""
         if at < self._paced or self._paced <= self._kernel.now_fs:
             self._paced = at
             if at != NEVER:

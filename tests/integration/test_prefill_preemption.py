@@ -102,8 +102,8 @@ async def ask(world: World, key: str, prompt: str, firsts: list[str], name: str,
 
 
 def computing(pool: Pool) -> bool:
-    """Whether the engine is in the middle of a prompt."""
-    return any(0 < seq.computed < seq.prompt_tokens for seq in pool.engine.engine.running)
+    """Whether the engine is in the middle of a long prompt."""
+    return any(4096 < seq.computed < seq.prompt_tokens for seq in pool.engine.engine.running)
 
 
 async def found_cached(pool: Pool) -> float:
@@ -117,7 +117,6 @@ async def long_then_short(pool: Pool) -> tuple[list[str], LedgerRecord, LedgerRe
     firsts: list[str] = []
     long = asyncio.create_task(ask(pool, pool.key, LONG, firsts, "long"))
     await until(lambda: computing(pool))
-    await asyncio.sleep(0.6)  # it has computed for as long as it may
     short = asyncio.create_task(ask(pool, pool.urgent, "And now?", firsts, "short"))
     assert [len(await short), len(await long)] == [8, 8], "both answers are whole"
     await until(lambda: len(pool.told.records) == 2)

@@ -12,15 +12,17 @@ from scheduling.core.placement import read_points, write_points
 from scheduling.core.prefill_preemption import (
     MOST,
     RUNS_S,
+    Beside,
     Claim,
     LongPrompt,
     Preemption,
+    again_in_s,
     interrupted,
     preemptions,
 )
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.scheduler import Scheduler
-from scheduling.core.types import LEAST_CREDITS, BackendView, PoolView, QueuedRequest, ServiceClass
+from scheduling.core.types import LEAST_CREDITS, BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 from tests.support.scheduling_world import backend_view, ids, pool_view, waiting
 
 NOW_S, CREDIT, TOKENS = 2000.0, 1024, 40_000
@@ -66,7 +68,7 @@ def test_an_interactive_request_interrupts_a_long_prompt_of_a_worse_tier():
         (urgent(resumes_at="b2"), long()),
         (urgent(kv_tokens=10**7), long()),
         (urgent(adapter="sql"), long()),
-        (urgent(), long(ran_s=RUNS_S - 0.1)),
+        (urgent(), long(ran_s=RUNS_S - 0.1, preempted=1)),
         (urgent(), long(preempted=MOST)),
         (urgent(service_class=ServiceClass.ELASTIC), long(service_class=ServiceClass.GUARANTEED)),
         (urgent(), long(output_bound=0)),
@@ -76,7 +78,7 @@ def test_an_interactive_request_interrupts_a_long_prompt_of_a_worse_tier():
         "without a TTFT deadline", "that is late already", "of the same tier", "of a worse tier",
         "longer than what is left", "that failed there", "that resumes elsewhere", "without KV cache",
         "without its adapter",
-        "a prompt that has just begun", "a prompt that was interrupted often", "an owner's prompt, as no owner",
+        "a prompt that has just gone on", "a prompt that was interrupted often", "an owner's prompt, as no owner",
         "what only reads, and has vectors already", "one of several answers, which may have begun",
     ],
 )  # fmt: skip
@@ -118,6 +120,37 @@ def test_who_was_granted_beside_a_prompt_interrupts_that_one_only():
     beside = Claim(urgent(), "b2")
     assert [one.prompt.backend for one in found(beside, long(1, "b1"), long(2, "b2"), view=view)] == ["b2"]
     assert not found(beside, long(1, "b1"), view=view)
+
+
+def test_a_prompt_that_has_begun_this_moment_is_interrupted_as_nothing_is_lost():
+    assert found(Claim(urgent()), long(ran_s=0.0))
+
+
+def test_when_a_prompt_may_be_interrupted_again_is_known():
+    gone_on = long(1, ran_s=0.2, preempted=1)
+    assert again_in_s([long(2, ran_s=0.0), gone_on, long(3, preempted=2)], NOW_S) == pytest.approx(RUNS_S - 0.2)
+    assert again_in_s([long(2, ran_s=0.0), long(3, preempted=2)], NOW_S) == 0.0
+
+
+def test_who_was_granted_beside_a_long_prompt_claims_its_place_until_its_first_token_or_its_deadline():
+    owner = urgent(service_class=ServiceClass.GUARANTEED)
+
+    def view(**changes: Any) -> PoolView:
+        return pool_view(replica(prefill_owned=300, **changes), replica("b2", prefill_used=100))
+
+    def claims(at: PoolView, now_s: float = NOW_S) -> list[Claim]:
+        beside = Beside()
+        beside.granted([Grant(owner, "b1", "owner"), Grant(urgent(2), "b2", "room")], view())
+        assert beside
+        found = beside.waiting(at, now_s)
+        assert bool(beside) is bool(found), "what is over is forgotten"
+        return found
+
+    assert claims(view()) == claims(view(), NOW_S + 1.0) == [Claim(owner, "b1")]
+    assert claims(view(), NOW_S + 1.1) == []
+    assert claims(pool_view(replica(prefill_owned=0))) == []
+    assert claims(view(prefill_used=1000)) == []
+    assert claims(pool_view(replica("b2"))) == []
 
 
 def test_a_prompt_gives_way_to_one_request_at_a_time():

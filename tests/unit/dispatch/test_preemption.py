@@ -92,8 +92,26 @@ def test_who_was_granted_beside_a_long_prompt_interrupts_it() -> None:
     async def run() -> None:
         store, nobody = Store(), Scheduler(make_ordering("priority"), make_routing("least_work"))
         preempter = Preempter(store, "p")  # type: ignore[arg-type]
-        await preempter.look(nobody, busy(), [Grant(URGENT, "b1", "owner")], NOW_S)
+        await preempter.look(nobody, busy(prefill_owned=100), [Grant(URGENT, "b1", "owner")], NOW_S)
         assert [name for name, *_ in store.preempted] == [LONG.request.id]
+
+    on_virtual_time(run)
+
+
+def test_who_was_granted_beside_a_prompt_that_has_just_gone_on_interrupts_it_later() -> None:
+    async def run() -> None:
+        store, nobody = Store(), Scheduler(make_ordering("priority"), make_routing("least_work"))
+        store.prompts = [replace(LONG, request=replace(LONG.request, preempted=1), granted_s=NOW_S - 0.2)]
+        preempter, view = Preempter(store, "p"), busy(prefill_owned=100)  # type: ignore[arg-type]
+        await preempter.look(nobody, view, [Grant(URGENT, "b1", "owner")], NOW_S)
+        assert preempter.watches
+        assert not store.preempted
+        assert 0.29 < preempter.again_s < 0.31
+        await asyncio.sleep(preempter.again_s)
+        await preempter.look(nobody, view, (), NOW_S + 0.31)
+        assert [name for name, *_ in store.preempted] == [LONG.request.id]
+        await preempter.look(nobody, busy(prefill_owned=0), (), NOW_S + 0.4)
+        assert not preempter.watches, "it has its first token"
 
     on_virtual_time(run)
 
