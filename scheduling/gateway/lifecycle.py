@@ -61,6 +61,7 @@ from scheduling.state.types import (
 CALIBRATIONS_KEPT = 10_000  # of a tenant in a pool each; the oldest go first
 MAX_ATTEMPTS = 4  # of a request that its replicas fail
 MAX_REFUSED = 10  # of one that its replicas do not admit
+REQUEUE_AGAIN_S = 0.25  # while shared state is away
 CATALOG_WAIT_S = 1.0  # a grant may name a replica that was configured a moment ago
 
 
@@ -426,17 +427,21 @@ class Lifecycle:
     async def _give_way(self, submitted: Submitted, notice: PreemptionNotice) -> None:
         """Its prefill is interrupted: its engine stops, and it waits again, for as long as one that comes now may."""
         call, access = submitted.call, submitted.access
-        call.limit(Reason.DEADLINE, NEVER)
         submitted.hang_up()
         self._metrics.prefill_preempted(access.pool.id, notice.backend)
         submitted.ran, submitted.preemption, submitted.waits_from = False, None, call.loop.time()
         waits = interrupted(submitted.queued_request(), notice.backend, notice.computed)
         submitted.computed = max(submitted.computed, waits.prefilled)
         submitted.resuming = replace(waits, expires_s=call.now_s() + access.entitlement.tier.max_wait_s)
-        try:
-            admission = await self._requeue(submitted, "", interrupted=True)
-        except StateUnavailable:
-            raise Refusal(Reason.STATE_UNAVAILABLE) from None
+        call.limit(Reason.STATE_UNAVAILABLE, submitted.waits_from + access.entitlement.tier.max_wait_s)
+        while True:
+            try:
+                admission = await self._requeue(submitted, "", interrupted=True)
+                break
+            except StateUnavailable:  # it ran, so it waits for that as others wait; asked again it changes nothing
+                submitted.moving = True
+                await asyncio.sleep(REQUEUE_AGAIN_S)
+        call.limit(Reason.DEADLINE, NEVER)
         await self._placed(submitted, admission)
 
     async def _requeue(self, submitted: Submitted, exclude: str, *, interrupted: bool = False) -> Admission:

@@ -12,7 +12,7 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import QueuedRequest
-from scheduling.gateway.stages import Submitted
+from scheduling.gateway.stages import NEVER, Submitted
 from scheduling.state.notices import PreemptionNotice
 from scheduling.state.types import StateUnavailable
 from tests.support.gateway_world import TIER, World, gateway_world, until
@@ -175,17 +175,67 @@ async def test_who_leaves_pays_for_what_was_computed_and_who_waits_in_vain_does_
     assert [round(100_000 - paid[0]), round(paid[0] - paid[1])] == [900, 0]
 
 
-async def test_without_shared_state_it_ends_with_a_503(world: World) -> None:
+def loses_redis(world: World, times: float, *, after: bool = False) -> list[int]:
+    """Shared state is away for so many questions of a gateway that takes a request back; ``after``: once it has done
+    what it was asked. The attempts that it was asked for."""
+    asked: list[int] = []
+    store = world.app._lifecycle._stores(world.pool.id)
+    requeue = store.requeue
+
+    async def away(request: QueuedRequest, *given: Any, **named: Any) -> Any:
+        asked.append(request.attempt)
+        if len(asked) > times:
+            return await requeue(request, *given, **named)
+        if after:
+            await requeue(request, *given, **named)
+        raise StateUnavailable
+
+    store.requeue = away  # type: ignore[method-assign]
+    return asked
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["the question", "the answer"])
+async def test_a_short_outage_of_shared_state_at_that_moment_costs_nothing_but_time(world: World, after: bool) -> None:
     engine = world.engines[0]
     engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
+        await runs(world)
+        asked = loses_redis(world, 2, after=after)
+        await interrupt(world)
+        await until(lambda: len(asked) == 3)
+        engine.script = replace(engine.script, first_pause_s=0.0)
+        world.granting = True
+        assert (await asking).status_code == 200
+    assert asked == [1, 1, 1]
+    [record] = await world.ledger_of(1)
+    assert (record.outcome, record.attempts) == ("completed", 2)
+    await world.settled()
+
+
+async def test_where_it_was_granted_during_an_outage_it_runs_without_the_limit_of_its_wait(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=False))
         submitted = await runs(world)
+        world.granting = True
+        loses_redis(world, 2, after=True)
+        await interrupt(world)
+        await until(lambda: submitted.attempt == 2 and engine.open == 1)
+        assert submitted.call.deadline == NEVER
+        asking.cancel()
+    await world.settled()
 
-        async def away(*_: object, **__: object) -> None:
-            raise StateUnavailable
 
-        world.app._lifecycle._stores(world.pool.id).requeue = away  # type: ignore[assignment]
+async def test_without_shared_state_it_ends_with_a_503_after_its_longest_wait(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=60.0)
+    await world.configure(tier=replace(TIER, max_wait_s=0.5))
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        submitted = await runs(world)
+        loses_redis(world, float("inf"))
         await interrupt(world)
         answer = await asking
         assert (answer.status_code, answer.headers["x-quartermaster-reason"]) == (503, "state_unavailable")
