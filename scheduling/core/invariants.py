@@ -7,7 +7,6 @@ may ever be made there.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ LAWS: dict[int, str] = {
     2: "no replica holds more KV tokens than it has",
     3: "no entitlement runs more than its concurrency",
     4: "work is conserved: nothing waits that has room, unless the step's bound was reached, room is kept free, or an "
-    "interrupted prompt waits for its replica or its place",
+    "interrupted prompt waits for its replica",
     5: "nothing is granted after its expiry",
     6: "only what waited is granted, and only once",
     7: "nothing is lost: what waited is granted, expired or waits still",
@@ -150,7 +149,7 @@ def _book(
 
 
 def _idle(
-    waiting: Collection[QueuedRequest],
+    waiting: Iterable[QueuedRequest],
     backends: Mapping[str, BackendView],
     ready: Collection[BackendView],
     running: Mapping[str, int],
@@ -162,12 +161,10 @@ def _idle(
     open_ = [backend for backend in backends.values() if backend.ready and backend.running < backend.slots]
     if not open_:
         return []
-    resuming = Counter(request.entitlement for request in waiting if request.resumes_at)
     for request in waiting:
         if request.expires_s is not None and request.expires_s <= now_s:
             continue
-        kept = 0 if request.resumes_at else resuming[request.entitlement]
-        full = 0 < request.concurrency <= running.get(request.entitlement, 0) + kept
+        full = 0 < request.concurrency <= running.get(request.entitlement, 0)
         if full and request.service_class not in unlimited:
             continue
         if spared and (full or request.service_class not in BASELINE):

@@ -73,7 +73,6 @@ class Scheduler:
         self.headroom = 0
         self.unreserved: frozenset[str] = frozenset()
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
-        self._resuming: dict[str, int] = {}  # how many wait whose prefill was interrupted, by entitlement
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
         self._queue = HintedTurns(policy.queue())
         self._shares = _shares_in(self._queue)
@@ -144,8 +143,6 @@ class Scheduler:
         self._waiting[request.id] = request
         self._of_class[request.service_class] += 1
         self._class_of[request.entitlement] = request.service_class
-        if request.resumes_at:
-            self._resuming[request.entitlement] = self._resuming.get(request.entitlement, 0) + 1
         self._queue.push(request, now_s)
         if request.expires_s is not None:
             heappush(self._expiries, (request.expires_s, request.id))
@@ -163,10 +160,6 @@ class Scheduler:
         if request is None:
             return False
         self._of_class[request.service_class] -= 1
-        if request.resumes_at:
-            left = self._resuming.pop(request.entitlement) - 1
-            if left:
-                self._resuming[request.entitlement] = left
         return True
 
     def expire(self, now_s: float) -> list[QueuedRequest]:
@@ -256,7 +249,6 @@ class Scheduler:
             now_s,
             self._holds,
             self._waiting,
-            resuming=self._resuming,
             patience_s=self._patience_s,
             spare=self.headroom if self._rights else 0,
             unreserved=self.unreserved,

@@ -56,8 +56,7 @@ class Holds:
 class SchedulerStep:
     """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
 
-    ``waiting`` is what waits, by id, and ``resuming`` how many of it have run before, by entitlement: their places
-    within its concurrency are kept; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
+    ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
     names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count; ``warmth``:
     what replicas are believed to have cached of a request's prompt.
     """
@@ -69,7 +68,6 @@ class SchedulerStep:
         holds: Holds,
         waiting: Mapping[str, QueuedRequest],
         *,
-        resuming: Mapping[str, int],
         patience_s: float,
         spare: int,
         unreserved: frozenset[str],
@@ -79,7 +77,6 @@ class SchedulerStep:
         self.view = view
         self._warmth = warmth
         self._running = view.running_by_entitlement
-        self._resuming = resuming
         self._now_s = now_s
         self._holds = holds
         self._patience_s = patience_s
@@ -107,8 +104,6 @@ class SchedulerStep:
         """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
         # asked of up to a thousand requests a step, so what _beyond_limits says is written out
         if 0 < request.concurrency <= self._running.get(request.entitlement, 0):
-            return False
-        if self._resuming and self._entitlement_full(request):
             return False
         if self._free <= self._spare > 0 and request.service_class not in BASELINE:
             return False
@@ -173,9 +168,7 @@ class SchedulerStep:
         return owns and self._running.get(request.entitlement, 0) < request.concurrency
 
     def _entitlement_full(self, request: QueuedRequest) -> bool:
-        entitlement = request.entitlement
-        kept = 0 if request.resumes_at else self._resuming.get(entitlement, 0)
-        return 0 < request.concurrency <= self._running.get(entitlement, 0) + kept
+        return 0 < request.concurrency <= self._running.get(request.entitlement, 0)
 
     def _beyond_limits(self, request: QueuedRequest) -> bool:
         """Whether its entitlement or what is spared stops it, whatever room the replicas have."""

@@ -229,31 +229,13 @@ def test_it_begins_anew_where_that_replica_has_lost_its_adapter():
     assert grant.backend == "b2"
 
 
-@pytest.mark.parametrize("rights", [False, True])
-def test_its_place_within_its_entitlements_concurrency_is_kept_for_it(rights: bool):
-    """Else a request behind it took that on another replica, and it waited for all of its answer."""
+def test_who_comes_behind_others_of_its_entitlement_is_not_held_up() -> None:
+    """To keep its place within its entitlement's concurrency those would be passed one by one, up to a bound."""
     again = resumed(concurrency=2, service_class=ServiceClass.GUARANTEED)
-    behind = waiting(12, "batch", rank=2, concurrency=2, service_class=ServiceClass.GUARANTEED)
-    made = Scheduler(make_ordering("priority"), make_routing("least_work"), rights=rights)
-    made.offer(again, NOW_S)
-    made.offer(behind, NOW_S)
-    view = pool_view(replica("b1", prefill_used=500, prefill_owned=500), idle("b2"), running={"batch": 1})
-    before = remember(view, made)
-    assert not made.step(view, NOW_S)
-    assert check_step(before, [], made, NOW_S, credit_holds=made.credit_holds, rights=rights) == []
-    (grant,) = made.step(pool_view(idle("b1"), idle("b2"), running={"batch": 1}), NOW_S)
-    assert grant.request.id == again.id
-    assert not made.step(pool_view(idle("b1"), idle("b2"), running={"batch": 2}), NOW_S)
-    (grant,) = made.step(pool_view(idle("b1"), idle("b2"), running={"batch": 1}), NOW_S)
-    assert grant.request.id == behind.id, "it has been served: nothing is kept any more"
-
-
-def test_what_leaves_the_queue_keeps_no_place():
-    made = scheduler(resumed(concurrency=1))
-    made.offer(resumed(concurrency=1, preempted=2), NOW_S)
-    assert made.withdraw(resumed().id)
-    made.offer(waiting(12, "batch", rank=2, concurrency=1), NOW_S)
-    assert len(made.step(pool_view(idle("b1")), NOW_S)) == 1
+    behind = [waiting(n, "batch", rank=2, concurrency=2) for n in range(20, 120)]
+    made = scheduler(again, *behind, waiting(200, "another", rank=2))
+    view = pool_view(replica("b1", prefill_used=500), idle("b2", prefill_credit=0), running={"batch": 1})
+    assert [g.request.id for g in made.step(view, NOW_S)] == [behind[0].id, waiting(200).id]
 
 
 def test_no_law_is_broken_while_it_waits_for_its_replica():
