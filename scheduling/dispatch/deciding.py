@@ -33,6 +33,7 @@ EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
 class Written:
     """What shared state made of a decision's grants."""
 
+    granted: list[Grant]
     refused: bool  # some had no room left, and wait on
     away: bool  # somebody's gateway does not listen: its requests are parked
 
@@ -97,7 +98,7 @@ class Decider:
                 await self._preempter.look(scheduler, view, (), now_s)
                 return
             written = await self._write(grants, now_s)
-            await self._preempter.look(scheduler, view, grants, now_s)
+            await self._preempter.look(scheduler, view, written.granted, now_s)
             if written.away:
                 continue  # what its gateway did not take is decided again at once, without it
             if written.refused:
@@ -161,9 +162,12 @@ class Decider:
         statuses = await self._store.grant(self._epoch, items, turnaround_s=self._clock.turnaround_s)
         self._clock.granted(asyncio.get_running_loop().time())
         refused = away = False
+        granted = []
         for grant, status in zip(grants, statuses, strict=True):
             # gone: it left, or waits again at another attempt, of which its own notification tells
-            if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self._scheduler:
+            if status is GrantStatus.OK:
+                granted.append(grant)
+            elif status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self._scheduler:
                 self._waiting.offer(counted_whole(grant.request), now_s)
                 refused = True
             elif status is GrantStatus.AWAY:
@@ -172,7 +176,7 @@ class Decider:
                 self._waiting.park(counted_whole(grant.request))
             elif status is GrantStatus.GONE:
                 self._scheduler.settle(grant.request.id, 0, 0)
-        return Written(refused, away)
+        return Written(granted, refused, away)
 
     async def _evict(self, view: PoolView) -> None:
         """Who may, and could not be granted a slot now, gets that of a preemptible request."""

@@ -33,7 +33,8 @@ async def test_all_of_a_refused_prompt_counts_again(status: GrantStatus) -> None
     decider = Decider(store, "p", 1, "fifo@1", queue, unused, clock, unused)
     request = waiting(1, input_tokens=500)
     counted = replace(request, uncounted_tokens=400, uncounted_point="a")
-    await decider._write([Grant(counted, "b", "why")], 1000.0)
+    written = await decider._write([Grant(counted, "b", "why")], 1000.0)
+    assert written.granted == [], "who did not get a place claims nobody's"
     assert [(item.point, item.cached_tokens) for item in told] == [("a", 400)]
     assert kept == [request]
 
