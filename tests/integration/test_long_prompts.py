@@ -140,6 +140,22 @@ async def test_an_interactive_request_interrupts_the_prefill_of_a_long_prompt_wh
         assert (long.reason, short.reason) == ("length", "length")
 
 
+async def test_an_owner_who_comes_when_a_prompt_has_just_gone_on_does_not_wait_for_all_of_it(
+    redis_url: str, pool_id: str
+) -> None:
+    """It is granted at once, beside the prompt, and nobody waits: the leader looks again all the same."""
+    async with pool_of(redis_url, pool_id, OWNER) as pool:
+        firsts: list[str] = []
+        long = asyncio.create_task(ask(pool, pool.key, LONG, firsts, "long"))
+        await until(lambda: computing(pool))
+        await ask(pool, pool.urgent, "And now?", firsts, "first")
+        await until(lambda: computing(pool))
+        await ask(pool, pool.urgent, "And then?", firsts, "second")
+        assert len(await long) == 8
+        assert firsts == ["first", "second", "long"]
+        await pool.settled()
+
+
 @pytest.mark.parametrize(
     ("caches", "preempts"), [(False, True), (True, False)], ids=["no prefix cache", "switched off"]
 )
