@@ -377,9 +377,11 @@ class Replay:
         if not any(backend.computes_long for backend in self._view.backends.values()):
             return
         claims += [Claim(request) for request in self._scheduler.lacks_credit]
+        if not claims:
+            return
         prompts = [
             LongPrompt(self._requests[name].queued, _name(life.replica), held, to_s(life.sim.arrival_fs))
-            for name, life in (self._running.items() if claims else ())
+            for name, life in self._running.items()
             if (held := life.sim.queued.prefill_tokens) >= LONG_TOKENS and name not in self._firsts
         ]
         if again_s := again_in_s(prompts, self._now_s):

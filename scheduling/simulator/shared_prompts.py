@@ -3,8 +3,8 @@ measured on.
 
 *Instructions*: each prompt is one of several long texts (a system message, tools, a document) and a little of its own.
 *Conversations*: each turn begins with all of the last one and its answer. *Documents*: short prompts, and long ones
-among them, that share nothing. Arrivals are Poisson, of prompts or of
-conversations. Lengths are in whole blocks of :data:`BLOCK_TOKENS`, but for the end of each prompt.
+among them, that share nothing. Arrivals are Poisson, of prompts or of conversations. Lengths are in whole blocks of
+:data:`BLOCK_TOKENS`, but for the end of each prompt.
 """
 
 from __future__ import annotations
