@@ -25,6 +25,7 @@ async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
     """An engine that says nothing for a while, behind a prefill credit; nobody grants what waits."""
     async with gateway_world(redis_url, pool_id) as made:
         made.granting = False
+        made.engines[0].script = replace(made.engines[0].script, first_pause_s=60.0)
         one = replace(made.pool.backends[0], prefill_tokens=1000)
         await made.configure(pool={"backends": (one,)})
         await made.store.set_ready(made.epoch, one.id, one)
@@ -66,7 +67,6 @@ async def test_a_request_without_an_answer_leaves_its_engine_and_waits_for_the_s
     world: World, stream: bool
 ) -> None:
     engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=stream))
         await runs(world)
@@ -119,8 +119,6 @@ async def test_what_was_meant_for_another_attempt_interrupts_nothing(world: Worl
 
 
 async def test_it_may_wait_again_for_as_long_as_its_tier_lets_it(world: World) -> None:
-    engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     await world.configure(tier=replace(TIER, max_wait_s=1.5))
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
@@ -138,8 +136,6 @@ async def test_it_may_wait_again_for_as_long_as_its_tier_lets_it(world: World) -
 
 
 async def test_a_client_that_leaves_while_it_waits_again_leaves_nothing(world: World) -> None:
-    engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
         await runs(world)
@@ -153,8 +149,6 @@ async def test_a_client_that_leaves_while_it_waits_again_leaves_nothing(world: W
 
 async def test_who_leaves_pays_for_what_was_computed_and_who_waits_in_vain_does_not(world: World) -> None:
     """Else a tenant whose own requests interrupt each other would have engines compute beyond its budget."""
-    engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     await world.configure(tokens_per_s=0.001, burst_tokens=100_000.0)
     paid = []
     for leaves in (True, False):
@@ -197,7 +191,6 @@ def loses_redis(world: World, times: float, *, after: bool = False) -> list[int]
 @pytest.mark.parametrize("after", [False, True], ids=["the question", "the answer"])
 async def test_a_short_outage_of_shared_state_at_that_moment_costs_nothing_but_time(world: World, after: bool) -> None:
     engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
         await runs(world)
@@ -215,7 +208,6 @@ async def test_a_short_outage_of_shared_state_at_that_moment_costs_nothing_but_t
 
 async def test_where_it_was_granted_during_an_outage_it_runs_without_the_limit_of_its_wait(world: World) -> None:
     engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=False))
         submitted = await runs(world)
@@ -229,8 +221,6 @@ async def test_where_it_was_granted_during_an_outage_it_runs_without_the_limit_o
 
 
 async def test_without_shared_state_it_ends_with_a_503_after_its_longest_wait(world: World) -> None:
-    engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     await world.configure(tier=replace(TIER, max_wait_s=0.5))
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
@@ -248,8 +238,6 @@ async def test_without_shared_state_it_ends_with_a_503_after_its_longest_wait(wo
 )
 async def test_what_ends_a_request_at_the_moment_of_its_interruption_ends_it(world: World, reason: Reason) -> None:
     """Nobody says it again: it would wait, and compute all of its prompt, for nobody."""
-    engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
         submitted = await runs(world)
@@ -262,8 +250,6 @@ async def test_what_ends_a_request_at_the_moment_of_its_interruption_ends_it(wor
 
 
 async def test_a_server_that_gives_up_at_that_moment_is_heard(world: World) -> None:
-    engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
         submitted = await runs(world)
@@ -278,7 +264,6 @@ async def test_a_server_that_gives_up_at_that_moment_is_heard(world: World) -> N
 async def test_where_it_fails_after_it_has_resumed_its_longest_wait_does_not_begin_anew(world: World) -> None:
     """No leader grants it after that."""
     engine = world.engines[0]
-    engine.script = replace(engine.script, first_pause_s=60.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(client, stream=True))
         submitted = await runs(world)
