@@ -29,6 +29,7 @@ from tenants.models import ApiKey, Entitlement, Owner, Project
 
 KIND = "ApiKey"
 ROTATED = f"{GROUP}/rotate"  # annotation of a Secret: the ``rotate`` for which its value was made
+FOR_KEY = f"{GROUP}/key"  # label of a Secret: the resource that may have values written into it
 
 
 def tenants_by_namespace(pairs: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -90,6 +91,22 @@ class SecretReference:
             raise KeyFault(f"Secret {self.name}: {self.key} is no key of ours; remove it there to have one made")
         return text
 
+    def check_ours(self, resource: CustomResource, secret: Mapping[str, Any]) -> None:
+        """Whether a value may be written into a Secret that is there: into one that was made for this resource, or that
+        somebody who may write Secrets has labelled for it. Whoever may write ApiKeys may not write Secrets by that.
+
+        Raises:
+            KeyFault: it is somebody else's.
+        """
+        metadata = secret.get("metadata") or {}
+        owners = metadata.get("ownerReferences") or []
+        labelled = (metadata.get("labels") or {}).get(FOR_KEY) == resource.name
+        if not labelled and not any(owner.get("uid") == resource.uid for owner in owners):
+            raise KeyFault(
+                f"Secret {self.name} was not made for this resource, and no value is written into it: name another "
+                f"one, or give it the label {FOR_KEY}={resource.name}"
+            )
+
     def body(self, resource: CustomResource, credential: keys.Credential) -> dict[str, Any]:
         """The Secret with another value. One that we make goes with its resource."""
         owner = {
@@ -105,7 +122,7 @@ class SecretReference:
             "metadata": {
                 "name": self.name,
                 "namespace": resource.namespace,
-                "labels": {f"{GROUP}/key": resource.name},
+                "labels": {FOR_KEY: resource.name},
                 "annotations": {ROTATED: self.rotate},
                 "ownerReferences": [owner],
             },

@@ -238,12 +238,15 @@ class Operator:
             value = place.value(there)
             annotations = ((there or {}).get("metadata") or {}).get("annotations") or {}
             if await asyncio.to_thread(key_secrets.is_due, one, place, value, annotations):
+                if there is not None:
+                    place.check_ours(one, there)
                 fresh = make()
                 body = place.body(one, fresh)
                 if there is None and not await api.create(base, body):
                     return "another one made the Secret at the same moment; it is looked at again"
                 if there is not None:
-                    more = {"annotations": body["metadata"]["annotations"]}
+                    seen = {"resourceVersion": there["metadata"]["resourceVersion"]}  # not what took its place since
+                    more = seen | {"annotations": body["metadata"]["annotations"]}
                     await api.patch(f"{base}/{place.name}", {"metadata": more, "data": body["data"]})
                 value = fresh.text
             tenants = self._key_tenants.get(one.namespace)
@@ -251,6 +254,8 @@ class Operator:
         except key_secrets.KeyFault as error:
             return str(error)
         except httpx.HTTPStatusError as error:
+            if error.response.status_code == 409:
+                return "another one changed the Secret at the same moment; it is looked at again"
             said = refusal(error) or str(error)
             if "is forbidden: User " in said:
                 return f"the operator has no right to Secrets of namespace {one.namespace}: operator.secrets.namespaces"

@@ -180,6 +180,8 @@ class FakeApi(KubernetesEmulator):
                 request.data.append({"op": "replace", "path": "/metadata/resourceVersion", "value": version})
                 return
             changed = request.data.setdefault("metadata", {})
+            if changed.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
+                raise KubernetesError(status=409, reason="Conflict", message="it has changed meanwhile")
             changed["resourceVersion"] = version
             if "spec" in request.data:
                 changed["generation"] = metadata["generation"] + 1

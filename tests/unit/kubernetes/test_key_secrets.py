@@ -104,6 +104,31 @@ def test_what_is_no_key_of_ours_is_not_overwritten() -> None:
             place.value(in_a_secret(text))
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"labels": {"app": "shop"}},
+        {"labels": {key_secrets.FOR_KEY: "another"}},
+        {"ownerReferences": [{"kind": "ApiKey", "name": "app", "uid": "uid-of-another"}]},
+    ],
+)
+def test_into_a_secret_of_somebody_else_nothing_is_written(metadata: dict[str, Any]) -> None:
+    one = resource()
+    with pytest.raises(KeyFault, match=r"Secret app was not made for this resource.*quartermaster\.dev/key=app"):
+        SecretReference.of(one).check_ours(one, {"metadata": metadata, "data": {"password": "eA=="}})
+
+
+def test_into_its_own_secret_and_one_that_is_labelled_for_it_a_value_is_written() -> None:
+    one = resource()
+    place = SecretReference.of(one)
+    made_by_us = place.body(one, keys.make())
+    place.check_ours(one, made_by_us)
+    made_by_us["metadata"].pop("labels")  # some tools take away what they do not know
+    place.check_ours(one, made_by_us)
+    place.check_ours(one, {"metadata": {"labels": {"app": "shop", key_secrets.FOR_KEY: "app"}}})
+
+
 def test_a_key_of_somebody_else_is_not_taken_over() -> None:
     issued = services.issue_key(
         actor=Actor("adam", "api"), name="theirs", entitlement=worlds.Entitlement.objects.get(slug="acme-llama")

@@ -225,6 +225,46 @@ async def test_a_key_reaches_no_secret_of_another_namespace(
     assert await to_thread(ApiKey.objects.count) == 0
 
 
+async def test_whoever_may_write_keys_writes_into_no_secret_of_somebody_else(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = {"metadata": {"name": "database"}, "data": {"password": "eA=="}}
+    await api._call("POST", "/api/v1/namespaces/default/secrets", database)
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        spec = {"entitlementRef": {"name": "search"}, "secret": {"name": "database"}}
+        await api.make("ApiKey", "app", spec)
+        await until(lambda: "was not made for this resource" in api.condition("ApiKey", "app").get("message", ""))
+        there = api.get("v1/secrets", "database")
+        assert there is not None
+        assert there["data"] == {"password": "eA=="}
+        assert "annotations" not in there["metadata"]
+        assert await to_thread(ApiKey.objects.count) == 0
+
+        labelled = {"metadata": {"labels": {"quartermaster.dev/key": "app"}}}
+        await api._call("PATCH", "/api/v1/namespaces/default/secrets/database", labelled)
+        await until(lambda: ready(api, "ApiKey", "app"))
+        there = api.get("v1/secrets", "database")
+        assert there is not None
+        assert sorted(there["data"]) == ["api-key", "password"]
+
+
+async def test_a_secret_that_changed_since_it_was_looked_at_is_looked_at_again(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        await api.make("ApiKey", "app", {"entitlementRef": {"name": "search"}, "secret": {"name": "app"}})
+        await until(lambda: ready(api, "ApiKey", "app"))
+        with api.answering(to("PATCH", "secrets"), 409):
+            await api.change("ApiKey", "app", {"secret": {"rotate": "now"}})
+            said = lambda: api.condition("ApiKey", "app").get("message", "")  # noqa: E731
+            await until(lambda: "changed the Secret at the same moment" in said())
+        await until(lambda: ready(api, "ApiKey", "app"))
+
+
 async def test_a_lease_that_was_bound_while_it_was_to_be_made_anew_stays(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
