@@ -208,6 +208,11 @@ def protocol(
             if len(self.pipeline) >= SENT_AHEAD:
                 self._refuse(429, f"More than {SENT_AHEAD} requests wait on this connection.", Reason.SERVER_FULL)
                 raise _Enough
+            hosts = sum(name == b"host" for name, _ in self.headers)
+            if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+                # A proxy before this server may have gone by another one (RFC 9112, 3.2).
+                self._refuse(400, "A request has one Host header.", Reason.INVALID_REQUEST)
+                raise _Enough
             if self.parser.should_upgrade() and not self._should_upgrade() and _has_body(self.headers):
                 # The parser leaves after the head: it would take the body for the next request.
                 self._refuse(400, "This server upgrades to no other protocol.", Reason.INVALID_REQUEST)

@@ -90,6 +90,31 @@ async def test_an_ordinary_request_passes_and_the_connection_is_kept(port):
     assert not closed
 
 
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"GET /a HTTP/1.1\r\n", 400),
+        (b"GET /a HTTP/1.1\r\nhost: x\r\nHost: y\r\n", 400),
+        (b"GET /a HTTP/1.1\r\nhost: x\r\nhost: x\r\n", 400),
+        (b"GET /a HTTP/1.0\r\nhost: x\r\nhost: y\r\n", 400),
+        (b"GET http://y/a HTTP/1.1\r\n", 400),
+        (b"GET /a HTTP/1.0\r\n", 200),
+        (b"GET /a HTTP/1.0\r\nhost: x\r\n", 200),
+        (b"GET /a HTTP/1.1\r\nHOST: x\r\n", 200),
+    ],
+)
+async def test_a_request_names_one_host(port, head, expected):
+    answer, closed = await exchange(port, head + b"\r\n")
+    assert status(answer) == expected
+    assert closed or expected == 200
+
+
+async def test_a_websocket_names_one_host(port):
+    ask = b"GET /a HTTP/1.1\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
+    answer, _ = await exchange(port, ask + b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+    assert status(answer) == 400
+
+
 async def test_a_body_does_not_count_as_head(port):
     body = b"x" * (HEAD_BYTES * 4)
     answer, _ = await exchange(port, b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
