@@ -292,6 +292,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["controlplane.web.security.Nobody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["tenants.api.inputs.BoundedJSONParser"],
+    "EXCEPTION_HANDLER": "tenants.api.faults.answer",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_PAGINATION_CLASS": "tenants.api.inputs.Page",
     "PAGE_SIZE": 100,
