@@ -93,7 +93,18 @@ class Child:
         self.stop_by_s = 0.0  # monotonic; when asked to stop for good
         self.log_start = 0  # where this life's lines begin in the log
 
-    def start(self) -> None:
+    def start(self) -> str | None:
+        """One line where the machine has no process, memory or disk for it now; it is then due again at ``retry_s``."""
+        try:
+            self._start()
+        except OSError as error:
+            return f"{self.name} could not be started ({error.strerror}); trying again in {self._pause():.1f} s"
+        with contextlib.suppress(OSError):  # a full disk: it runs all the same
+            self.pid_file.unlink(missing_ok=True)
+            self.pid_file.write_text(f"{self.process.pid}\n" if self.process else "")
+        return None
+
+    def _start(self) -> None:
         self.rotate()
         parent = os.getpid()
 
@@ -116,7 +127,6 @@ class Child:
                 preexec_fn=in_child,
             )
         self.started_s = time.monotonic()
-        self.pid_file.write_text(f"{self.process.pid}\n")
 
     @property
     def running(self) -> bool:
@@ -132,11 +142,15 @@ class Child:
         self.pid_file.unlink(missing_ok=True)
         if time.monotonic() - self.started_s > STEADY_S:
             self.falls = 0
-        pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**self.falls)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"{self.name} {how}; starting it again in {self._pause():.1f} s"
+
+    def _pause(self) -> float:
+        """Longer after each fall; it is due again when it is over."""
+        pause: float = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**self.falls)
         self.falls += 1
         self.retry_s = time.monotonic() + pause
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"{self.name} {how}; starting it again in {pause:.1f} s"
+        return pause
 
     def rotate(self) -> None:
         """Puts a full log aside while the child writes: it appends, so that its next line begins the emptied file.

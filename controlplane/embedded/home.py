@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -52,10 +53,11 @@ class Home:
                 "End it with Ctrl-C where it runs, or start a second one with its own "
                 "QUARTERMASTER_HOME and QUARTERMASTER_PORT."
             ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        self._lock = lock
+        self._lock = lock  # whether or not there is room for the number
+        with contextlib.suppress(OSError):
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
 
     def release(self) -> None:
         """Removes what described the running instance and unlocks. Its data stays."""

@@ -95,6 +95,9 @@ class Instance:
         except CannotStart as error:
             say(str(error))
             code = 1
+        except OSError as error:  # of what is written at a start, such as a full disk
+            say(f"{self.home.path} cannot be used: {error}")
+            code = 1
         finally:
             self._stop_all()
         return code
@@ -248,15 +251,16 @@ class Instance:
             inherits=inherits,
         )
         self.children[name] = child
-        child.start()
+        if trouble := child.start():
+            say(trouble)
 
     def _look_after(self) -> None:
         """Says which child fell, and starts it again when its pause is over."""
         for child in self.children.values():
             child.rotate()
             if child.process is None:
-                if time.monotonic() >= child.retry_s:
-                    child.start()
+                if time.monotonic() >= child.retry_s and (trouble := child.start()):
+                    say(trouble)
                 continue
             fell = child.fell()
             if fell:
