@@ -101,6 +101,9 @@ class LedgerEntry(models.Model):
     project = models.CharField(
         max_length=63, blank=True, default="", db_default="", help_text="Of the key, if it has one."
     )
+    interruptions = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How often its prefill was interrupted for a better tier."
+    )
 
     class Meta:
         ordering = ["-received_at", "-id"]

@@ -252,4 +252,5 @@ def _of_dispatch(record: LedgerRecord) -> Attributes:
         "quartermaster.policy": record.policy,
         "quartermaster.why": record.why,
         "quartermaster.attempts": record.attempts,
+        "quartermaster.interruptions": record.interruptions,
     }

@@ -59,6 +59,7 @@ class LedgerRecord:
     admission: str = ""  # JSON: the figures that it was admitted or refused by; empty: it did not come to that
     cached_tokens: int = 0  # of the input, what the engine's prefix cache held; 0: none, or it does not say
     project: str = ""  # of the key; empty: it opens one entitlement
+    interruptions: int = 0  # of its prefill, for better tiers; no attempts
 
 
 def sane(record: LedgerRecord) -> LedgerRecord:

@@ -238,6 +238,16 @@ class Progress:
     output_tokens: int = 0
     cached_tokens: int = 0  # of the input, as the engine says
 
+    @property
+    def interruptions(self) -> int:
+        """How often its prefill was interrupted."""
+        return 0 if self.resuming is None else self.resuming.preempted
+
+    @property
+    def tries(self) -> int:
+        """The number of its attempt, without those that were taken back from a replica: they did not fail."""
+        return self.attempt - self.interruptions
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Submitted(Progress):
@@ -257,11 +267,6 @@ class Submitted(Progress):
     def at(self) -> str:
         """The replica that has it now."""
         return self.prefill_at or self.backend
-
-    @property
-    def tries(self) -> int:
-        """The number of its attempt, without those that were taken back from a replica: they did not fail."""
-        return self.attempt - (0 if self.resuming is None else self.resuming.preempted)
 
     def queued_request(self) -> QueuedRequest:
         """The request at the attempt and arrival number that shared state gave it."""

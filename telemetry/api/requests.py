@@ -38,7 +38,7 @@ from telemetry.api.story_answers import AliveRequestSerializer, StorySerializer
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
 from telemetry.ledger import tail
-from telemetry.ledger.explore import GROUPS, LARGEST, MOST, ORDERS, SORTS, explored, exported, largest
+from telemetry.ledger.explore import GROUPS, LARGEST, MOST, OPERATORS_ONLY, ORDERS, SORTS, explored, exported, largest
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.ledger.sampling import Reach
 from telemetry.ledger.selectors import id_begins
@@ -51,10 +51,9 @@ from tenants.sealed import seal, unseal
 
 SPAN_ALIASES = {f"{name}_s": span for name, span in SPANS.items()}
 _PLACE = "place in the ledger"
-_OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants
 
 
-@extend_schema_serializer(extensions={OPTIONAL: [*_OPERATORS_ONLY]})
+@extend_schema_serializer(extensions={OPTIONAL: [*OPERATORS_ONLY]})
 class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
     """A ledger entry, with the waits between its moments worked out."""
 
@@ -69,7 +68,7 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
     def to_representation(self, instance: LedgerEntry) -> dict[str, Any]:
         row = super().to_representation(instance)
         if viewer_of(self.context["request"]).tenants is not None:
-            for name in _OPERATORS_ONLY:
+            for name in OPERATORS_ONLY:
                 del row[name]
             row["why"] = ""  # the policy's words, such as "rank 0 before 3 waiting", count the others' requests
             row["admission"] = without_place(row["admission"])

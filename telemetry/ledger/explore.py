@@ -37,12 +37,14 @@ TIME_BINS = 60  # of a heat map
 # Upper bounds of its other axis [s]; the last row is open. Steps of 1, 2, 5, as people read durations.
 LEVELS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 CHUNK = 2000
-# What a file of requests has: all who may see a request may see these, but for the backend.
+# Where things run, and for whom, is no business of tenants.
+OPERATORS_ONLY = ("gateway", "backend", "interruptions")
+# What a file of requests has: all who may see a request may see these, but for what is the operators'.
 EXPORTED = (
     "request_id", "received_at", "queued_at", "granted_at", "first_token_at", "done_at", "waited_s", "ttft_s",
     "total_s", "tenant", "tier", "entitlement", "key_id", "pool", "model", "backend", "outcome", "reason", "status",
     "streamed", "attempts", "policy", "input_tokens_est", "output_tokens_est", "output_bound", "input_tokens",
-    "output_tokens", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category",
+    "output_tokens", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category", "interruptions",
 )  # fmt: skip
 SORTS = ("requests", "waited_p95", "ttft_p95", "total_p95")
 
@@ -72,7 +74,7 @@ def exported(
     rows: QuerySet[LedgerEntry], searched_to: datetime | None, operator: bool
 ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]], datetime | None]:
     """The columns, the newest :data:`MOST` rows in chunks, and from when on that is all (None: it is)."""
-    columns = [name for name in EXPORTED if operator or name != "backend"]
+    columns = [name for name in EXPORTED if operator or name not in OPERATORS_ONLY]
     newest = _with_spans(rows, searched_to)
     beyond = newest.values_list("received_at", flat=True)[MOST : MOST + 1].first()
     return columns, _chunks(newest, columns), searched_to if beyond is None else beyond

@@ -52,7 +52,7 @@ def _spent(row: LedgerEntry, engine: Ahead | None, granted_before: int | None, p
         return ""
     if queued_s >= inside_s:
         went = f" while {granted_before:,} requests were granted before it" if granted_before else ""
-        return f"; it waited {_s(queued_s)} in the queue{went}"
+        return f"; it waited {_s(queued_s)} in the queue{went}{_interrupted(row) if engine is not None else ''}"
     assert engine is not None
     names = list(engine.ranked())
     whose = ", ".join(names[:_MOST]) + (f" and {len(names) - _MOST} more" if len(names) > _MOST else "")
@@ -61,6 +61,15 @@ def _spent(row: LedgerEntry, engine: Ahead | None, granted_before: int | None, p
         f"; about {_s(inside_s)} of it inside {row.backend}, behind {engine.tokens:,} prompt tokens of "
         f"{engine.requests} {plural} granted there before it ({whose})"
     )
+
+
+def _interrupted(row: LedgerEntry) -> str:
+    """What its wait holds beside waiting."""
+    times = row.interruptions
+    if not times:
+        return ""
+    how_often = "once" if times == 1 else f"{times} times"
+    return f", the time included in which its prefill ran and was interrupted ({how_often})"
 
 
 def _s(s: float) -> str:

@@ -85,7 +85,7 @@ async def test_a_request_without_an_answer_leaves_its_engine_and_waits_for_the_s
         answer = await asking
         assert answer.status_code == 200
     [record] = await world.ledger_of(1)
-    assert (record.outcome, record.attempts, record.output_tokens) == ("completed", 2, 5)
+    assert (record.outcome, record.attempts, record.interruptions, record.output_tokens) == ("completed", 1, 1, 5)
     assert world.metrics.preemptions == [world.pool.backends[0].id]
     await world.settled()
 
@@ -202,7 +202,7 @@ async def test_a_short_outage_of_shared_state_at_that_moment_costs_nothing_but_t
         assert (await asking).status_code == 200
     assert asked == [1, 1, 1]
     [record] = await world.ledger_of(1)
-    assert (record.outcome, record.attempts) == ("completed", 2)
+    assert (record.outcome, record.attempts, record.interruptions) == ("completed", 1, 1)
     await world.settled()
 
 

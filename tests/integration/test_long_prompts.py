@@ -135,7 +135,7 @@ async def test_an_interactive_request_interrupts_the_prefill_of_a_long_prompt_wh
     async with pool_of(redis_url, pool_id, tier) as pool:
         firsts, long, short = await long_then_short(pool)
         assert firsts == ["short", "long"]
-        assert (short.attempts, long.attempts) == (1, 2)
+        assert (short.attempts, short.interruptions, long.attempts, long.interruptions) == (1, 0, 1, 1)
         assert await found_cached(pool) > 2048, "what was computed is not computed again"
         assert (long.reason, short.reason) == ("length", "length")
 

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 8b931b0a19776be8, body 9bf781ffa31c16dc
+// schema ca8f8ec35695bf14, body 81ea196b5dc3e74d
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1937,6 +1937,8 @@ export interface components {
             instead_of: string;
             /** @description The reason with which that refused it. */
             instead_why: string;
+            /** @description How often its prefill was interrupted for a better tier. */
+            interruptions?: number;
             /** @description The key's public part. */
             key_id: string;
             /** @description The model name in the request. */
@@ -2018,6 +2020,8 @@ export interface components {
             instead_of: string;
             /** @description The reason with which that refused it. */
             instead_why: string;
+            /** @description How often its prefill was interrupted for a better tier. */
+            interruptions?: number;
             /** @description The key's public part. */
             key_id: string;
             /** @description The model name in the request. */

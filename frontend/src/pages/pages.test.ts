@@ -47,6 +47,12 @@ describe("a request's time line", () => {
     ]);
   });
 
+  it("says that a wait holds the time in which the prefill was interrupted", () => {
+    const row = { ...base, queued_at: "2026-11-21T03:00:00.010Z", granted_at: "2026-11-21T03:00:01.010Z", done_at: "2026-11-21T03:00:03.210Z" };
+    expect(phases({ ...row, interruptions: 1 })[1]!.label).toBe("waiting for a slot, and prefill that was interrupted");
+    expect(phases(row)[1]!.label).toBe("waiting for a slot");
+  });
+
   it("is one phase for a refusal", () => {
     expect(phases({ ...base, done_at: "2026-11-21T03:00:00.003Z" })).toEqual([{ name: "admission", label: "until the answer", startMs: 0, ms: 3 }]);
   });

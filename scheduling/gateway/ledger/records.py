@@ -42,7 +42,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         reason=reason.value,
         status=call.status,
         streamed=identified.streamed,
-        attempts=run.attempt,
+        attempts=run.tries,
         backend=run.backend,
         policy=run.policy or (DIRECT if run.backend else ""),
         why=run.why_there,
@@ -74,6 +74,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         admission="" if run.admission is None else _admission(run.admission, identified, estimate),
         cached_tokens=run.cached_tokens,
         project=access.key.project,
+        interruptions=run.interruptions,
     )  # fmt: skip
 
 

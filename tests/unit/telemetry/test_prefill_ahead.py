@@ -68,6 +68,11 @@ def test_members_read_the_verdict_without_the_neighbours() -> None:
     assert told["verdict"] == "Missed its SLO: first token after 9.60 s (1.00 s at most)."
 
 
+def test_members_do_not_read_for_how_many_others_a_prefill_was_interrupted() -> None:
+    row = stored(short(queued_s=NOW - 20, granted_s=NOW - 12, interruptions=2))
+    assert "interrupted" not in story(row, [], NOW, others=False)["verdict"]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -79,6 +84,11 @@ def test_members_read_the_verdict_without_the_neighbours() -> None:
         (
             {"queued_s": NOW - 20, "granted_s": NOW - 12},
             "Missed its SLO: first token after 9.60 s (1.00 s at most); it waited 8.00 s in the queue.",
+        ),
+        (
+            {"queued_s": NOW - 20, "granted_s": NOW - 12, "interruptions": 2},
+            "Missed its SLO: first token after 9.60 s (1.00 s at most); it waited 8.00 s in the queue, the time "
+            "included in which its prefill ran and was interrupted (2 times).",
         ),
         ({"outcome": "failed", "reason": "backend_lost"}, "Failed on gpu-1 after 15.0 s: backend lost."),
         (

@@ -217,6 +217,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
             </Fact>
           )}
           <Fact name="attempts">{row.attempts}</Fact>
+          {row.interruptions ? <Fact name="prefill interrupted">{row.interruptions === 1 ? "once, for a better tier" : `${compact(row.interruptions)} times, for better tiers`}</Fact> : null}
         </dl>
       </section>
       {story && <Cost story={story} />}

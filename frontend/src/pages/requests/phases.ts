@@ -20,7 +20,7 @@ export function phases(row: LedgerRow, engine?: { queue_ms: number; prefill_ms: 
   const done = Date.parse(row.done_at);
   const marks: [Phase["name"], string, number | undefined][] = [
     ["admission", queued === undefined && granted === undefined ? "until the answer" : "admission", received],
-    ["waiting", "waiting for a slot", queued],
+    ["waiting", row.interruptions ? "waiting for a slot, and prefill that was interrupted" : "waiting for a slot", queued],
     ["prefill", first === undefined ? (row.streamed ? "in the engine, without a first token" : "prompt and answer, not streamed") : "prompt until the first token", granted],
     ["decode", "generating", first],
   ];
