@@ -115,6 +115,7 @@ class Provider:
                 status, answer = self._call("GET", f"{self._issuer}/.well-known/openid-configuration")
                 if status != 200:
                     raise Trouble(f"The identity provider answers {status} when asked for its configuration.")
+                check_issuer(answer, self._issuer)
                 self._known, self._until_s = answer, time.monotonic() + DISCOVERY_S
             return self._known
 
@@ -126,6 +127,21 @@ class Provider:
         except (ValueError, RecursionError):
             document = None
         return answer.status, document if isinstance(document, dict) else {}
+
+
+def check_issuer(document: object, asked: str) -> None:
+    """Whether a provider's configuration is of the issuer that it was asked of (OpenID Connect Discovery 4.3), but for
+    a slash at its end, which people leave out.
+
+    Raises:
+        Trouble: it is another's.
+    """
+    told = document.get("issuer") if isinstance(document, dict) else None
+    if not isinstance(told, str) or told.removesuffix("/") != asked.removesuffix("/"):
+        raise Trouble(
+            f"The identity provider's configuration is of issuer {told!r:.200}, not of {asked!r}: "
+            "QUARTERMASTER_OIDC_ISSUER has to be what it calls itself."
+        )
 
 
 def _claims(token: object) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from allauth.socialaccount.providers.openid_connect import views as openid_connect
 from django.conf import settings
 from django.contrib.auth.forms import BaseUserCreationForm
 from django.contrib.auth.views import LoginView, redirect_to_login
@@ -18,6 +17,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 from django.views.generic import FormView
 
+from controlplane.signin import openid
+from controlplane.signin.exchange import Trouble
 from controlplane.signin.second_factor import password_was_right
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
@@ -110,7 +111,7 @@ def sign_in(request: HttpRequest, provider_id: str) -> HttpResponse:
             f"Too many sign-ins were begun from your address. Try again in {wait_s} seconds.",
             retry_s=wait_s,
         )
-    answer = _provider_answer(request, openid_connect.login, provider_id)
+    answer = _provider_answer(request, openid.login, provider_id)
     if not request.user.is_authenticated:
         request.session.set_expiry(UNFINISHED_S)
     return answer
@@ -122,7 +123,7 @@ def come_back(request: HttpRequest, provider_id: str) -> HttpResponse:
     if len(request.META.get("QUERY_STRING", "")) > LONGEST:
         return notice(request, 400, "Not signed in", "This address is too long for one that a provider sends.")
     request.quartermaster_how = "provider"  # type: ignore[attr-defined]  # read when a session begins
-    return _provider_answer(request, openid_connect.callback, provider_id)
+    return _provider_answer(request, openid.callback, provider_id)
 
 
 # What comes of an answer in which something is missing or of another type: allauth reads it as if it were right.
@@ -134,13 +135,20 @@ _NOT_OF_THE_PROTOCOL = (
 def _provider_answer(request: HttpRequest, view: Callable[..., Any], provider_id: str) -> HttpResponse:
     try:
         answer: HttpResponse = view(request, provider_id)
+    except Trouble as trouble:
+        log.warning("sign-in: %s", trouble)
+        return _no_answer(request)
     except _NOT_OF_THE_PROTOCOL as error:
         log.warning("sign-in: the identity provider does not answer as it should (%s)", type(error).__name__)
-        return notice(
-            request,
-            502,
-            "The identity provider does not answer",
-            "Nobody can sign in with it at the moment. Who is signed in stays so. Try again in a minute, or use an "
-            "account of this installation.",
-        )
+        return _no_answer(request)
     return answer
+
+
+def _no_answer(request: HttpRequest) -> HttpResponse:
+    return notice(
+        request,
+        502,
+        "The identity provider does not answer",
+        "Nobody can sign in with it at the moment. Who is signed in stays so. Try again in a minute, or use an "
+        "account of this installation.",
+    )

@@ -185,6 +185,45 @@ def test_who_is_what_the_provider_says_comes_as_far_as_their_groups() -> None:
     assert (answer.status_code, b"none of your groups" in answer.content) == (403, True)
 
 
+@pytest.mark.parametrize("path", ["", "/", "/.well-known", "/x"])
+def test_a_configuration_of_another_issuer_is_not_taken(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its endpoints would get the client's secret, and its tokens would be believed."""
+    issuer = "https://another.example" + path
+    answer = came_back(issuer=issuer, token={"iss": issuer})
+    assert answer.status_code == 502
+    assert f"is of issuer '{issuer}', not of 'http://127.0.0.1" in caplog.text
+
+
+def test_a_configuration_of_another_issuer_is_not_taken_on_the_way_back_either() -> None:
+    with provider(b"") as server:
+        endpoints = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
+        right = dict.fromkeys(endpoints, server.issuer) | {"issuer": server.issuer, "access_token": "a", "sub": "ada"}
+        server.says = document(right)
+        browser = Client(raise_request_exception=False)
+        left = browser.get("/oidc/sso/login/?process=login")
+        state = parse_qs(urlsplit(left.headers["Location"]).query)["state"][0]
+        server.says = document(right | {"issuer": "https://another.example"})
+        assert browser.get("/oidc/sso/login/callback/", {"code": "c", "state": state}).status_code == 502
+
+
+def test_a_configuration_of_another_issuer_ends_nobody() -> None:
+    with provider(document({"issuer": "https://another.example", "userinfo_endpoint": "http://127.0.0.1:1"})) as server:
+        asked = Provider(server.issuer, "us", "s")
+        try:
+            answer = asked.ask("anna", Grant("access", "refresh"))
+            assert isinstance(answer, Unknown)
+            assert "another.example" in answer.why
+        finally:
+            asked.close()
+
+
+def test_a_slash_at_the_end_of_an_issuer_makes_no_other_one() -> None:
+    with provider(b"") as server:
+        endpoints = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
+        server.says = document(dict.fromkeys(endpoints, server.issuer) | {"issuer": f"{server.issuer}/"})
+        assert Client().get("/oidc/sso/login/?process=login").status_code == 302
+
+
 def test_a_token_of_somebody_else_than_userinfo_opens_nothing() -> None:
     answer = came_back(token={"sub": "bea"})
     assert (answer.status_code, b"another person" in answer.content) == (401, True)

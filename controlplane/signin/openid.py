@@ -1,0 +1,49 @@
+"""allauth's OpenID Connect, for the issuer that was configured and no other one."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from allauth.socialaccount.models import SocialApp
+from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView, OAuth2LoginView
+from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse
+
+from controlplane.signin.provider import check_issuer
+
+
+class OneIssuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # has no types
+    """Takes the provider's configuration only from who is meant: its endpoints get the client's secret, and the issuer
+    in it is the one that ID tokens are compared with."""
+
+    @cached_property
+    def openid_config(self) -> dict[str, Any]:
+        document: dict[str, Any] = super().openid_config
+        check_issuer(document, settings.QUARTERMASTER_OIDC_ISSUER)
+        return document
+
+    def get_provider(self) -> Any:
+        provider = super().get_provider()
+        provider.oauth2_adapter_class = type(self)  # it makes one of its own for the way to the identity provider
+        return provider
+
+
+def login(request: HttpRequest, provider_id: str) -> HttpResponse:
+    return _answer(OAuth2LoginView, request, provider_id)
+
+
+def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
+    return _answer(OAuth2CallbackView, request, provider_id)
+
+
+def _answer(view: Any, request: HttpRequest, provider_id: str) -> HttpResponse:
+    """Raises:
+    Trouble: the provider says that it is another one.
+    """
+    try:
+        answer: HttpResponse = view.adapter_view(OneIssuer(request, provider_id))(request)
+    except SocialApp.DoesNotExist as error:
+        raise Http404 from error
+    return answer
