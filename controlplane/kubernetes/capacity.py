@@ -45,6 +45,7 @@ class ClusterCapacity:
     def __init__(self, resources: Mapping[Key, dict[str, Any]], faults: Mapping[Key, str]) -> None:
         self._resources, self._faults = resources, faults
         self._pods: dict[tuple[str, str], dict[str, Any]] = {}  # lease pods by namespace and name
+        self._wanted: dict[tuple[str, str], dict[str, Any]] = {}  # lease pods that should be there, likewise
         self._recorded_leases: dict[str, tuple[str, str]] = {}
         self._tried: dict[tuple[str, str], Room] = {}  # lease pods that were made anew, and for which room
         self._refused: dict[tuple[str, str], RefusedLease] = {}  # by namespace and name
@@ -129,6 +130,7 @@ class ClusterCapacity:
         pools = {name: namespace for kind, namespace, name in self._resources if kind == "TokenPool"}
         by_pool: dict[str, list[dict[str, Any]]] = {}  # lease pods that are there, or are made now
         calls: list[Awaitable[Any]] = []
+        self._wanted = {}
         for (kind, namespace, name), body in list(self._resources.items()):
             if kind != "TokenEntitlement" or body["metadata"].get("deletionTimestamp"):
                 continue
@@ -139,13 +141,15 @@ class ClusterCapacity:
             if offered is None:
                 continue
             wanted = leases.pod(namespace, reservation, body["metadata"]["uid"], pools[reservation.pool], offered)
-            there = self._pods.get((namespace, wanted["metadata"]["name"]))
+            place = (namespace, wanted["metadata"]["name"])
+            self._wanted[place] = wanted
+            there = self._pods.get(place)
             path = f"/api/v1/namespaces/{namespace}/pods"
             if there is None:
                 if not self._may_ask(wanted):
                     continue
                 calls.append(self._create_lease(api, path, wanted))
-            elif not there["metadata"].get("deletionTimestamp") and not leases.same_share(there, wanted):
+            elif not there["metadata"].get("deletionTimestamp") and not leases.is_lease(there, wanted):
                 calls.append(api.delete(f"{path}/{there['metadata']['name']}", uid=there["metadata"]["uid"]))
             by_pool.setdefault(reservation.pool, []).append(there or wanted)
         calls += [self._try_again(api, pod) for pod in self._due_again(snapshot, by_pool)]
@@ -205,7 +209,8 @@ class ClusterCapacity:
                 continue
             place = (namespace, leases.pod_name(name))
             refused = self._refused.get(place)
-            verdicts[name] = leases.verdict(self._pods.get(place), refused.said if refused is not None else "")
+            said = refused.said if refused is not None else ""
+            verdicts[name] = leases.verdict(self._pods.get(place), self._wanted.get(place), said)
         new = {name: verdict for name, verdict in verdicts.items() if self._recorded_leases.get(name) != verdict}
         if new:
             await asyncio.to_thread(catalog.set_leases, new)

@@ -150,15 +150,34 @@ def same_share(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     )
 
 
-def verdict(there: Mapping[str, Any] | None, refused: str = "") -> tuple[str, str]:
-    """What the scheduler says of a lease pod: ``pending`` or ``bound``, and why it is not bound. ``refused``: why the
-    API server does not take one."""
+def is_lease(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a pod is the lease that should be there. Whoever may make pods in its namespace can have put one in its
+    place that names a node itself: the scheduler was not asked, and a node without kubelet does not refuse it."""
+    return same_share(there, wanted) and not (there["spec"].get("nodeName") and not scheduled(there))
+
+
+def scheduled(pod: Mapping[str, Any]) -> bool:
+    """Whether a scheduler has bound it to its pool's node. A binding, and nothing else that a person who makes pods may
+    do, writes this condition as well."""
+    wanted = pod["spec"].get("nodeSelector") or {}
+    node = node_name(wanted.get(NAMESPACE_LABEL, ""), wanted.get(NODE_LABEL, ""))
+    return pod["spec"].get("nodeName") == node and any(
+        condition.get("type") == "PodScheduled" and condition.get("status") == "True"
+        for condition in pod.get("status", {}).get("conditions") or []
+    )
+
+
+def verdict(
+    there: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None = None, refused: str = ""
+) -> tuple[str, str]:
+    """What the scheduler says of a lease pod: ``pending`` or ``bound``, and why it is not bound. ``wanted``: the pod
+    that should be there, where that is known. ``refused``: why the API server does not take one."""
     if there is None:
         why = f"the API server refuses its lease pod: {refused}" if refused else "its lease pod is not there yet"
         return "pending", why
-    if there["metadata"].get("deletionTimestamp"):
+    if there["metadata"].get("deletionTimestamp") or (wanted is not None and not is_lease(there, wanted)):
         return "pending", "its lease pod is being replaced"
-    if there["spec"].get("nodeName"):
+    if scheduled(there):
         return "bound", ""
     for condition in there.get("status", {}).get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

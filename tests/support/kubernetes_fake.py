@@ -20,7 +20,7 @@ import yaml
 from aiohttp.web import StreamResponse
 from kmock import KubernetesEmulator, KubernetesError, Request, Server, action, resource
 
-from controlplane.kubernetes import discovery, operator
+from controlplane.kubernetes import discovery, leases, operator
 from controlplane.kubernetes.resources import API_VERSION, BY_KIND, RESOURCES
 
 WAIT_S = 30.0
@@ -102,8 +102,16 @@ class FakeApi(KubernetesEmulator):
         await self._call("DELETE", self.path(kind, name, namespace), {})
 
     async def bind(self, pod: str, namespace: str = "default") -> None:
-        """As the scheduler binds a pod."""
-        await self._call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{pod}", {"spec": {"nodeName": "a-node"}})
+        """As the scheduler binds a pod, and the API server notes it."""
+        there = self.get("v1/pods", pod, namespace)
+        assert there is not None
+        wanted = there["spec"]["nodeSelector"]
+        node = leases.node_name(wanted[leases.NAMESPACE_LABEL], wanted[leases.NODE_LABEL])
+        bound = {
+            "spec": {"nodeName": node},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "True"}]},
+        }
+        await self._call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{pod}", bound)
 
     def change_unseen(self, kind: str, name: str, spec: dict[str, Any], namespace: str = "default") -> None:
         """A change that no watch tells, as one from before a watch that is too old."""

@@ -24,6 +24,7 @@ def lease(name: str, slots: int, state: str, *, at: int = 0, service_class: str 
     match state:
         case "bound":
             pod["spec"]["nodeName"] = "quartermaster.default.llama"
+            pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
         case "refused":
             pod["status"] = {"conditions": [refused]}
         case "nominated":
@@ -133,4 +134,35 @@ def test_a_lease_pod_asks_for_no_cpu_and_fits_the_strictest_namespace() -> None:
 
 def test_a_lease_that_is_not_there_says_why() -> None:
     assert leases.verdict(None) == ("pending", "its lease pod is not there yet")
-    assert leases.verdict(None, "exceeded quota") == ("pending", "the API server refuses its lease pod: exceeded quota")
+    assert leases.verdict(None, refused="exceeded quota") == (
+        "pending",
+        "the API server refuses its lease pod: exceeded quota",
+    )
+
+
+def test_a_lease_is_bound_when_the_scheduler_has_bound_it_to_its_pools_node() -> None:
+    wanted, there = lease("first", 4, "new"), lease("first", 4, "bound")
+    assert leases.verdict(there, wanted) == leases.verdict(there) == ("bound", "")
+    assert leases.is_lease(there, wanted)
+
+
+@pytest.mark.parametrize(
+    ("node", "conditions"),
+    [
+        ("quartermaster.default.llama", []),  # named by whoever made the pod: no scheduler was asked
+        ("quartermaster.default.llama", [{"type": "PodScheduled", "status": "False"}]),
+        ("quartermaster.default.llama", [{"type": "Ready", "status": "True"}]),
+        ("gpu-1", [{"type": "PodScheduled", "status": "True"}]),  # a node that offers no such room
+    ],
+)
+def test_a_pod_that_names_a_node_itself_is_no_lease(node: str, conditions: list[dict[str, Any]]) -> None:
+    wanted, there = lease("first", 4, "new"), lease("first", 4, "new")
+    there["spec"]["nodeName"] = node
+    there["status"] = {"conditions": conditions}
+    assert not leases.is_lease(there, wanted)
+    assert leases.verdict(there, wanted) == ("pending", "its lease pod is being replaced")
+    assert leases.verdict(there)[0] == "pending"
+
+
+def test_a_pod_that_was_bound_for_less_than_its_share_is_not_bound() -> None:
+    assert leases.verdict(lease("first", 1, "bound"), lease("first", 4, "new"))[0] == "pending"

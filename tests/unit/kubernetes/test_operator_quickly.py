@@ -378,6 +378,28 @@ async def test_a_pod_that_somebody_put_in_a_leases_place_holds_up_nobody_and_goe
             await until(lambda name=name: api.condition("TokenEntitlement", name, "Bound").get("status") == "True")
 
 
+async def test_a_pod_that_names_its_node_itself_is_replaced_by_a_lease_that_the_scheduler_binds(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may make pods may name their node; only who may bind writes the condition of a binding."""
+    async with operating(api, tmp_path, monkeypatch):
+        await contract(api)
+        await api.make("TokenEntitlement", "search", share("acme"))
+        made = await until(lambda: api.get("v1/pods", "lease-search"))
+        uid = made["metadata"]["uid"]
+        named = {"spec": {"nodeName": leases.node_name("default", "llama")}}
+        await api._call("PATCH", "/api/v1/namespaces/default/pods/lease-search", named)
+        anew = await until(lambda: _other_than(uid, api.get("v1/pods", "lease-search")))
+        assert not anew["spec"].get("nodeName")
+        assert api.condition("TokenEntitlement", "search", "Bound").get("status") == "False"
+        await api.bind("lease-search")
+        await until(lambda: api.condition("TokenEntitlement", "search", "Bound").get("status") == "True")
+
+
+def _other_than(uid: str, pod: dict[str, Any] | None) -> dict[str, Any] | None:
+    return pod if pod and pod["metadata"]["uid"] != uid else None
+
+
 def _is_a_lease(pod: dict[str, Any] | None) -> bool:
     return bool(pod and "resources" in pod["spec"]["containers"][0])
 
