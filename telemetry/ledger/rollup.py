@@ -102,9 +102,7 @@ def roll_up() -> int:
     failure: Exception | None = None
     for hour in sorted({*hours, *absurd}):
         try:
-            with transaction.atomic():
-                RollupMark.objects.select_for_update().get(pk=1)  # one at a time
-                _write(hour)
+            _write(hour, _added_up(hour))
         except (DatabaseError, OverflowError, ValueError) as error:
             log.exception("the hour from %s cannot be added up; the others are", hour)
             failure = failure or error
@@ -140,7 +138,8 @@ def floor_hour(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
 
 
-def _write(hour: datetime) -> None:
+def _added_up(hour: datetime) -> list[UsageHour]:
+    """Outside any transaction: SQLite's would keep all others from writing for as long as it reads, hour after hour."""
     sums = (
         LedgerEntry.objects.filter(received_at__gte=hour, received_at__lt=hour + timedelta(hours=1))
         .order_by()
@@ -170,9 +169,15 @@ def _write(hour: datetime) -> None:
         group["input_tokens"], group["output_tokens"] = group.pop("sum_input"), group.pop("sum_output")
         group["slo_met"] = group.pop("met")
         rows.append(UsageHour(hour=hour, **group))
+    return rows
+
+
+@transaction.atomic
+def _write(hour: datetime, rows: list[UsageHour]) -> None:
+    RollupMark.objects.select_for_update().get(pk=1)  # one at a time
     stored = UsageHour.objects.filter(hour=hour).aggregate(requests=Sum("requests", default=0))["requests"]
     if stored > sum(row.requests for row in rows):
-        return  # the ledger has forgotten part of this hour: a straggler must not replace what was added up
+        return  # the ledger has forgotten part of this hour, or somebody has added up more of it meanwhile
     UsageHour.objects.bulk_create(
         rows, batch_size=500, update_conflicts=True, unique_fields=["hour", *KEY], update_fields=[*FIGURES, "project"]
     )

@@ -103,18 +103,18 @@ def test_an_hour_that_cannot_be_added_up_does_not_keep_the_others_from_it(monkey
     first, second = _hour(3), _hour(2)
     for at in (first, second):
         _poison(at, input_tokens=10)
-    write = rollup._write
+    add_up = rollup._added_up
 
-    def failing(hour: datetime) -> None:
+    def failing(hour: datetime) -> list[UsageHour]:
         if hour.timestamp() == first:
             raise DatabaseError("integer overflow")
-        write(hour)
+        return add_up(hour)
 
-    monkeypatch.setattr(rollup, "_write", failing)
+    monkeypatch.setattr(rollup, "_added_up", failing)
     with pytest.raises(DatabaseError):
         rollup.roll_up()
     assert UsageHour.objects.filter(hour__gte=datetime.fromtimestamp(second, tz=UTC)).exists()
-    monkeypatch.setattr(rollup, "_write", write)
+    monkeypatch.setattr(rollup, "_added_up", add_up)
     rollup.roll_up()
     assert UsageHour.objects.filter(hour=datetime.fromtimestamp(first, tz=UTC)).exists()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from scheduling.core.ledger import LedgerRecord
@@ -53,6 +53,22 @@ def _sums(rows: Any) -> Counter[str]:
     for row in rows:
         total += Counter({name: row[name] for name in (*usage.COUNTS, "slo_met", "slo_total")})
     return total
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nobody_waits_to_write_while_hours_are_read() -> None:
+    start = _noon()
+    _fill(30, start, 600)
+    sums: list[bool] = []
+
+    def watch(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "SUM(" in sql and LedgerEntry._meta.db_table in sql:
+            sums.append(connection.in_atomic_block)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        rollup.roll_up()
+    assert sums == [False] * 5, "SQLite has one writer: a transaction that reads an hour keeps all others waiting"
 
 
 def test_the_hours_equal_the_ledger_after_any_number_of_runs_and_late_rows() -> None:
