@@ -11,8 +11,10 @@ request that comes then finds before it takes no longer, so a fast engine may ha
 Where requests wait and nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to
 :data:`MAX_BUDGETS` step budgets. It moves by steps, one per :data:`STRETCH_S` or, on a fast engine, as soon as
 :data:`ENOUGH` prompts were counted: up where more than :data:`OFTEN` of the time was limited by credit, down where less
-than :data:`SELDOM` was or steps were full. It does not go up while more than :data:`MAX_WAITING` stand in the engine's
-own queue, and goes down where that lasts. A new leader goes on with what the one before left.
+than :data:`SELDOM` was or steps were full. Engines count a prompt when it is done, so how full steps were is known once
+:data:`SEVERAL` prompts of the length that most tokens are in were counted, not in the middle of one; what left its
+engine before its end may have filled them as well. It does not go up while more than :data:`MAX_WAITING` stand in the
+engine's own queue, and goes down where that lasts. A new leader goes on with what the one before left.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
@@ -20,9 +22,11 @@ Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``d
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from scheduling.core.prefill_pace import FASTER
 from scheduling.core.types import BackendView, prefill_fits
@@ -31,6 +35,7 @@ USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engin
 MAX_BUDGET = 1_000_000
 STRETCH_S = 2.5
 ENOUGH = 16  # prompts: engines count each when it is done, so of fewer it is not known how full steps were
+SEVERAL = 4  # prompts of the length that most tokens are in
 MOST_AHEAD_S = 0.12  # of prefill
 EMPTY_S = 10.0
 MAX_BUDGETS = 16  # for credit that comes back late
@@ -50,9 +55,15 @@ class Counters:
 
     at_s: float
     steps: float | None  # None: it does not count them
-    prefill_tokens: float  # computed, not found in its cache
+    prefill_tokens: float  # of prompts that are done: computed, not found in its cache
     output_tokens: float
     waiting: int = 0  # requests of ours that its latest step left in its own queue
+
+    def restarted(self, before: Counters) -> bool:
+        """Whether these begin anew. Prefill may fall for a while: engines count what they find of a prompt in their
+        cache when it begins, and the prompt when it is done."""
+        steps = self.steps is not None and before.steps is not None and self.steps < before.steps
+        return steps or self.output_tokens < before.output_tokens
 
 
 @dataclass(slots=True)
@@ -60,6 +71,7 @@ class Prompts:
     """How long prompts were that were granted lately [tokens]."""
 
     usual: int = 1  # half of them are not longer
+    heavy: int = 1  # half of their tokens are in prompts that are not longer
     _lengths: deque[int] = field(default_factory=lambda: deque(maxlen=PROMPTS))
     _new: int = 0
 
@@ -71,6 +83,8 @@ class Prompts:
         if self._new >= LOOK_EVERY or (self._new and before < LOOK_EVERY):
             ordered = sorted(self._lengths)
             self.usual = ordered[len(ordered) // 2]
+            sums = list(accumulate(ordered))
+            self.heavy = ordered[bisect_left(sums, sums[-1] / 2)]
             self._new = 0
 
 
@@ -89,11 +103,13 @@ class PrefillCredit:
     _limited_s: float = 0.0
     _steps: float | None = 0.0
     _queued: int = 0  # looks at which too many stood in the engine's queue
+    _lost: float = 0.0  # tokens that may have been computed and are not counted
     _empty_since_s: float | None = None  # at no look since then any did, although requests waited for credit
     _prefill: float = 0.0
     _output: float = 0.0
     _done: float = 0.0  # lately, in prompt tokens: prefilled, and the room for them in the steps
     _room: float = 0.0
+    _unsaid: float = 0.0  # such room, while no prompt was counted
 
     def __post_init__(self) -> None:
         self._begin()
@@ -155,8 +171,8 @@ class PrefillCredit:
             return
         prefill, output = now.prefill_tokens - before.prefill_tokens, now.output_tokens - before.output_tokens
         steps = None if now.steps is None or before.steps is None else now.steps - before.steps
-        if prefill < 0 or output < 0 or (steps is not None and steps < 0):
-            self._forget()  # it restarted
+        if now.restarted(before):
+            self._forget()
             return
         self._stretch_s += now.at_s - before.at_s
         self._queued += now.waiting > MAX_WAITING
@@ -168,28 +184,50 @@ class PrefillCredit:
         self._output += output
         self._steps = None if self._steps is None or steps is None else self._steps + steps
         if steps is not None:
-            self._done = RECENT * self._done + prefill
-            self._room = RECENT * self._room + max(1.0, self.budget * steps - output)
+            self._unsaid += max(1.0, self.budget * steps - output)
+            if prefill > 0 or not limited:  # else it is in the middle of a prompt
+                self._done = RECENT * self._done + prefill
+                self._room = RECENT * self._room + self._unsaid
+                self._unsaid = 0.0
         if self._stretch_s >= STRETCH_S or self._prefill >= ENOUGH * self.prompts.usual:
-            self._judge(now.at_s - self._empty_since_s >= EMPTY_S)
-            self._forget()
+            share = self._limited_s / self._stretch_s
+            if share < SELDOM or self._queued > 1 or self._tells(prefill):
+                self._judge(share, now.at_s - self._empty_since_s >= EMPTY_S)
+                self._forget()
 
-    def _judge(self, empty: bool) -> None:
-        """``empty``: for long nothing has been found in the engine's own queue."""
-        limited = self._limited_s / self._stretch_s
-        before, full = self.credit, self._fullness()
+    def lost(self, tokens: int) -> None:
+        """A prompt of so many tokens left its engine before its end: taken back, or its client left. What was computed
+        of it is not counted, so steps may have been fuller by as much."""
+        self._lost += tokens
+        self._done += tokens
+
+    def _tells(self, prefill: float) -> bool:
+        """Whether what was counted since the last judgement says how full steps were: engines count a prompt all at
+        once, when it is done. ``prefill``: since the last look."""
+        if self._steps is None:
+            return True
+        return prefill > 0 and self._prefill >= SEVERAL * self.prompts.heavy
+
+    def _judge(self, limited: float, empty: bool) -> None:
+        """``limited``: share of the time in which requests waited for credit. ``empty``: for long nothing has been
+        found in the engine's own queue."""
+        before, full, at_most = self.credit, self._fullness(), self._fullness(self._lost)
         most = MAX_BUDGETS * self.budget
         if not empty:
             most = min(most, max(self.budget, round(MOST_AHEAD_S * self._prefill / self._stretch_s)))
         self._inherited = 0
         wanted = before
-        if limited > OFTEN and (full is None or full < NOT_FULL) and not self._queued and before < most:
-            wanted = min(most, round(before * self._growth(full)))
+        if limited > OFTEN and (at_most is None or at_most < NOT_FULL) and not self._queued and before < most:
+            wanted = min(most, round(before * self._growth(at_most)))
         elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1 or before > most:
             wanted = round(before * SHRINK)
         self.credit = max(self.least, min(MAX_BUDGET, wanted))
         moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
-        steps = "" if full is None else f", steps of {self.budget} tokens were {full:.0%} full"
+        steps = ""
+        if full is not None and at_most is not None:
+            steps = f", steps of {self.budget} tokens were {full:.0%} full"
+            if at_most > full:
+                steps += f" (up to {at_most:.0%} with what left the engine before its end)"
         queued = f", {self._queued} looks found more than {MAX_WAITING} in its queue" if self._queued else ""
         self.why = f"{moved}: requests waited for it {limited:.0%} of the time{steps}{queued}"
 
@@ -198,13 +236,14 @@ class PrefillCredit:
         """As much as steps lack; as fast as possible where that is not known."""
         return MOST_GROWTH if not full else max(LEAST_GROWTH, min(MOST_GROWTH, NOT_FULL / full))
 
-    def _fullness(self) -> float | None:
-        """Prefill done, as a share of the room that decodes left in the steps; None where steps are not counted."""
+    def _fullness(self, more: float = 0.0) -> float | None:
+        """Prefill done, and so much ``more``, as a share of the room that decodes left in the steps; None where steps
+        are not counted."""
         if not self._steps:
             return None
         room = max(1.0, self.budget * self._steps - self._output)
-        return min(1.0, self._prefill / room)
+        return max(0.0, min(1.0, (self._prefill + more) / room))
 
     def _forget(self) -> None:
         self._stretch_s = self._limited_s = self._prefill = self._output = 0.0
-        self._steps, self._queued = 0.0, 0
+        self._steps, self._queued, self._lost = 0.0, 0, 0.0

@@ -157,6 +157,13 @@ class BackendMonitor:
             backend.limited = waits and seen is not None and backend.credit.binds(seen)
         self.phases.limited(view, waits)
 
+    def lost(self, name: str, tokens: int, *, taken_back: bool = False) -> None:
+        """A prompt of so many tokens left a replica before its end, so its engine does not count what it computed: its
+        client left, or it was ``taken_back``."""
+        if (backend := self._backends.get(name)) is not None:
+            backend.credit.lost(tokens)
+            backend.speed.taken_back() if taken_back else backend.speed.lost(tokens)
+
     def idle(self) -> None:
         """Nobody waits, or nothing is decided about yet."""
         for backend in self._backends.values():
@@ -364,12 +371,12 @@ class BackendMonitor:
         if limits_of(backend)[0].prefill_tokens and (backend.facts is None or backend.facts.slots is None):
             backend.learned.seen(metrics.running, metrics.waiting, leases, now_s)
         self._caches.count(backend.spec.id, metrics.cached_tokens, metrics.prompt_tokens)
-        computed = max(0.0, metrics.prompt_tokens - metrics.cached_tokens)
+        computed = metrics.prompt_tokens - metrics.cached_tokens
         backend.foreign.append(max(0, metrics.running + metrics.waiting - leases))
         ours = max(0, min(metrics.waiting, leases - metrics.running))
         counted = Counters(now_s, metrics.steps_of_each, computed, metrics.generation_tokens, ours)
         backend.credit.seen(counted, backend.limited)
-        backend.speed.seen(counted, backend.limited)
+        backend.speed.seen(counted, backend.limited, backend.credit.budget)
 
     async def _tell_prefilled(self, backend: WatchedBackend, metrics: EngineMetrics, asked_s: float) -> None:
         """Nobody sees the first token of a whole answer: those that do not wait in the engine have been prefilled."""

@@ -264,6 +264,8 @@ class Term:
             self.waiting.offer(event.request, self.waiting.now_s())
             if event.request.adapter:
                 self.monitor.want([event.request.adapter])
+            if event.request.resumes_at:
+                self.monitor.lost(event.request.resumes_at, event.request.input_tokens, taken_back=True)
         elif event.kind is EventKind.LEFT:
             self.waiting.withdraw(event.request_id)
         elif event.kind is EventKind.SUSPECT:
@@ -289,6 +291,9 @@ class Term:
         self._lag.read(records)
         self._pace.read(records)
         self._kv_use.read(records)
+        for r in records:
+            if r.streamed and r.granted_s is not None and r.first_token_s is None:
+                self.monitor.lost(r.backend, r.input_tokens_est)
         if (lag_s := self._lag.lag_s) is not None:
             self._clock.measured_lag(lag_s)
 

@@ -130,7 +130,7 @@ class ContinuousEngine(Intake):
             if count > 1 and horizon != NEVER:
                 count = steps_to(first, growth, horizon - self.clock, count)
         if sequence.start_fs < 0:
-            sequence.start_fs = self.clock
+            self._begin(sequence)
         sequence.prefilled = prefilled + count * room
         self.counters.prefill_tokens += count * room
         duration = first if count == 1 else run(first, growth, count)
@@ -147,7 +147,7 @@ class ContinuousEngine(Intake):
         while candidate is not None:
             take = min(room - taken, left)
             if candidate.start_fs < 0:
-                candidate.start_fs = self.clock
+                self._begin(candidate)
             pp2 += take * (2 * candidate.prefilled + take)
             taken += take
             candidate.prefilled += take
@@ -199,10 +199,15 @@ class ContinuousEngine(Intake):
 
     # --- sequences
 
+    def _begin(self, sequence: Sequence) -> None:
+        sequence.start_fs = self.clock
+        self.counters.cached_tokens += sequence.prefilled
+
     def _first_token(self, sequence: Sequence) -> None:
         """Its prompt has been processed in the step that just ended, which also made a token."""
         if sequence.first_fs < 0:
             sequence.first_fs = self.clock
+            self.counters.prompt_tokens += sequence.sim.input_tokens
             self.prefilled.append(sequence)
         self.counters.output_tokens += 1
         sequence.generated += 1

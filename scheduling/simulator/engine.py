@@ -124,6 +124,8 @@ class Counters:
     stretches: int = 0  # steps and jumps that were computed
     busy_fs: int = 0
     prefill_tokens: int = 0  # recomputed ones included
+    prompt_tokens: int = 0  # as vLLM counts them: a prompt all at once, when its prefill ends
+    cached_tokens: int = 0  # likewise: of a prompt that begins, what need not be computed
     output_tokens: int = 0
     preemptions: int = 0
     relegations: int = 0

@@ -87,15 +87,21 @@ class EngineWatch:
         """:attr:`scheduling.core.prefill_credit.PrefillCredit.hurry` of a replica."""
         return self._credits[name].hurry
 
+    def taken_back(self, name: str, tokens: int) -> None:
+        """A prompt of so many tokens was taken back from an engine."""
+        self._credits[name].lost(tokens)
+        self._speeds[name].taken_back()
+
     def look(self, now_s: float, running: Mapping[str, tuple[int, int]]) -> None:
         """Takes every engine's counters, and lets the view have the credits, speeds and KV tokens that follow.
         ``running``: by entitlement, how many run and the KV tokens that they reserve."""
         for name, each in self._engines.items():
             engine, credit, seen = each.engine, self._credits[name], self._view.backends.get(name)
             sums = engine.counters
-            counted = Counters(now_s, sums.steps, sums.prefill_tokens, sums.output_tokens, self.waiting(name))
+            computed = sums.prompt_tokens - sums.cached_tokens
+            counted = Counters(now_s, sums.steps, computed, sums.output_tokens, self.waiting(name))
             credit.seen(counted, self._limited[name])
-            self._speeds[name].seen(counted, self._limited[name])
+            self._speeds[name].seen(counted, self._limited[name], each.budget)
             if seen is not None:
                 seen.prefill_per_s = self._speeds[name].tokens_per_s
                 kv_tokens, pressure = self._kv_tokens[name], self._pressures[name]

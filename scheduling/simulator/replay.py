@@ -408,6 +408,7 @@ class Replay:
         request = self._requests[name]
         self._caches[number].drop(request.blocks[life.prefilled // BLOCK_TOKENS :])
         queued = interrupted(request.queued, _name(number), computed)
+        self._watch.taken_back(_name(number), queued.input_tokens)
         if self._admission is not None:
             queued = self._admission.interrupted(queued, self._now_s)
         self._requests[name] = replace(request, queued=queued)

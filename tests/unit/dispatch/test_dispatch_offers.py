@@ -153,6 +153,26 @@ async def test_steps_of_several_engines_behind_one_address_are_as_full_as_each_o
 
 
 @ward
+async def test_prompts_that_leave_an_engine_before_their_end_may_have_filled_its_steps(w: Ward):
+    """It counts none of what it computed of them."""
+    for name in ("b3", "b4"):
+        engine = w.engines[name]
+        engine.says, engine.running, engine.waiting, w.leases[name] = EngineFacts(step_tokens=1024), 8, 1, 9
+        engine.tokens_per_scrape, engine.prompts_per_scrape, engine.steps_per_scrape = 80.0, 5_000.0, 10.0
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"), typed("b4"))))
+    await w.live(2)
+    for _ in range(20):
+        w.monitor.lost("b4", 6_000, taken_back=True)
+        w.monitor.lost("gone", 6_000)
+        for name in ("b3", "b4"):
+            w.monitor._backends[name].limited = True
+        await w.live(1)
+    assert w.store.ready["b3"].prefill_tokens > w.store.ready["b4"].prefill_tokens
+    rates = [w.monitor._backends[name].speed.tokens_per_s for name in ("b3", "b4")]
+    assert 5_000 <= rates[0] < 5_100 < 10_000 < rates[1] < 10_300
+
+
+@ward
 async def test_an_engine_with_our_scheduler_inside_has_no_credit_but_one_that_somebody_set(w: Ward):
     inside = partial(pool_spec, engine="vllm_plugin")
     for wanted, offered, why in ((None, 0, "off: the scheduler inside"), (3000, 3000, "as the pool says")):

@@ -100,6 +100,29 @@ def test_a_fast_engine_is_judged_as_soon_as_sixteen_prompts_were_counted(steps_p
     assert (fed(credit, 2, 0.5, limited=True, steps_per_s=steps_per_s) > LEAST) is moves
 
 
+@pytest.mark.parametrize("seconds", [2, 4, 8])
+def test_a_prompt_of_several_seconds_fills_the_steps_before_it_is_counted(seconds: int) -> None:
+    """Engines count a prompt when it is done. Taken for empty, such steps had the credit grow to sixteen of them."""
+    tokens = 10 * USUAL_BUDGET * seconds
+    credit = long_prompts(tokens)
+    for second in range(300):
+        done = float(tokens * ((second + seconds // 2) // seconds))
+        credit.seen(Counters(float(second), 10.0 * second, done, float(second), waiting=0), True)
+    assert credit.credit == LEAST
+    assert credit.hurry > 0.95
+
+
+def test_prompts_that_left_their_engine_before_their_end_may_have_filled_its_steps() -> None:
+    """They were taken back, or their clients left: none of them is counted."""
+    for lost, most in ((USUAL_BUDGET * 10, LEAST), (200, USUAL_BUDGET)):
+        credit = long_prompts()
+        for second in range(120):
+            credit.lost(lost)
+            prefill = 4.0 * 0.5 * USUAL_BUDGET * second
+            credit.seen(Counters(float(second), 4.0 * second, prefill, float(second), waiting=1), True)
+        assert credit.credit == most
+
+
 def test_it_falls_back_to_half_a_step_when_the_engine_keeps_up() -> None:
     credit = long_prompts()
     fed(credit, 300, 0.6, limited=True)
