@@ -42,5 +42,15 @@ def refusal(names: list[str]) -> str:
     """What to do about it, for people."""
     return (
         f"The database was migrated by a newer release: {', '.join(names)}. Take that release again, or go back with "
-        "it first: `manage.py migrate <app> <last migration that this release has>` (docs/guide/operations.md)."
+        f'it first (docs/guide/operations.md, "Roll back"):\n{way_back(names)}'
     )
+
+
+def way_back(names: list[str]) -> str:
+    """What the newer release has to be told: for each part that it changed, the last migration that this one has."""
+    ours = shipped()
+    lines = []
+    for app in sorted({name.split()[0] for name in names}, key=OURS.index, reverse=True):
+        last = max((name for label, name in ours if label == app), default="zero")
+        lines.append(f"  .venv/bin/python manage.py migrate {app} {last}")
+    return "\n".join(lines)

@@ -29,8 +29,22 @@ def test_this_release_finds_nothing_newer_in_its_own_database() -> None:
 
 @pytest.mark.usefixtures("of_a_newer_release")
 def test_migrate_refuses_a_newer_database_and_says_what_to_do() -> None:
-    with pytest.raises(CommandError, match=r"newer release: telemetry 9999_later\..*migrate <app>"):
+    with pytest.raises(CommandError, match=r"newer release: telemetry 9999_later\.") as refused:
         call_command("migrate", interactive=False, verbosity=0)
+    last = max(name for app, name in schema.shipped() if app == "telemetry")
+    assert str(refused.value).endswith(f":\n  .venv/bin/python manage.py migrate telemetry {last}")
+
+
+def test_the_way_back_names_each_part_once_and_goes_to_zero_where_this_release_lacks_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = {("tenants", "0001_books"), ("tenants", "0010_tenant_pause"), ("telemetry", "0011_ledger_lists")}
+    monkeypatch.setattr(schema, "shipped", lambda: older)
+    newer = ["batches 0001_w_batches", "tenants 0011_token_made_with", "tenants 0012_tier_grammar_bytes"]
+    assert schema.way_back(newer).split("\n") == [
+        "  .venv/bin/python manage.py migrate batches zero",
+        "  .venv/bin/python manage.py migrate tenants 0010_tenant_pause",
+    ]
 
 
 @pytest.mark.usefixtures("of_a_newer_release")
