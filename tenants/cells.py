@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 # What a formula begins with; spreadsheets in Japanese and Chinese take the wide signs for the same.
-FORMULA = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
+_SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
+_FORMULA = re.compile(rf"[{_SIGNS}\t\r\n]")
+# Where a comma is the decimal sign, a spreadsheet ends the cells of this file at semicolons, quotes or not.
+_CELL_INSIDE = re.compile(rf"(?<=[;\t\r\n])(?=[{_SIGNS}])")
 
 
 def plain(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula, behind an apostrophe; a user's name is what a client sent."""
-    return f"'{value}" if isinstance(value, str) and value and value[0] in FORMULA else value
+    """A text that a spreadsheet would take for a formula, behind an apostrophe, and so what it would take for a cell
+    with one inside; a user's name is what a client sent."""
+    if not isinstance(value, str) or not value:
+        return value
+    return _CELL_INSIDE.sub("'", f"'{value}" if _FORMULA.match(value) else value)

@@ -217,13 +217,29 @@ def test_logins_and_wrong_passwords_are_written_without_the_password(world: worl
 
 
 @pytest.mark.parametrize(
-    "text", ["=1", "+1", "-1", "@a", "\t=1", "\r=1", "\n=1", "\uff1dHYPERLINK(1)", "\uff0b1", "\uff20a"]
+    "text", ["=1", "+1", "-1", "@a", "\tx=1", "\rx=1", "\nx=1", "\uff1dHYPERLINK(1)", "\uff0b1", "\uff20a"]
 )
 def test_no_value_of_a_file_is_run_as_a_formula(text: str) -> None:
     assert plain(text) == f"'{text}"
 
 
-@pytest.mark.parametrize("value", ["", "a=1", "ada", 7, -7, None, "\u00e9"])
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("x;=1", "x;'=1"),
+        ("x;+1;-1", "x;'+1;'-1"),
+        ("x\t@a", "x\t'@a"),
+        ("x\r\n=1", "x\r\n'=1"),
+        (";\uff1d1", ";'\uff1d1"),
+        ("\t=1", "'\t'=1"),
+        ('{"name": "x;=1"}', '{"name": "x;\'=1"}'),
+    ],
+)
+def test_what_is_a_cell_of_its_own_where_semicolons_end_cells_is_no_formula_either(text: str, written: str) -> None:
+    assert plain(text) == written
+
+
+@pytest.mark.parametrize("value", ["", "a=1", "ada", "a; b", "a;b-c", 7, -7, None, "\u00e9"])
 def test_other_values_of_a_file_are_as_they_are(value: object) -> None:
     assert plain(value) is value
 
