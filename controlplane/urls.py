@@ -5,10 +5,11 @@ from __future__ import annotations
 from django.contrib import admin
 from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from controlplane.signin import saml, second_factor
 from controlplane.signin.views import Join, Login, back_office_login, come_back, sign_in
+from controlplane.web.api_schema import ApiSchema
 from controlplane.web.console import console
 
 handler400 = "controlplane.web.error_pages.unreadable"
@@ -31,7 +32,7 @@ urlpatterns = [
     path("saml/<str:organization_slug>/metadata/", saml.metadata, name="saml_metadata"),
     path("join/<str:text>", Join.as_view(), name="join"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
-    path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),
+    path("api/v1/schema", ApiSchema.as_view(), name="schema"),
     path(
         "api/v1/docs",
         SpectacularSwaggerSplitView.as_view(
