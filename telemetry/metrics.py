@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -22,6 +23,7 @@ from prometheus_client.registry import Collector
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome
 from scheduling.core.slo import turned_away
+from telemetry import disk_gauges
 from telemetry.feed.store import LiveStore
 from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms
 from telemetry.pool_gauges import SKEW, Labels, PoolGauges, Samples
@@ -139,6 +141,12 @@ TABLE: tuple[Metric, ...] = (
         "redis_max_memory_bytes", "gauge", "bytes", (),
         "Memory that Redis may use (maxmemory); missing: no limit is set.",
     ),
+    Metric(
+        "home_disk_free_bytes", "gauge", "bytes", (),
+        "Room left on the disk of QUARTERMASTER_HOME: with `make up` the database, Redis' file, logs and files.",
+    ),
+    Metric("home_disk_bytes", "gauge", "bytes", (), "Size of that disk."),
+    Metric("sqlite_bytes", "gauge", "bytes", (), "Size of the SQLite database with its log; missing with PostgreSQL."),
     Metric(
         "snapshots_available", "gauge", "", (),
         "1 if the figures of pools were read from Redis at the last attempt, else 0.",
@@ -261,7 +269,11 @@ class Metrics:
     Counting happens on one thread, :meth:`render` may run on any.
     """
 
-    def __init__(self, store: LiveStore | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: LiveStore | None = None, clock: Callable[[], float] = time.time, home: Path | None = None
+    ) -> None:
+        """``home``: whose disk is measured."""
+        self._home = home
         self._requests: dict[Labels, int] = {}
         self._rejected: dict[Labels, int] = {}
         self._tokens: dict[Labels, int] = {}
@@ -401,6 +413,8 @@ class Metrics:
         gauges: Samples = {name: [((), value)] for name, value in list(self._gauges.items())}
         gauges |= {name: [((), value)] for name, value in self._connections.items()}
         gauges["state_available"] = [((), self._state_available)]
+        if self._home is not None:
+            gauges |= disk_gauges.samples(self._home)
         if self._pools is not None:
             gauges |= self._pools.samples()
             counted |= self._pools.counted()
@@ -450,4 +464,4 @@ def _histogram_family(name: str, metric: Metric, histogram: _Histogram) -> Histo
 def make_metrics(redis_url: str | None = None) -> Metrics:
     """The metrics of a web process, as the shell plugs them in."""
     url = settings.QUARTERMASTER_REDIS_URL if redis_url is None else redis_url
-    return Metrics(LiveStore(url) if url else None)
+    return Metrics(LiveStore(url) if url else None, home=settings.HOME)

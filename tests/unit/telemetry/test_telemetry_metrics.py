@@ -113,6 +113,19 @@ def test_gauges_of_the_process_can_be_set_and_a_wrong_name_is_told() -> None:
         metrics.gauge("open_request", 1)
 
 
+def test_the_room_on_the_disk_and_the_size_of_the_database_are_told(tmp_path: Path) -> None:
+    (tmp_path / "db.sqlite3").write_bytes(b"x" * 5000)
+    (tmp_path / "db.sqlite3-wal").write_bytes(b"x" * 700)
+    found = samples(Metrics(home=tmp_path))
+    assert 0 < found[key("home_disk_free_bytes")] <= found[key("home_disk_bytes")]
+    assert found[key("sqlite_bytes")] == 5700
+    gone = samples(Metrics(home=tmp_path / "gone"))
+    assert key("home_disk_free_bytes") not in gone, "unknown is not empty"
+    (tmp_path / "db.sqlite3").unlink()
+    (tmp_path / "db.sqlite3-wal").unlink()
+    assert key("sqlite_bytes") not in samples(Metrics(home=tmp_path))
+
+
 def test_label_values_are_escaped() -> None:
     metrics = Metrics()
     metrics.rejected('a"b\nc\\', 400)
