@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from django.core.exceptions import SuspiciousOperation
 from django.db.utils import InterfaceError, OperationalError
@@ -22,6 +22,7 @@ DATABASE_ERRORS = (OperationalError, InterfaceError)
 _MOST = 1000  # kinds remembered
 KIND_BURST, KIND_PER_S = 30.0, 0.5  # lines of one kind: at once, and from then on
 ALL_BURST, ALL_PER_S = 500.0, 20.0  # lines of all kinds
+LONG_TASK_S = 20.0  # longer than the pieces in which batches and lab runs are done
 MAX_LINE_CHARS = 16 * 1024  # characters; a traceback is shorter
 _JUDGED = "quartermaster_judged"  # logging.config adds filters without taking away those it added before
 
@@ -77,6 +78,15 @@ class _Bucket:
             return False
         self._left -= 1.0
         return True
+
+
+class Routine(logging.Filter):
+    """For Celery's log of tasks: drops those that succeeded soon, which was a line every few seconds of an idle worker,
+    and more than half of its log. One that took long is shown with its time, and what failed always."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        took_s = record.args.get("runtime") if isinstance(record.args, Mapping) else None
+        return record.levelno > logging.INFO or not isinstance(took_s, float) or took_s >= LONG_TASK_S
 
 
 class Flood(logging.Filter):

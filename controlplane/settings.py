@@ -362,11 +362,13 @@ QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's notification
 QUARTERMASTER_BASIC_AUTH = ENV.basic_auth
 
+TASKS = {"celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"filters": ["routine"]}}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {
         "repeats": {"()": "controlplane.log_dedup.Repeats"},
+        "routine": {"()": "controlplane.log_dedup.Routine"},
         "flood": {"()": "controlplane.log_dedup.Flood"},
         "database_repeats": {"()": "controlplane.log_dedup.Repeats", "database_only": True},
     },
@@ -388,6 +390,7 @@ LOGGING = {
         "channels_redis.pubsub": {"filters": ["repeats"]},
         "psycopg.pool": {"filters": ["repeats"]},
         "celery.worker.consumer.consumer": {"filters": ["repeats"]},
+        **({} if ENV.log_level == "DEBUG" else TASKS),
         "httpx": {"level": "WARNING"},
         "httpcore": {"level": "WARNING"},
     },

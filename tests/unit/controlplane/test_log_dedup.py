@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.embedded import child as children
 from controlplane.embedded.child import Child
-from controlplane.log_dedup import ALL_BURST, ALL_PER_S, KIND_BURST, KIND_PER_S, MAX_LINE_CHARS, Flood, Line
+from controlplane.log_dedup import ALL_BURST, ALL_PER_S, KIND_BURST, KIND_PER_S, MAX_LINE_CHARS, Flood, Line, Routine
 
 
 def record(message: str, *args: object, line: int = 1, level: int = logging.WARNING) -> logging.LogRecord:
@@ -42,6 +42,19 @@ def test_lines_of_all_kinds_are_so_many() -> None:
 def test_a_line_that_was_asked_for_passes() -> None:
     flood = Flood(clock=lambda: 0.0)
     assert all(flood.filter(record("detail", level=logging.DEBUG)) for _ in range(1000))
+
+
+def test_a_task_that_succeeds_soon_is_no_news_and_one_that_took_long_is() -> None:
+    def passes(level: int, **context: object) -> bool:
+        line = logging.LogRecord(
+            "celery.app.trace", level, "trace.py", 1, "Task %(name)s", ({"name": "t"} | context,), None
+        )
+        return Routine().filter(line)
+
+    assert not passes(logging.INFO, runtime=0.02)
+    assert passes(logging.INFO, runtime=21.0)
+    assert passes(logging.ERROR, runtime=0.02)
+    assert passes(logging.INFO), "such as one that is tried again"
 
 
 def test_a_line_has_a_length() -> None:
