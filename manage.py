@@ -15,7 +15,26 @@ def main() -> None:
         os.environ.setdefault("QUARTERMASTER_REDIS_URL", running.read_text().strip())
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if "--traceback" in sys.argv or not (reason := away(error)):
+            raise
+        sys.exit(reason)
+
+
+def away(error: Exception) -> str:
+    """In a line, that the database cannot be asked at all; nothing where the fault is another."""
+    from django.db import DatabaseError, InterfaceError, OperationalError
+
+    if not isinstance(error, OperationalError | InterfaceError) and type(error) is not DatabaseError:
+        return ""
+    said = " ".join(str(error).split())
+    missing = " (`manage.py migrate` makes the tables)" if "no such table" in said else ""
+    return f"The database cannot be used: {said}{missing}. --traceback shows where."
 
 
 if __name__ == "__main__":

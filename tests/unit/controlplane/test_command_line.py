@@ -1,0 +1,50 @@
+"""What `manage.py` says where the database cannot be asked."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.instance import ROOT
+
+
+def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("QUARTERMASTER_")}
+    return subprocess.run(
+        [sys.executable, "manage.py", *words],
+        cwd=ROOT,
+        env=environ | {"QUARTERMASTER_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "no such table: auth_user (`manage.py migrate` makes the tables)"),
+        ("not a database, but long enough to be read as one" * 100, "file is not a database"),
+    ],
+)
+def test_a_database_that_cannot_be_asked_is_a_line_and_no_traceback(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "db.sqlite3").write_text(content)
+    told = run(tmp_path, "token", "admin")
+    assert told.returncode == 1
+    assert told.stderr == f"The database cannot be used: {said}. --traceback shows where.\n"
+    assert "Traceback" in run(tmp_path, "token", "admin", "--traceback").stderr
+
+
+def test_a_fault_of_ours_keeps_its_traceback(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "db.sqlite3")) as database:
+        database.execute("CREATE TABLE auth_user (id INTEGER)")
+    told = run(tmp_path, "shell", "--no-imports", "-c", "raise ValueError('a fault')")
+    assert told.returncode == 1
+    assert "Traceback" in told.stderr
