@@ -69,7 +69,7 @@ def _interrupted(row: LedgerEntry) -> str:
     if not times:
         return ""
     how_often = "once" if times == 1 else f"{times} times"
-    return f", the time included in which its prefill ran and was interrupted ({how_often})"
+    return f", including its prefill, which was interrupted {how_often}"
 
 
 def _s(s: float) -> str:

@@ -87,8 +87,8 @@ def test_members_do_not_read_for_how_many_others_a_prefill_was_interrupted() -> 
         ),
         (
             {"queued_s": NOW - 20, "granted_s": NOW - 12, "interruptions": 2},
-            "Missed its SLO: first token after 9.60 s (1.00 s at most); it waited 8.00 s in the queue, the time "
-            "included in which its prefill ran and was interrupted (2 times).",
+            "Missed its SLO: first token after 9.60 s (1.00 s at most); it waited 8.00 s in the queue, "
+            "including its prefill, which was interrupted 2 times.",
         ),
         ({"outcome": "failed", "reason": "backend_lost"}, "Failed on gpu-1 after 15.0 s: backend lost."),
         (
