@@ -9,6 +9,7 @@ import pytest
 from scheduling.core.engine_lag import ENOUGH, KEPT, MOST_S, EngineLag
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome
+from scheduling.core.step_time import load_preset
 from tests.support.state_world import ledger
 
 RATE = 40_000.0  # prompt tokens/s
@@ -55,9 +56,42 @@ def test_it_is_not_known_before_two_lengths_were_seen_often_enough() -> None:
 def test_it_follows_an_engine_that_became_slower_and_is_bounded() -> None:
     lag = told(0.005)
     for _ in range(3):
-        for tokens in (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192) * 32:
-            lag.add(tokens, 3.0 + tokens / RATE)
+        for tokens in (64, 128, 256, 512, 1_024, 2_048) * 32:
+            lag.add(tokens, 0.06 + tokens / RATE)
     assert lag.line_s == MOST_S
+
+
+def test_where_all_wait_for_long_nothing_is_told_of_so_short_a_time() -> None:
+    """Lengths of which none comes any more say nothing of it, either."""
+    lag = told(0.005)
+    for _ in range(3):
+        for tokens in (64, 128, 256, 512, 1_024, 2_048) * 32:
+            lag.add(tokens, 3.0 + tokens / RATE)
+    assert lag.line_s is None
+
+
+@pytest.mark.parametrize("preset", ["llama-3-8b-a100", "llama-3-8b-h100", "llama-2-13b-a100-tp4"])
+@pytest.mark.parametrize("lag_s", [0.01, 0.03])
+def test_long_prompts_take_nothing_off(preset: str, lag_s: float) -> None:
+    """Their attention grows with the square of their length, so a straight line through them meets zero far below."""
+    engine, lag, draw = load_preset(preset).step_time, EngineLag(), random.Random(2)
+    for _ in range(600):
+        tokens, done, took_s = round(2 ** draw.uniform(6, 16)), 0, 0.0
+        while done < tokens:
+            chunk = min(2_000, tokens - done)
+            took_s += engine.step(chunk, 16, 16 * 1500.0, chunk * (2 * done + chunk))
+            done += chunk
+        step_s = engine.step(0, 16, 16 * 1500.0)
+        waited_s = draw.expovariate(20.0) if draw.random() < 0.75 else draw.uniform(0, 0.005)
+        lag.add(tokens, lag_s + draw.uniform(0, step_s) + took_s + waited_s, step_s)
+    assert lag.line_s == pytest.approx(lag_s, abs=0.006)
+
+
+def test_prompts_that_are_all_long_tell_nothing() -> None:
+    lag = EngineLag()
+    for tokens in (2_500, 4_000, 9_000, 30_000) * 20:
+        lag.add(tokens, tokens / 8_000)
+    assert lag.line_s is None
 
 
 def test_what_no_clock_can_have_seen_is_left_out() -> None:
@@ -70,7 +104,7 @@ def test_what_no_clock_can_have_seen_is_left_out() -> None:
     for _ in range(10):  # longer prompts that took less: no rate is below zero
         lag.add(100, 0.03)
         lag.add(4_000, 0.01)
-    assert lag.line_s == pytest.approx(0.02)
+    assert lag.line_s == pytest.approx(0.012)
 
 
 def test_only_streams_that_ended_well_at_their_first_attempt_count() -> None:
