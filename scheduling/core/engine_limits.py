@@ -21,6 +21,7 @@ ROUNDING = 0.01  # of the KV cache: engines count it in blocks, people in thousa
 LOOKS = 5  # in a row
 STEP_MARGIN = 1.25  # a full step may take so much longer than tokens are promised to be apart: not every step is full
 LEAST_STEP_TOKENS = 256  # that is advised
+KV_FULL = 0.8  # of a KV cache: beyond that a prompt may wait for room in it
 GROW_S = 30.0  # without such a queue: a learned limit grows by a tenth
 
 
@@ -44,9 +45,13 @@ class SlotLimit:
     _looks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=LOOKS))  # (running, ours that wait)
     _grown_s: float = 0.0
 
-    def seen(self, running: int, waiting: int, leases: int, now_s: float) -> None:
-        """A look at the engine. ``leases``: what we granted there. What others sent it is not ours to cut."""
+    def seen(self, running: int, waiting: int, leases: int, now_s: float, kv_usage: float | None = None) -> None:
+        """A look at the engine. ``leases``: what we granted there. What others sent it is not ours to cut.
+        ``kv_usage``: of its KV cache, 0 to 1, as far as it says: what waits for that waits for no slot."""
         looks = self._looks
+        if waiting > MAX_WAITING and kv_usage is not None and kv_usage >= KV_FULL:
+            looks.clear()
+            return
         looks.append((running, min(waiting, leases - running)))
         most, least = max(r for r, _ in looks), min(r for r, _ in looks)
         queued = len(looks) == LOOKS and all(ours > MAX_WAITING for _, ours in looks)

@@ -369,7 +369,7 @@ class BackendMonitor:
     def _learn(self, backend: WatchedBackend, metrics: EngineMetrics, leases: int, now_s: float) -> None:
         """What its engine was seen to do: how many it runs at once, how full its steps are."""
         if limits_of(backend)[0].prefill_tokens and (backend.facts is None or backend.facts.slots is None):
-            backend.learned.seen(metrics.running, metrics.waiting, leases, now_s)
+            backend.learned.seen(metrics.running, metrics.waiting, leases, now_s, metrics.kv_usage)
         self._caches.count(backend.spec.id, metrics.cached_tokens, metrics.prompt_tokens)
         computed = metrics.prompt_tokens - metrics.cached_tokens
         backend.foreign.append(max(0, metrics.running + metrics.waiting - leases))

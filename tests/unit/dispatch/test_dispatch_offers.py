@@ -122,6 +122,21 @@ async def test_an_engine_that_does_not_say_its_limit_gets_no_more_than_it_was_se
 
 
 @ward
+async def test_what_waits_for_room_in_a_kv_cache_says_nothing_of_slots(w: Ward):
+    """More may be reserved of a cache than it holds; where that was too much, it is taken back, and slots stay."""
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
+    await w.live(2)
+    engine = w.engines["b3"]
+    engine.running, engine.waiting, engine.tokens_per_scrape, w.leases["b3"] = 32, 60, 10.0, 92
+    engine.kv_usage = 0.98
+    await w.live(10)
+    assert w.store.ready["b3"].slots == 1000
+    engine.kv_usage = 0.4
+    await w.live(10)
+    assert w.store.ready["b3"].slots == 32
+
+
+@ward
 async def test_requests_that_others_send_to_an_engine_do_not_take_our_slots(w: Ward):
     w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
     await w.live(2)
