@@ -12,7 +12,8 @@ that take long have not ended yet: ``(N used + n (1 + used) / 2) / (N + n)``. Th
 by reservation, plus one standard deviation over the root of how many fit a replica, is the share ``s`` that the pool's
 requests are expected to hold. A replica is offered with ``TARGET / s`` times its cache, at least with its cache and at
 most with :data:`MOST` times that. Nothing known, nothing overcommitted.
-:class:`KvPressure` takes it back where an engine's cache is full or it preempts.
+:class:`KvPressure` takes it back where an engine's cache is full or it preempts. A new leader begins with what the one
+before offered (:meth:`KvUse.inherit`).
 Inputs: requests as they end; what runs of each entitlement; each engine's KV usage and preemptions once a second.
 Source: ours; overcommit as of memory in hypervisors, by history as in Borg's resource reclamation.
 """
@@ -31,7 +32,7 @@ HELD = 0.5  # of an answer, that the cache holds on average: it grows while it i
 MOST = 16.0  # times a cache that may be reserved
 MEMORY = 1024  # requests of an entitlement that count
 FULL, CALM = 0.97, 0.9  # of a cache in use: too much was let in; more may be
-PAUSE_S = 5.0  # between two changes of a replica's part
+PAUSE_S = 5.0  # between two changes of a replica's part, and without trouble before it grows
 BACK, LEAST_PART = 0.1, 0.05
 STEP = 0.05  # by which the factor moves, so that offers are written anew less often
 
@@ -76,10 +77,18 @@ class KvUse:
     """What the requests of a pool use of what they reserve."""
 
     _of: dict[str, _Use] = field(default_factory=dict)  # entitlement
+    _inherited: float = 1.0  # share that the leader before expected of all
+    _ended: int = 0  # requests seen since
+
+    def inherit(self, overcommit: float) -> None:
+        """Goes on from how many times its cache a replica could be reserved under the leader before: what runs was
+        granted by that, and if it were forgotten nobody would be granted anything until most of that has ended."""
+        self._inherited = min(1.0, TARGET / max(TARGET, overcommit))
 
     def ended(self, entitlement: str, reserved: int, input_tokens: int, output_tokens: int, held_s: float) -> None:
         """A request ended that had reserved so many KV tokens and ran so long [s]."""
         if reserved > 0 and held_s > 0.0:
+            self._ended += 1
             used = max(0, input_tokens) + HELD * max(0, output_tokens)
             self._of.setdefault(entitlement, _Use()).add(reserved, min(1.0, used / reserved), held_s)
 
@@ -98,6 +107,11 @@ class KvUse:
     def overcommit(self, running: Mapping[str, tuple[int, int]], kv_tokens: int, most: float = MOST) -> float:
         """How many times its cache a replica of ``kv_tokens`` may be reserved, 1 to ``most``. ``running``: by
         entitlement, how many requests run and what they reserve [tokens]."""
+        return self.expected(running).overcommit(kv_tokens, most)
+
+    def expected(self, running: Mapping[str, tuple[int, int]]) -> Expected:
+        """What the pool's requests are expected to use; ``running`` as above. Takes time in proportion to entitlements,
+        and what follows for a replica does not."""
         reserved = filled = spread = count = 0.0
         for name in running.keys() | self._of.keys():
             use, (n, tokens) = self._of.get(name, _UNKNOWN), running.get(name, (0, 0))
@@ -106,12 +120,31 @@ class KvUse:
             filled += weight * use.share(n + 1)
             spread += weight * use.variance
             count += n + (use.usual > 0)
-        if not reserved or kv_tokens <= 0:
+        before = (1.0 - 1.0 / MEMORY) ** self._ended if self._inherited < 1.0 else 0.0
+        if not reserved or not count:
+            return Expected(1.0, 0.0, 0.0, self._inherited, before)
+        return Expected(filled / reserved, spread / reserved, reserved / count, self._inherited, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the requests of a pool are expected to hold of what they reserve: ``share`` on average, with a ``variance``;
+    ``usual``: what one reserves [tokens], 0 where nobody does. ``before`` of it is as the leader before expected."""
+
+    share: float
+    variance: float
+    usual: float
+    inherited: float
+    before: float
+
+    def overcommit(self, kv_tokens: int, most: float = MOST) -> float:
+        """How many times its cache a replica of ``kv_tokens`` may be reserved, 1 to ``most``."""
+        if kv_tokens <= 0:
             return 1.0
-        share = filled / reserved
-        fit = max(1.0, kv_tokens * count / (reserved * share))
-        share = min(1.0, share + math.sqrt(spread / reserved / fit))
-        return max(1.0, math.floor(min(most, TARGET / share) / STEP) * STEP)
+        fit = max(1.0, kv_tokens / (self.usual * self.share)) if self.usual * self.share else 1.0
+        share = min(1.0, self.share + math.sqrt(self.variance / fit))
+        share = self.before * self.inherited + (1.0 - self.before) * share
+        return max(1.0, math.floor(min(most, TARGET / max(share, TARGET / MOST)) / STEP) * STEP)
 
 
 _UNKNOWN = _Use()
@@ -123,7 +156,9 @@ class KvPressure:
 
     part: float = 1.0  # of what is offered beyond the cache
     _known: bool = False
-    _changed_s: float = -math.inf
+    _less_s: float = -math.inf  # the last changes
+    _more_s: float = -math.inf
+    _full_s: float = -math.inf  # too much was let in, the last time that was seen
     _preemptions: float | None = None
 
     def seen(self, now_s: float, usage: float | None, preemptions: float) -> None:
@@ -131,14 +166,20 @@ class KvPressure:
         since it started; seconds of one monotonic clock."""
         preempted = self._preemptions is not None and preemptions > self._preemptions
         self._preemptions, self._known = preemptions, usage is not None
-        if usage is None or now_s - self._changed_s < PAUSE_S:
+        if usage is None:
             return
         if preempted or usage >= FULL:
-            self.part = self.part / 2 if self.part / 2 >= LEAST_PART else 0.0
-            self._changed_s = now_s
-        elif usage < CALM and self.part < 1.0:
+            self._full_s = now_s
+            if now_s - self._less_s >= PAUSE_S:  # else what runs has not ended yet
+                self.part = self.part / 2 if self.part / 2 >= LEAST_PART else 0.0
+                self._less_s = now_s
+        elif usage < CALM and self.part < 1.0 and now_s - max(self._full_s, self._more_s) >= PAUSE_S:
             self.part = min(1.0, self.part + BACK)
-            self._changed_s = now_s
+            self._more_s = now_s
+
+    def inherit(self) -> None:
+        """The leader before knew that it says how full it is; until it is asked it is taken to do so still."""
+        self._known = True
 
     def offered(self, kv_tokens: int, overcommit: float) -> int:
         """KV tokens that this replica is offered with, of so many in its cache."""

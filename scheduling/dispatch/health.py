@@ -137,6 +137,7 @@ class BackendMonitor:
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
+                    backend.pressure.inherit()
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
                 if kind.logs_steps:
                     backend.reading = self._group.create_task(follow_steps(backend), name=f"steps-{pool.id}-{name}")
@@ -172,8 +173,9 @@ class BackendMonitor:
     def overcommit(self, use: KvUse, running: Mapping[str, tuple[int, int]], most: float) -> None:
         """How much may be reserved of each replica's KV cache. ``running``: by entitlement, how many run and the KV
         tokens that they reserve."""
+        expected = use.expected(running)
         for backend in self._backends.values():
-            backend.overcommit = use.overcommit(running, limits_of(backend)[0].kv_tokens, most)
+            backend.overcommit = expected.overcommit(limits_of(backend)[0].kv_tokens, most)
 
     def statuses(self) -> list[BackendStatus]:
         """All replicas as they are seen now, by name."""

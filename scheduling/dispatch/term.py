@@ -127,6 +127,8 @@ class Term:
             )
         ready = {name: b for name, b in snapshot.backends.items() if b.ready}
         self.monitor.update(self._pool, set(ready), {name: b.prefill_credit for name, b in ready.items()})
+        caches = {spec.id: spec.kv_tokens for spec in self._pool.backends if spec.kv_tokens > 0}
+        self._kv_use.inherit(max((ready[name].kv_tokens / caches[name] for name in ready.keys() & caches), default=1.0))
         self._standings = Standings(self._pool, self._catalog, snapshot)
         self._headroom.resume(snapshot.now_ms / 1000.0, snapshot.kept)
         self._offered = sum(b.slots for b in ready.values()) or None

@@ -95,6 +95,7 @@ class EngineWatch:
     def look(self, now_s: float, running: Mapping[str, tuple[int, int]]) -> None:
         """Takes every engine's counters, and lets the view have the credits, speeds and KV tokens that follow.
         ``running``: by entitlement, how many run and the KV tokens that they reserve."""
+        expected = self.kv_use.expected(running)
         for name, each in self._engines.items():
             engine, credit, seen = each.engine, self._credits[name], self._view.backends.get(name)
             sums = engine.counters
@@ -106,5 +107,5 @@ class EngineWatch:
                 seen.prefill_per_s = self._speeds[name].tokens_per_s
                 kv_tokens, pressure = self._kv_tokens[name], self._pressures[name]
                 pressure.seen(now_s, engine.kv.usage, sums.preemptions)
-                seen.kv_tokens = pressure.offered(kv_tokens, self.kv_use.overcommit(running, kv_tokens))
+                seen.kv_tokens = pressure.offered(kv_tokens, expected.overcommit(kv_tokens))
         self._show_credits()

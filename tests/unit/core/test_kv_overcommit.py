@@ -76,14 +76,37 @@ def test_entitlements_that_are_no_more_are_forgotten() -> None:
     assert use.overcommit({}, CACHE) == 1.0
 
 
+def test_a_new_leader_goes_on_from_what_the_one_before_offered_and_learns_for_itself() -> None:
+    """What runs was granted by that: forgotten, it would keep everybody out until most of it has ended."""
+    running = {"acme": (100, 820_000)}
+    before = known(KvUse(), "acme", 400).overcommit(running, CACHE)
+    assert before > 5.0
+    use = KvUse()
+    use.inherit(before)
+    assert use.overcommit(running, CACHE) == pytest.approx(before, abs=0.1)
+    assert use.overcommit({}, CACHE) == pytest.approx(before, abs=0.1), "also where nothing runs yet"
+    known(use, "acme", 400, requests=60)
+    assert use.overcommit(running, CACHE) > 0.75 * before
+    known(use, "acme", 8_000)
+    assert use.overcommit(running, CACHE) < 2.0, "answers have become longer"
+
+
+@pytest.mark.parametrize("offered", [0.0, 0.5, 1.0])
+def test_a_leader_before_that_overcommitted_nothing_hands_nothing_on(offered: float) -> None:
+    use = KvUse()
+    use.inherit(offered)
+    assert use.overcommit({"acme": (12, 96_000)}, CACHE) == 1.0
+
+
 TOKENS = st.integers(-5, 300_000)
 REQUESTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 200_000), TOKENS, TOKENS, st.floats(0, 1e6)))
 RUNNING = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(0, 500), st.integers(0, 10**7)))
 
 
-@given(REQUESTS, RUNNING, st.integers(0, 10**7), st.sampled_from([1.0, 2.0, MOST]))
-def test_it_stays_between_the_cache_and_what_is_allowed(requests, running, kv_tokens, most) -> None:
+@given(REQUESTS, RUNNING, st.integers(0, 10**7), st.sampled_from([1.0, 2.0, MOST]), st.floats(0.0, 1e9))
+def test_it_stays_between_the_cache_and_what_is_allowed(requests, running, kv_tokens, most, before) -> None:
     use = KvUse()
+    use.inherit(before)
     for request in requests:
         use.ended(*request)
     assert 1.0 <= use.overcommit(running, kv_tokens, most) <= most
@@ -127,3 +150,15 @@ def test_a_preemption_takes_half_of_it_back_and_those_of_before_do_not() -> None
     assert pressure.offered(1_000, 5.0) == 5_000
     seconds(pressure, 1, 0.5, preemptions=41.0, since_s=now_s)
     assert pressure.offered(1_000, 5.0) == pytest.approx(3_000)
+
+
+@pytest.mark.parametrize("offset", range(5))
+def test_it_does_not_return_while_an_engine_preempts_now_and_then(offset: int) -> None:
+    """Also between two of its changes, when nothing is taken back."""
+    pressure, preemptions, parts = KvPressure(part=0.5), 0.0, []
+    for second in range(60):
+        preemptions += second % 5 == offset
+        pressure.seen(float(second), 0.85, preemptions)
+        parts.append(pressure.part)
+    assert max(parts) < 0.65
+    assert parts[-1] < 0.1

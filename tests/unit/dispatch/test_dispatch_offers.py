@@ -80,6 +80,18 @@ async def test_a_replica_resumes_prompts_where_its_only_engine_says_that_it_keep
 
 
 @ward
+async def test_a_replica_that_the_leader_before_overcommitted_stays_so_until_it_is_looked_at(w: Ward):
+    use = KvUse()
+    use.inherit(4.0)
+    w.engines["b3"].kv_usage = None
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))), {"b3"})
+    w.monitor.overcommit(use, {}, 16.0)
+    assert offer_of(w.monitor._backends["b3"]).kv_tokens == 4 * 10**9
+    await w.live(2)
+    assert w.store.ready["b3"].kv_tokens == 10**9, "it does not say how full its cache is"
+
+
+@ward
 async def test_a_replica_that_restarts_with_other_limits_is_asked_again(w: Ward):
     w.engines["b3"].says = EngineFacts(slots=16)
     w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.kv_overcommit import KvPressure, _Use
+from scheduling.core.kv_overcommit import KvPressure, KvUse, _Use
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import ServiceClass, Slo
@@ -66,6 +66,32 @@ def test_answers_that_suddenly_fill_their_bound_are_served_no_later_than_if_all_
     in_full = served(suddenly_long())
     assert in_time >= in_full[0]
     assert took_s <= in_full[1]
+
+
+def running_after_a_new_leader(*, inherits: bool) -> int:
+    """How many run ten seconds after another leader took over a pool whose replicas are reserved several times."""
+    random = rng(7, "overcommit")
+    requests = ask([(random.uniform(0.0, 150.0), max(1, int(random.expovariate(1 / 400)))) for _ in range(2000)])
+    preset, found = load_preset("llama-3-8b-a100"), 0
+    replica = Replica(preset.step_time, 128, 100_000, 1024, None, "priority")
+    replay = Replay([replica] * 2, make_ordering("unified"), make_routing("least_work"))
+
+    def look(now_s: float, *_: object) -> None:
+        nonlocal found
+        if now_s == 120.0:
+            offered = max(backend.kv_tokens for backend in replay.view.backends.values())
+            replay._watch.kv_use = KvUse()
+            if inherits:
+                replay._watch.kv_use.inherit(offered / 100_000)
+        elif now_s == 130.0:
+            found = sum(backend.running for backend in replay.view.backends.values())
+
+    replay.run(requests, look, every_s=5.0)
+    return found
+
+
+def test_a_new_leader_goes_on_granting_beside_what_runs() -> None:
+    assert running_after_a_new_leader(inherits=True) > 1.4 * running_after_a_new_leader(inherits=False)
 
 
 def test_what_runs_and_what_the_engine_does_keep_preemptions_down(monkeypatch: pytest.MonkeyPatch) -> None:
