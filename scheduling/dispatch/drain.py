@@ -23,7 +23,7 @@ BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 class LedgerDrain:
     """Moves ended requests of one pool. Entries are deleted only after the write, which is idempotent by request.
 
-    ``ended`` and ``read`` are told of all that is read; of some twice, where the write fails.
+    ``ended`` is told once of each entry, however often its write fails; ``read`` of all that is read, each time.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class LedgerDrain:
         self._store = store
         self._telemetry = telemetry
         self._thread = thread
+        self._told = (0, 0)  # the last entry that ``ended`` was told of
         self._failures = 0
         self._stored_s = time.time()  # what had ended by then is stored
 
@@ -60,6 +61,12 @@ class LedgerDrain:
             elif moved < BATCH:
                 await asyncio.sleep(IDLE_S)
 
+    def _tell(self, entries: Sequence[LedgerEntry]) -> None:
+        new = [entry for entry in entries if _place(entry) > self._told]
+        if new:
+            self._told = _place(new[-1])
+            self._ended([entry.record for entry in new if entry.record is not None])
+
     async def drain_once(self) -> int:
         """Moves at most ``BATCH`` entries; how many are gone from the stream now."""
         now_s = time.time()
@@ -69,7 +76,7 @@ class LedgerDrain:
             self._stored_s = now_s
             return 0
         records = [entry.record for entry in entries if entry.record is not None]
-        self._ended(records)
+        self._tell(entries)
         try:
             await asyncio.get_running_loop().run_in_executor(
                 self._thread, self._telemetry.write_ledger, self._store.pool_id, records
@@ -100,3 +107,9 @@ class LedgerDrain:
             await self._store.ledger_set_aside(unread)
         await self._store.ledger_delete([entry.id for entry in entries])
         return len(entries)
+
+
+def _place(entry: LedgerEntry) -> tuple[int, int]:
+    """In its stream."""
+    at_ms, _, number = entry.id.partition("-")
+    return int(at_ms), int(number or 0)

@@ -285,7 +285,7 @@ class Term:
             self._ended_early.clear()
 
     def _count_ended(self, records: Collection[LedgerRecord]) -> None:
-        """What requests have really used, for policies that count it, and what engines take. One may come twice."""
+        """What requests have really used, for policies that count it, and what engines take."""
         if not self.waiting.loaded.is_set():  # who waits comes first: it is lifted to nobody who was served since
             self._ended_early.extend(records)
             return
