@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -146,6 +147,27 @@ def _second_assertion(text: str) -> str:
     return text[:begin] + false + text[begin:]
 
 
+def _false(text: str) -> tuple[str, str, str, str]:
+    """What stands before the signed assertion, an unsigned one for another group, the signed one, and the rest."""
+    begin, end = text.index("<saml:Assertion"), text.index("</saml:Assertion>") + len("</saml:Assertion>")
+    signed = text[begin:end]
+    false = re.sub(r"<(ds:)?Signature.*?</(ds:)?Signature>", "", signed, flags=re.DOTALL)
+    return text[:begin], false.replace("llm-acme", "llm-globex").replace('ID="_', 'ID="_f', 1), signed, text[end:]
+
+
+def _around(text: str) -> str:
+    """Signature wrapping: the signed assertion is a part of the false one."""
+    before, false, signed, after = _false(text)
+    return before + false.replace("</saml:Assertion>", f"{signed}</saml:Assertion>") + after
+
+
+def _among_extensions(text: str) -> str:
+    """Signature wrapping: the signed assertion stands where nobody looks."""
+    before, false, signed, after = _false(text)
+    hidden = f"<samlp:Extensions>{signed}</samlp:Extensions><samlp:Status>"
+    return before.replace("<samlp:Status>", hidden) + false + after
+
+
 WRONG: dict[str, dict[str, Any]] = {
     "unsigned": {"unsigned": True},
     "another key": {"key": key_and_certificate()},
@@ -155,6 +177,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "an hour ago": {"now": datetime.now(UTC) - timedelta(hours=1)},
     "in an hour": {"now": datetime.now(UTC) + timedelta(hours=1)},
     "a second assertion": {"change": _second_assertion},
+    "a false one around it": {"change": _around},
+    "a false one, and the signed one among extensions": {"change": _among_extensions},
     "an entity": {"change": lambda text: '<!DOCTYPE x [<!ENTITY a "aaaa">]>' + text.replace("cooks", "&a;")},
     "no XML": {"change": lambda text: "<x"},
     "another XML": {"change": lambda text: "<x/>"},
@@ -167,6 +191,17 @@ def test_what_the_provider_did_not_sign_for_us_and_now_lets_nobody_in(world: wor
     browser = signed_in()
     assert not is_in(browser)
     assert not Identity.objects.exists()
+
+
+@pytest.mark.parametrize("comment", ["<!---->", "<!-- a -->", "<?a b?>"])
+def test_a_comment_which_no_signature_covers_ends_no_name_and_no_group(world: worlds.World, comment: str) -> None:
+    PROVIDER.people["ada.b"] = {"groups": ["llm-acme", "llm-globex.b"]}
+    PROVIDER.wrong = _changed("id of ada.b", f"id of ada{comment}.b")
+    assert is_in(signed_in("ada.b"))
+    assert [one.subject for one in Identity.objects.all()] == ["id of ada.b"]
+    PROVIDER.people["ada.b"] = {"groups": ["llm-globex.b"]}
+    PROVIDER.wrong = _changed("llm-globex.b", f"llm-globex{comment}.b")
+    assert not is_in(signed_in("ada.b"))
 
 
 @pytest.mark.parametrize("form", [{}, {"SAMLResponse": "%"}, {"SAMLResponse": "\x00\ufffd"}])
