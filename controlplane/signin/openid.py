@@ -11,7 +11,10 @@ from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOA
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 
-from controlplane.signin.provider import check_issuer
+from controlplane.signin.exchange import Trouble
+from controlplane.signin.provider import check_issuer, same_issuer
+
+OF_AN_ADDRESS = ("process", "next")  # what a link to a sign-in may say
 
 
 class OneIssuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # has no types
@@ -31,10 +34,22 @@ class OneIssuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # has no typ
 
 
 def login(request: HttpRequest, provider_id: str) -> HttpResponse:
+    """allauth would take scopes, and any parameter of the question to the provider, from the address: whoever writes a
+    link would say where the answer goes and how somebody has to prove who they are."""
+    kept = request.GET.copy()
+    for name in set(kept) - set(OF_AN_ADDRESS):
+        del kept[name]
+    request.GET = kept  # type: ignore[assignment]
     return _answer(OAuth2LoginView, request, provider_id)
 
 
 def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
+    """Raises:
+    Trouble: the answer names another issuer (RFC 9207).
+    """
+    issuer = request.GET.get("iss")
+    if issuer is not None and not same_issuer(issuer, settings.QUARTERMASTER_OIDC_ISSUER):
+        raise Trouble(f"An answer to a sign-in is of issuer {issuer!r:.200}.")
     return _answer(OAuth2CallbackView, request, provider_id)
 
 

@@ -137,11 +137,15 @@ def check_issuer(document: object, asked: str) -> None:
         Trouble: it is another's.
     """
     told = document.get("issuer") if isinstance(document, dict) else None
-    if not isinstance(told, str) or told.removesuffix("/") != asked.removesuffix("/"):
+    if not isinstance(told, str) or not same_issuer(told, asked):
         raise Trouble(
             f"The identity provider's configuration is of issuer {told!r:.200}, not of {asked!r}: "
             "QUARTERMASTER_OIDC_ISSUER has to be what it calls itself."
         )
+
+
+def same_issuer(told: str, asked: str) -> bool:
+    return told.removesuffix("/") == asked.removesuffix("/")
 
 
 def _claims(token: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import requests
 from django.conf import settings
 from django.contrib.auth.forms import BaseUserCreationForm
 from django.contrib.auth.views import LoginView, redirect_to_login
-from django.core.exceptions import ValidationError
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
@@ -129,6 +129,7 @@ def come_back(request: HttpRequest, provider_id: str) -> HttpResponse:
 # What comes of an answer in which something is missing or of another type: allauth reads it as if it were right.
 _NOT_OF_THE_PROTOCOL = (
     requests.RequestException, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+    ImproperlyConfigured,  # a subject that is longer than may be
 )  # fmt: skip
 
 

@@ -165,11 +165,13 @@ def test_an_address_that_is_none_ends_nobody(address: object) -> None:
             asked.close()
 
 
-def came_back(**says: Any) -> Any:
-    """What a browser is told that comes back from a provider whose documents say this."""
+ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
+
+
+def came_back(back: dict[str, str] | None = None, **says: Any) -> Any:
+    """What a browser is told that comes back from a provider whose documents say this; ``back``: in its address."""
     with provider(b"") as server:
-        endpoints = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
-        right = dict.fromkeys(endpoints, server.issuer) | {"issuer": server.issuer, "access_token": "a", "sub": "ada"}
+        right = dict.fromkeys(ENDPOINTS, server.issuer) | {"issuer": server.issuer, "access_token": "a", "sub": "ada"}
         token = {"iss": server.issuer, "aud": "us", "sub": "ada", "exp": 2**33} | says.pop("token", {})
         server.says = document(right | {"id_token": jwt.encode(token, "k" * 32)} | says)
         browser = Client(raise_request_exception=False)
@@ -177,7 +179,30 @@ def came_back(**says: Any) -> Any:
         if left.status_code != 302:
             return left
         state = parse_qs(urlsplit(left.headers["Location"]).query)["state"][0]
-        return browser.get("/oidc/sso/login/callback/", {"code": "c", "state": state})
+        return browser.get("/oidc/sso/login/callback/", {"code": "c", "state": state, **(back or {})})
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        {"auth_params": "redirect_uri=https://another.example&client_id=other&state=known"},
+        {"auth_params": "response_type=token&prompt=none&acr_values=0"},
+        {"scope": "everything", "action": "reauthenticate"},
+    ],
+)
+def test_a_link_to_a_sign_in_says_nothing_to_the_provider(link: dict[str, str]) -> None:
+    with provider(b"") as server:
+        server.says = document(dict.fromkeys(ENDPOINTS, server.issuer) | {"issuer": server.issuer})
+        usual = Client().get("/oidc/sso/login/", {"process": "login", "next": "/queue"})
+        by_link = Client().get("/oidc/sso/login/", {"process": "login", "next": "/queue", **link})
+        asked = [parse_qs(urlsplit(each.headers["Location"]).query) for each in (usual, by_link)]
+        for each in asked:
+            assert each.pop("state") != ["known"]
+        assert asked[0] == asked[1]
+
+
+def test_an_answer_that_names_another_issuer_lets_nobody_in() -> None:
+    assert came_back({"iss": "https://another.example"}).status_code == 502
 
 
 def test_who_is_what_the_provider_says_comes_as_far_as_their_groups() -> None:
@@ -196,8 +221,7 @@ def test_a_configuration_of_another_issuer_is_not_taken(path: str, caplog: pytes
 
 def test_a_configuration_of_another_issuer_is_not_taken_on_the_way_back_either() -> None:
     with provider(b"") as server:
-        endpoints = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
-        right = dict.fromkeys(endpoints, server.issuer) | {"issuer": server.issuer, "access_token": "a", "sub": "ada"}
+        right = dict.fromkeys(ENDPOINTS, server.issuer) | {"issuer": server.issuer, "access_token": "a", "sub": "ada"}
         server.says = document(right)
         browser = Client(raise_request_exception=False)
         left = browser.get("/oidc/sso/login/?process=login")
@@ -219,8 +243,7 @@ def test_a_configuration_of_another_issuer_ends_nobody() -> None:
 
 def test_a_slash_at_the_end_of_an_issuer_makes_no_other_one() -> None:
     with provider(b"") as server:
-        endpoints = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
-        server.says = document(dict.fromkeys(endpoints, server.issuer) | {"issuer": f"{server.issuer}/"})
+        server.says = document(dict.fromkeys(ENDPOINTS, server.issuer) | {"issuer": f"{server.issuer}/"})
         assert Client().get("/oidc/sso/login/?process=login").status_code == 302
 
 
@@ -242,3 +265,7 @@ def test_a_token_of_somebody_else_than_userinfo_opens_nothing() -> None:
 )  # fmt: skip
 def test_documents_with_something_else_in_them_let_nobody_in_and_break_no_page(says: dict[str, Any]) -> None:
     assert came_back(**says).status_code in (401, 403, 502)
+
+
+def test_a_subject_that_is_longer_than_may_be_lets_nobody_in() -> None:
+    assert came_back(sub="a" * 5000, token={"sub": "a" * 5000}).status_code == 502
