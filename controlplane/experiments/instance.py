@@ -55,7 +55,7 @@ class Instance:
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / "experiment.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.embedded"],
+                [sys.executable, "-m", "controlplane.embedded", "--with-parent"],  # however that ends
                 cwd=ROOT, env=self._environ, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         try:
