@@ -61,8 +61,14 @@ def groups_in(claims: Mapping[str, Any], claim: str) -> list[str] | None:
         value = [value]
     if not isinstance(value, list):
         return None
-    named = {group for group in value if isinstance(group, str) and 0 < len(group) <= GROUP_LETTERS}
+    named = {group for group in value if isinstance(group, str) and 0 < len(group) <= GROUP_LETTERS and _kept(group)}
     return sorted(named)[:MOST_GROUPS]
+
+
+def _kept(text: str) -> bool:
+    """Whether every database keeps it. A group that could not be stored would end each check of its person with a
+    fault, before their roles follow their groups."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def granted(groups: Iterable[str]) -> Wanted:

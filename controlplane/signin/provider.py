@@ -100,7 +100,8 @@ class Provider:
             return Gone("The identity provider has ended their sign-in.")
         access, refresh = answer.get("access_token"), answer.get("refresh_token", token)
         if status != 200 or not isinstance(access, str) or not isinstance(refresh, str):
-            raise Trouble(f"The identity provider answers {status} at its token endpoint: {answer.get('error', '')}")
+            why = f"{answer.get('error', '')!r:.200}"
+            raise Trouble(f"The identity provider answers {status} at its token endpoint: {why}")
         return Grant(access, refresh), _claims(answer.get("id_token"))
 
     def _endpoint(self, name: str) -> str:

@@ -77,6 +77,7 @@ def look(identity: Identity, answer: There | Gone | Unknown) -> Identity:
         ({"realm_access": {"roles": ["x"]}}, "realm_access.roles", ["x"]),
         ({"https://example.org/groups": ["x"]}, "https://example.org/groups", ["x"]),
         ({"groups": [1, None, "", "x" * 201, {"a": 1}, "ok"]}, "groups", ["ok"]),
+        ({"groups": ["a\0b", "a\ud800", "\udfffb", "ok"]}, "groups", ["ok"]),
         ({"groups": []}, "groups", []),
         ({}, "groups", None),
         ({"groups": {"a": 1}}, "groups", None),
@@ -116,6 +117,16 @@ def test_groups_that_are_not_named_are_not_taken_away(world: worlds.World) -> No
     rule("acme", "member", world.tenants["acme"])
     identity = look(come_in("ada", "acme"), There({"sub": "id-of-ada"}))
     assert scope_for(identity.user).tenant_ids == {world.tenants["acme"].pk}
+
+
+def test_a_group_that_no_database_keeps_holds_up_no_change_of_roles(world: worlds.World) -> None:
+    """Whoever may name a group at the provider could have kept their roles here by it."""
+    rule("chiefs", "admin")
+    rule("acme", "member", world.tenants["acme"])
+    identity = look(come_in("ada", "chiefs", "acme"), There({"groups": ["acme", "a\ud800", "a\0b"]}))
+    assert scope_for(identity.user).role == Role.MEMBER
+    identity = look(identity, There({"groups": ["a\ud800"]}))
+    assert not identity.user.is_active
 
 
 def test_a_rule_that_is_taken_back_ends_whom_it_had_let_in(world: worlds.World) -> None:
