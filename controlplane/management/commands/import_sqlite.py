@@ -1,0 +1,106 @@
+"""``manage.py import_sqlite FOLDER``: all that a SQLite database holds, into the PostgreSQL that is configured."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.color import no_style
+from django.db import connection, connections, models, transaction
+
+from controlplane import schema
+from controlplane.embedded import backup
+
+SOURCE = "source"
+CHUNK = 1000  # rows of one statement
+
+
+class Command(BaseCommand):
+    help = (
+        "Copies every row of a SQLite database, as `manage.py backup` has copied it, into the PostgreSQL of "
+        "QUARTERMASTER_DATABASE_URL, which `manage.py migrate` has prepared and nobody has used. All of it or nothing."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("folder", type=Path, help="A backup, or the HOME of an instance that is stopped.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        file = options["folder"] / backup.DATABASE
+        if settings.ENV.embedded:
+            raise CommandError("QUARTERMASTER_DATABASE_URL is not set: say which PostgreSQL the rows go to.")
+        if not file.is_file():
+            raise CommandError(f"{options['folder']} has no {backup.DATABASE}.")
+        try:
+            backup.check(file)
+        except backup.CannotBackUp as error:
+            raise CommandError(str(error)) from error
+        self._require_same_tables(file)
+        self._open(file)
+        try:
+            self._copy()
+        except KeyboardInterrupt:
+            raise CommandError("Stopped. Nothing was copied.", returncode=130) from None
+
+    def _require_same_tables(self, file: Path) -> None:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as there:
+            theirs = set(there.execute("SELECT app, name FROM django_migrations"))
+        if different := sorted(f"{app} {name}" for app, name in theirs ^ schema.applied()):
+            raise CommandError(
+                f"The two databases are of different releases ({', '.join(different[:5])}). "
+                "Migrate both with this one: `manage.py migrate`."
+            )
+
+    def _open(self, file: Path) -> None:
+        told = settings.DATABASES["default"] | {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": file.absolute(),
+            "OPTIONS": {},
+        }
+        connections.databases[SOURCE] = {**connections.databases["default"], **told}
+
+    def _copy(self) -> None:
+        ours = [model for model in apps.get_models(include_auto_created=True) if _is_ours(model)]
+        rows = 0
+        with transaction.atomic():
+            for name in ("tenants.AuditEntry", "telemetry.LedgerEntry", "auth.User"):
+                if apps.get_model(name)._base_manager.exists():
+                    raise CommandError("The PostgreSQL database is in use: it has users, requests or an audit log.")
+            tables = [model._meta.db_table for model in ours]
+            with connection.cursor() as cursor:  # what migrations put in, and Django's own, comes with the copy
+                for statement in connection.ops.sql_flush(no_style(), tables, allow_cascade=False):
+                    cursor.execute(statement)
+            for model in ours:
+                count = 0
+                for some in _chunks(model):
+                    # raw: as it is there, and no moment of creation is now
+                    model._base_manager.all()._insert(some, fields=model._meta.concrete_fields, raw=True)  # type: ignore[attr-defined]
+                    count += len(some)
+                rows += count
+                if count:
+                    self.stderr.write(f"{model._meta.label}: {count}")
+            with connection.cursor() as cursor:
+                for statement in connection.ops.sequence_reset_sql(no_style(), ours):
+                    cursor.execute(statement)
+        self.stdout.write(f"Copied {rows} rows of {len(ours)} tables.")
+
+
+def _is_ours(model: type[models.Model]) -> bool:
+    return model._meta.managed and not model._meta.proxy
+
+
+def _chunks(model: type[models.Model]) -> Iterator[list[models.Model]]:
+    some: list[models.Model] = []
+    for row in model._base_manager.using(SOURCE).order_by("pk").iterator(CHUNK):
+        some.append(row)
+        if len(some) == CHUNK:
+            yield some
+            some = []
+    if some:
+        yield some

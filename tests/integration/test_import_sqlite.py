@@ -1,0 +1,90 @@
+"""From SQLite to PostgreSQL: every row of every table, as it was, and nothing where it cannot be all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.instance import ROOT
+from tests.support.postgresql import postgresql
+
+pytestmark = pytest.mark.timeout(300)
+
+FILL = """
+from telemetry.ledger import writer
+from tests.support import worlds
+from tests.support.telemetry_world import record
+worlds.build()
+from django.contrib.auth import get_user_model
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import Entitlement
+get_user_model().objects.create_superuser("ada")
+services.issue_key(actor=SYSTEM, name="kept", entitlement=Entitlement.objects.first())
+writer.write([record(number) for number in range(1500)])
+"""
+LOOK = """
+import json
+from django.apps import apps
+for model in apps.get_models(include_auto_created=True):
+    for row in model._base_manager.order_by("pk").values_list():
+        print(model._meta.label, json.dumps(row, sort_keys=True, default=repr))
+"""
+
+
+@dataclass
+class Databases:
+    home: Path
+    url: str
+
+    def manage(self, *words: str, postgres: bool = True, status: int = 0) -> subprocess.CompletedProcess[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("QUARTERMASTER_")}
+        environ |= {"QUARTERMASTER_HOME": str(self.home), "QUARTERMASTER_SECRET_KEY": "s" * 40}
+        if postgres:
+            environ["QUARTERMASTER_DATABASE_URL"] = self.url
+        done = subprocess.run(
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr
+        return done
+
+    def shell(self, code: str, *, postgres: bool) -> str:
+        return self.manage("shell", "-v0", "--no-imports", "-c", textwrap.dedent(code), postgres=postgres).stdout
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    folder = tmp_path_factory.mktemp("databases")
+    with postgresql(folder) as url:
+        both = Databases(folder / "home", url)
+        for postgres in (False, True):
+            both.manage("migrate", "-v0", postgres=postgres)
+        both.shell(FILL, postgres=False)
+        yield both
+
+
+def test_every_row_is_copied_as_it_was_and_the_audit_log_is_whole(databases: Databases) -> None:
+    kept = databases.manage("backup", str(databases.home / "backups"), postgres=False).stdout.strip()
+    other = databases.manage("import_sqlite", str(databases.home / "nothing"), status=1)
+    assert other.stderr.endswith("has no db.sqlite3.\n")
+    databases.manage("import_sqlite", kept)
+    there = databases.shell(LOOK, postgres=False).splitlines()
+    assert databases.shell(LOOK, postgres=True).splitlines() == there
+    assert sum(line.startswith("telemetry.LedgerEntry ") for line in there) == 1500
+    assert "Nothing was changed" in databases.manage("audit", "verify").stdout
+    again = databases.manage("import_sqlite", kept, status=1)
+    assert "is in use" in again.stderr
+    databases.manage("token", "ada")  # new rows get numbers that are free
+
+
+def test_it_goes_to_postgresql_and_nowhere_else(databases: Databases) -> None:
+    told = databases.manage("import_sqlite", str(databases.home), postgres=False, status=1)
+    assert "QUARTERMASTER_DATABASE_URL is not set" in told.stderr
