@@ -327,8 +327,8 @@ class Env:
     replica_command: str = setting(
         "",
         "Command that starts one more engine for the scaling driver `local`, with `{port}`, `{index}` and `{name}`, "
-        "e.g. `env CUDA_VISIBLE_DEVICES={index} vllm serve MODEL --port {port}`. Empty: a simulated engine like the "
-        "first.",
+        "e.g. `env CUDA_VISIBLE_DEVICES={index} vllm serve MODEL --port {port}`. Other braces, as of JSON, are "
+        "written twice (`{{`, `}}`). Empty: a simulated engine like the first.",
     )
 
     engine: str = setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from ipaddress import ip_network
@@ -169,6 +170,13 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         )
     if env.replica_command and "{port}" not in env.replica_command:
         faults.append(f"{env_name('replica_command')}: has no {{port}}, so no two replicas could run")
+    try:
+        _ = [word.format(port=1, index=0, name="a") for word in shlex.split(env.replica_command)]
+    except (ValueError, LookupError, AttributeError) as error:
+        faults.append(
+            f"{env_name('replica_command')}: cannot be filled in ({error}). It has {{port}}, {{index}} and {{name}}; "
+            "write braces of JSON twice, and close each quote"
+        )
     for url in env.engines:
         if env.engine != "vllm" and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             faults.append(f"ENGINE={url!r}: use http://host:port of a running server, or vllm")

@@ -66,6 +66,25 @@ def test_a_fault_names_the_setting_and_what_it_should_be(name, value, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve --port {port} --gpu {gpu}",
+        "serve --port {port} --config '{\"a\": 1}'",
+        "serve --port {port} '{",
+        "a {port} '",
+    ],
+)
+def test_a_replicas_command_that_cannot_be_filled_in_is_told_before_a_replica_is_asked_for(command):
+    with pytest.raises(SettingsError, match="REPLICA_COMMAND: cannot be filled in"):
+        env_loading.load({"QUARTERMASTER_REPLICA_COMMAND": command})
+
+
+def test_braces_of_json_are_written_twice_in_a_replicas_command():
+    command = """serve --port {port} --config '{{"a": 1}}'"""
+    assert env_loading.load({"QUARTERMASTER_REPLICA_COMMAND": command}).replica_command == command
+
+
 def test_all_faults_are_told_at_once():
     with pytest.raises(SettingsError) as caught:
         env_loading.load({"QUARTERMASTER_PORT": "x", "QUARTERMASTER_LOG_LEVEL": "loud"})
