@@ -9,8 +9,8 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from controlplane.signin import saml, second_factor
 from controlplane.signin.views import Join, Login, back_office_login, come_back, sign_in
-from controlplane.web.api_schema import ApiSchema
 from controlplane.web.console import console
+from tenants.api.description import ApiSchema
 
 handler400 = "controlplane.web.error_pages.unreadable"
 handler404 = "controlplane.web.error_pages.missing"

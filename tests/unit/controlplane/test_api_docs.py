@@ -12,7 +12,7 @@ from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer2
 from rest_framework.test import APIClient
 
-from controlplane.web import api_schema
+from tenants.api import description
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -34,10 +34,10 @@ def test_the_description_of_the_api_is_made_once_however_often_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes half a second of CPU, and any member may read it."""
-    monkeypatch.setattr(api_schema, "_made", {})
+    monkeypatch.setattr(description, "_made", {})
     with patch.object(SchemaGenerator, "get_schema", return_value={"openapi": "3.0.3"}) as making:
         with ThreadPoolExecutor(8) as several:
-            made = set(several.map(api_schema.described, [OpenApiJsonRenderer2()] * 8))
+            made = set(several.map(description.described, [OpenApiJsonRenderer2()] * 8))
         assert len(made) == 1
         assert making.call_count == 1
         api = APIClient()
