@@ -19,6 +19,7 @@ from controlplane.embedded import backup
 
 SOURCE = "source"
 CHUNK = 1000  # rows of one statement
+TOLD_EVERY = 100_000  # rows of one table
 
 
 class Command(BaseCommand):
@@ -82,6 +83,8 @@ class Command(BaseCommand):
                     # raw: as it is there, and no moment of creation is now
                     model._base_manager.all()._insert(some, fields=model._meta.concrete_fields, raw=True)  # type: ignore[attr-defined]
                     count += len(some)
+                    if count % TOLD_EVERY == 0:
+                        self.stderr.write(f"{model._meta.label}: {count} so far")
                 rows += count
                 if count:
                     self.stderr.write(f"{model._meta.label}: {count}")
