@@ -1,6 +1,7 @@
 #!/usr/bin/env python
 """Django's command line, with the settings of this project."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,9 @@ def main() -> None:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # whoever read it, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes the rest at its end
+        sys.exit(141)
     except Exception as error:
         if "--traceback" in sys.argv or not (reason := away(error)):
             raise
@@ -27,7 +31,9 @@ def main() -> None:
 
 
 def away(error: Exception) -> str:
-    """In a line, that the database cannot be asked at all; nothing where the fault is another."""
+    """In a line, that the database cannot be asked or nothing be written; nothing where the fault is another."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"There is no room on the disk: {error}. What was written is not whole."
     from django.db import DatabaseError, InterfaceError, OperationalError
 
     if not isinstance(error, OperationalError | InterfaceError) and type(error) is not DatabaseError:

@@ -42,6 +42,22 @@ def test_a_database_that_cannot_be_asked_is_a_line_and_no_traceback(tmp_path: Pa
     assert "Traceback" in run(tmp_path, "token", "admin", "--traceback").stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_finds_no_room_or_no_reader_is_no_traceback(tmp_path: Path) -> None:
+    words = [sys.executable, "manage.py", "export"]
+    environ = os.environ | {"QUARTERMASTER_HOME": str(tmp_path)}
+    assert run(tmp_path, "migrate", "-v0").returncode == 0
+    with Path("/dev/full").open("w") as full:
+        told = subprocess.run(words, cwd=ROOT, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (told.returncode, told.stderr.splitlines()[0][:34]) == (1, "There is no room on the disk: [Err")
+    assert "Traceback" not in told.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    told = subprocess.run(words, cwd=ROOT, env=environ, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (told.returncode, told.stderr) == (141, "")
+
+
 def test_a_fault_of_ours_keeps_its_traceback(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "db.sqlite3")) as database:
         database.execute("CREATE TABLE auth_user (id INTEGER)")
