@@ -421,7 +421,9 @@ class Replay:
         self._decide_at(self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER)
 
     def _decide_at(self, at: int) -> None:
-        """The next decision is due then, unless one is before."""
+        """The next decision is due then, unless one is before. Not at this instant again, at which nothing has changed:
+        a moment in seconds may be less than a femtosecond away."""
+        at = max(at, self._kernel.now_fs + 1)
         if at < self._paced or self._paced <= self._kernel.now_fs:
             self._paced = at
             if at != NEVER:

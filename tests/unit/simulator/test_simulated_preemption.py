@@ -97,6 +97,22 @@ def test_short_questions_of_a_better_tier_do_not_wait_for_documents(named: bool,
     assert 0 < once.interruptions <= 10 * DOCUMENTS
 
 
+def test_a_moment_less_than_a_femtosecond_away_does_not_keep_the_replay_at_one_instant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """3.4325 + 0.2 is more than 3.6325 by rounding, and no event is later than another by that."""
+    first: list[float] = []
+
+    def again(_prompts: object, now_s: float) -> float:
+        first.append(now_s)
+        assert first.count(first[0]) < 100, "it stands still"
+        return 1e-16 if now_s == first[0] else 0.0
+
+    monkeypatch.setattr("scheduling.simulator.replay.again_in_s", again)
+    requests = asked(named=True)
+    assert len(served(requests).outcomes) == len(requests)
+
+
 def test_every_document_is_answered_and_hardly_anything_is_computed_twice() -> None:
     requests = asked(named=True)
     after = served(requests)
