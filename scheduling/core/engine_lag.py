@@ -66,7 +66,8 @@ class EngineLag:
         """Requests that ended."""
         count = 0
         for r in records:
-            if r.streamed and r.attempts == 1 and r.outcome == Outcome.COMPLETED and r.granted_s and r.first_token_s:
+            once = r.attempts == 1 and not r.interruptions  # else a part of the prompt was computed before
+            if r.streamed and once and r.outcome == Outcome.COMPLETED and r.granted_s and r.first_token_s:
                 gaps = r.output_tokens - 1
                 step_s = (r.done_s - r.first_token_s) / gaps if gaps >= MANY else 0.0
                 self.add(r.input_tokens - r.cached_tokens, r.first_token_s - r.granted_s, step_s)

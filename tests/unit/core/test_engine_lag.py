@@ -123,8 +123,8 @@ def test_only_streams_that_ended_well_at_their_first_attempt_count() -> None:
         for _ in range(ENOUGH)
     ]
     lag = EngineLag()
-    for other in ({"streamed": False}, {"attempts": 2}, {"outcome": Outcome.FAILED}, {"granted_s": None},
-                  {"first_token_s": None}):  # fmt: skip
+    for other in ({"streamed": False}, {"attempts": 2}, {"interruptions": 1}, {"outcome": Outcome.FAILED},
+                  {"granted_s": None}, {"first_token_s": None}):  # fmt: skip
         lag.read([ledger("r", **good | {"input_tokens": 200, "first_token_s": 10.001} | other)] * 20)
     assert lag.lag_s is None
     lag.read(seen)
