@@ -48,7 +48,7 @@ class Setup:
     signal_ms: float | None = None
     engine_order: str = "priority"
     slots: int | None = None
-    policy: str | None = None
+    policy: str | None = None  # or a composition, such as bands+edf, whose modifiers replace the pool's
     step_tokens: int | None = None
     where: str = FRONT  # INSIDE: the policy orders each engine's own queue, which this product does not do
 
@@ -194,10 +194,11 @@ def _engine(replica: Replica) -> EngineConfig:
 
 def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tuple[Traffic, Serving]:
     pool, preset = instance["pool"], load_preset(setup.preset)
+    *around, policy = (setup.policy or pool["policy"]).split("+")
     serving = Serving(
-        setup.policy or pool["policy"],
+        policy,
         {} if setup.policy else pool["policy_params"],
-        pool["modifiers"],
+        {name: {} for name in around} or pool["modifiers"],
         pool["routing"],
         pool["routing_params"],
     )
@@ -357,8 +358,9 @@ def _words(traffic: Traffic, serving: Serving) -> str:
     credit = {None: "automatic prefill credit", 0: "no prefill credit"}.get(
         one.prefill_tokens, f"prefill credit {one.prefill_tokens}"
     )
+    policy = "+".join([*serving.modifiers, serving.policy])
     return (
-        f"{serving.policy}, {len(traffic.replicas)} replicas of {one.slots} slots, {one.kv_tokens} KV tokens and "
+        f"{policy}, {len(traffic.replicas)} replicas of {one.slots} slots, {one.kv_tokens} KV tokens and "
         f"{one.token_budget} tokens a step, {credit}, {1000 * traffic.signal_s:g} ms until a grant follows, engines in "
         f"order of {one.order}"
     )

@@ -27,7 +27,8 @@ class Parity(Action):
             "--report", type=Path, required=True, metavar="OUT.json", help="written by `manage.py replay ... --rows`"
         )
         parser.add_argument("--preset", default="llama-3-8b-a100", help="the engine model (default %(default)s)")
-        parser.add_argument("--policy", help="instead of the pool's, with its default parameters")
+        instead = "instead of the pool's, with its default parameters; or a composition, such as relegate+edf"
+        parser.add_argument("--policy", help=instead)
         parser.add_argument("--slots", type=int, help="slots of a replica, instead of the report's")
         parser.add_argument(
             "--credit", type=int, help="prefill credit of a replica, instead of the report's; 0: no limit"

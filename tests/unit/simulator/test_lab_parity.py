@@ -159,6 +159,15 @@ def test_the_same_requests_can_be_served_with_the_policy_inside_every_engine() -
     assert inside.waiting > front.waiting  # arrivals wait in the engines, where the policy orders them
 
 
+def test_a_composition_serves_instead_of_the_pools_policy() -> None:
+    def waited_s(policy: str) -> dict[str, float | None]:
+        result = parity.compare(live(0), parity.Setup("llama-3-8b-a100", policy=policy))
+        assert result.served.startswith(f"{policy}, ")
+        return {line.tier: line.simulated_ttft_s[0] for line in result.lines}
+
+    assert waited_s("mean_cost") != waited_s("relegate+mean_cost")
+
+
 LIMITED: dict[str, Any] = {
     **POOL,
     "pool": {**POOL["pool"], "queue_limit": 40, "queue_bytes": 1 << 20, "threshold": 0.0, "coefficients": {},
