@@ -270,7 +270,7 @@ def with_room(
 
 def has_room(backend: BackendView, kv: int, prefill: int, warmth: Warmth | None, owner: bool = False) -> bool:
     """Whether a replica has room for a prompt of which ``warmth`` says what is cached where."""
-    return backend.roomy(kv) and has_credit(backend, prefill, warmth, owner)
+    return backend.roomy(kv, owner) and has_credit(backend, prefill, warmth, owner)
 
 
 def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner: bool) -> bool:
@@ -282,14 +282,14 @@ def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner:
     return backend.has_credit(counted_of(backend, prefill, warmth), owner)
 
 
-def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "") -> bool:
+def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "", owner: bool = False) -> bool:
     """Whether a replica that has the adapter has room, were it not for its prefill credit."""
-    return any(b.id != exclude and b.roomy(kv) and b.serves(adapter) for b in backends)
+    return any(b.id != exclude and b.roomy(kv, owner) and b.serves(adapter) for b in backends)
 
 
-def is_roomy_cold(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str) -> bool:
+def is_roomy_cold(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str, owner: bool) -> bool:
     """Likewise of those that lack it."""
-    return any(b.id != exclude and b.roomy(kv) and not b.serves(adapter) for b in backends)
+    return any(b.id != exclude and b.roomy(kv, owner) and not b.serves(adapter) for b in backends)
 
 
 def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int, prefill: int) -> bool:
@@ -367,9 +367,9 @@ def decide_admission(
     protected = rights.reserved and within
     its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
     backend = choose_backend(its, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter)
-    roomy = is_roomy(its, ask.kv, ask.exclude_backend, ask.adapter)
+    roomy = is_roomy(its, ask.kv, ask.exclude_backend, ask.adapter, protected)
     # one that would have room once it has loaded the adapter: it waits for that
-    roomy = roomy or (view.loads and is_roomy_cold(its, ask.kv, ask.exclude_backend, ask.adapter))
+    roomy = roomy or (view.loads and is_roomy_cold(its, ask.kv, ask.exclude_backend, ask.adapter, protected))
     based = rights.baseline and within
     headroom = pool.headroom_slots if view.kept is None else view.kept
     # who waits for what headroom denies it takes nothing from those it is kept for

@@ -107,7 +107,8 @@ class SchedulerStep:
             return False
         if self._free <= self._spare > 0 and request.service_class not in BASELINE:
             return False
-        if request.kv_tokens > self._most_kv and not self._holds.by_replica:  # no replica needs to be asked
+        if request.kv_tokens > self._most_kv and not self._holds.by_replica and not self._goes_over(request):
+            # no replica needs to be asked
             self._keep_room_for(request)
             return False
         return self._fits_somewhere(request)
@@ -162,6 +163,10 @@ class SchedulerStep:
         """KV cache that is free on no open replica more than this [tokens]: it only falls within a step."""
         return max([backend.kv_tokens - backend.kv_used for backend in self.open], default=0)
 
+    def _goes_over(self, request: QueuedRequest) -> bool:
+        """Whether it is an owner's, and more is reserved of a replica's KV cache than is offered."""
+        return any(b.kv_used > b.kv_tokens for b in self.open) and self._owns(request)
+
     def _owns(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it."""
         owns = self._rights and request.service_class in RESERVED and request.entitlement not in self._unreserved
@@ -190,7 +195,8 @@ class SchedulerStep:
         """Replicas that have room for it, were it not for their prefill credit."""
         excluded = request.exclude_backend and self._excluded(request)
         kv, closed, adapter = request.kv_tokens, self._closed, request.adapter
-        able = [b for b in self.open if b.roomy(kv) and b.id != excluded and b.id != closed]
+        owner = self._owns(request)
+        able = [b for b in self.open if b.roomy(kv, owner) and b.id != excluded and b.id != closed]
         if adapter:
             able = [b for b in able if adapter in b.adapters]
         return self._where_it_resumes(request, able) if request.resumes_at else able
@@ -233,10 +239,11 @@ class SchedulerStep:
             return True
         if not able:
             kv, adapter, excluded = request.kv_tokens, request.adapter, self._excluded(request)
+            owns = self._owns(request)
             ready = self._where_it_resumes(request, self._ready) if request.resumes_at else self._ready
             for backend in ready:
                 named = backend.id
-                if named in kept and named != excluded and backend.roomy(kv) and backend.serves(adapter):
+                if named in kept and named != excluded and backend.roomy(kv, owns) and backend.serves(adapter):
                     return True
             return False
         if self._pending:

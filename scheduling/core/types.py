@@ -401,6 +401,13 @@ def prefill_fits(credit: int, used: int, need: int) -> bool:
     return credit == 0 or used == 0 or used + need <= credit
 
 
+def kv_fits(room: int, used: int, need: int, owner: bool) -> bool:
+    """Whether ``need`` more KV tokens may be reserved of a replica's ``room``. Where more is reserved than that, as
+    overcommit was taken back from it, owners of reserved capacity do not wait until it has drained: what they reserve
+    was never overcommitted, and their engine preempts others for them."""
+    return used + need <= room or (owner and used > room)
+
+
 def is_long(left: int, credit: int) -> bool:
     """Whether so much is left of a replica's prompts that their prefill is worth an interruption
     (``scheduling.core.prefill_preemption``) [tokens]."""
@@ -443,7 +450,7 @@ class BackendView:
 
     def room_for(self, kv_tokens: int, prefill_tokens: int, owner: bool = False) -> bool:
         """The one rule for room: a slot, KV cache and prefill credit. ``owner``: of reserved capacity, within it."""
-        return self.roomy(kv_tokens) and self.has_credit(prefill_tokens, owner)
+        return self.roomy(kv_tokens, owner) and self.has_credit(prefill_tokens, owner)
 
     def has_credit(self, prefill_tokens: int, owner: bool = False) -> bool:
         """Whether its prefill credit has room, whatever else it lacks."""
@@ -478,14 +485,14 @@ class BackendView:
         """Whether a request that needs so much fits into it at all, were nothing else there."""
         return kv_tokens <= self.kv_tokens and not 0 < self.longest < kv_tokens
 
-    def roomy(self, kv_tokens: int) -> bool:
-        """Whether it has room, were it not for its prefill credit.
+    def roomy(self, kv_tokens: int, owner: bool = False) -> bool:
+        """Whether it has room, were it not for its prefill credit. ``owner``: of reserved capacity, within it.
 
         A slot is free while fewer sequences run than there are slots. A request of several takes a replica that has
         one, so it may run over by all but one of them: one that had to wait until all its slots are free would be
         passed by narrow ones for ever.
         """
-        free = self.ready and self.running < self.slots and self.kv_used + kv_tokens <= self.kv_tokens
+        free = self.ready and self.running < self.slots and kv_fits(self.kv_tokens, self.kv_used, kv_tokens, owner)
         return free and not 0 < self.longest < kv_tokens
 
 

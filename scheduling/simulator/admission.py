@@ -292,7 +292,7 @@ class Admission:
         backend = choose_backend(backends, kv, exclude, prefill, self._places.warmth(request.prefixes), owner)
         if backend is not None:
             return backend, ()
-        if is_roomy(backends, kv, exclude):
+        if is_roomy(backends, kv, exclude, owner=owner):
             return None
         return choose_prey(self._newest_prey(), backends, kv, exclude, prefill, owner)
 

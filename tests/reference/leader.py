@@ -200,7 +200,7 @@ class ReferenceLeader(PoolMemory):
         exclude, adapter = request.exclude_backend if len(backends) > 1 else "", request.adapter
         backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e), adapter)
         if backend is None:
-            return None if is_roomy(backends, e.kv, exclude, adapter) else GrantStatus.FULL
+            return None if is_roomy(backends, e.kv, exclude, adapter, self._owns(e)) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
         return self._grant_waiting(
             request_id, e, backend, self._cap(e.entitlement), note, now, *self._uncounted(backend, e)
@@ -254,7 +254,7 @@ class ReferenceLeader(PoolMemory):
         adapter = codec.decode_request(e.record).request.adapter
         backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner, adapter)
         if backend is None:
-            prey = [] if is_roomy(backends, e.kv, i.exclude_backend, adapter) else self._prey()
+            prey = [] if is_roomy(backends, e.kv, i.exclude_backend, adapter, owner) else self._prey()
             found = choose_prey(prey, backends, e.kv, i.exclude_backend, e.prefill, owner, adapter)
             if found is None:
                 return GrantStatus.FULL

@@ -407,3 +407,15 @@ def test_an_owner_that_must_go_beside_others_prompts_goes_where_the_fewest_of_th
     )
     held = dataclasses.replace(busy, prefill_owned=600)
     assert choose_backend((held, idler), 100, "", 1_900, owner=True) == "b", "owners wait for each other"
+
+
+def test_owners_are_let_in_beside_more_than_is_offered_and_nobody_else():
+    """KV overcommit was taken back from a replica; what fits beside less than is offered is everybody's."""
+    over = BackendView("b1", slots=4, kv_tokens=1_000, kv_used=1_001)
+    assert (over.roomy(100), over.roomy(100, owner=True)) == (False, True)
+    assert choose_backend((over,), 100, "", owner=True) == "b1"
+    free = dataclasses.replace(over, id="b2", kv_used=900)
+    assert choose_backend((over, free), 100, "", owner=True) == "b2"
+    tight = dataclasses.replace(over, kv_used=950)
+    assert (tight.roomy(50), tight.roomy(51), tight.roomy(51, owner=True)) == (True, False, False)
+    assert not dataclasses.replace(over, running=over.slots).roomy(100, owner=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduling.core.kv_overcommit import KvPressure, KvUse, _Use
@@ -66,6 +68,32 @@ def test_answers_that_suddenly_fill_their_bound_are_served_no_later_than_if_all_
     in_full = served(suddenly_long())
     assert in_time >= in_full[0]
     assert took_s <= in_full[1]
+
+
+def test_an_owner_does_not_wait_until_what_others_reserve_has_drained() -> None:
+    """A neighbour's answers suddenly fill their bound, so overcommit is taken back below what is reserved already."""
+    random, owner = rng(7, "owner"), Tier("premium", Slo(ttft_s=1.0), 0, 120.0, 1.0, ServiceClass.GUARANTEED)
+    arrivals = [(t := random.uniform(0.0, 100.0), 100 if t < 50.0 else 6_000) for _ in range(500)]
+    asked = [*ask(arrivals)]
+    belief = Belief(100.0, 150, (100.0,), (1.0,))
+    for n in range(300):
+        request = make_request(len(asked), 0.5 * n, 300, 100, owner, belief)
+        asked.append(replace(request, queued=replace(request.queued, entitlement="owner", concurrency=24)))
+    asked.sort(key=lambda request: request.arrival_fs)
+    preset = load_preset("llama-3-8b-a100")
+    replay = Replay(
+        [Replica(preset.step_time, 128, 60_000, 1024, None, "priority")] * 2,
+        make_ordering("unified"),
+        make_routing("least_work"),
+    )
+    over: list[bool] = []
+    outcomes = replay.run(
+        asked, lambda *_: over.append(any(b.kv_used > b.kv_tokens for b in replay.view.backends.values())), every_s=1.0
+    )
+    assert sum(over) > 10, "more was reserved than was offered"
+    waits = [o.ttft_s for o in outcomes if o.tier == "premium"]
+    assert len(waits) == 300
+    assert sum(wait_s <= 1.0 for wait_s in waits) > 0.9 * len(waits)
 
 
 def running_after_a_new_leader(*, inherits: bool) -> int:

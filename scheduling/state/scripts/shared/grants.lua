@@ -30,7 +30,7 @@ local function grant_waiting(id, x, backend, cap, note, now, point, tokens)
   local owner = owns(x, tonumber(v[3]) or 0, tonumber(v[5]))
   local used = tonumber(v[4]) or 0
   if not has_slot(tonumber(v[1]) or 0, slots) then return 'full' end
-  if (tonumber(v[2]) or 0) + x.kv > kv or x.kv > longest then return 'full' end
+  if not kv_fits(kv, tonumber(v[2]) or 0, x.kv, owner) or x.kv > longest then return 'full' end
   local pre = x.pre
   if credit > 0 then
     local c = point and cache_of(backend)

@@ -64,14 +64,15 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     local j = REPLICAS + (i - 1) / 2 * SUMS
     local run = v[j]
     free = free + math.max(0, s - run)
-    local fits = not out[name] and has_slot(run, s) and v[j + 1] + kv <= k and kv <= longest
+    local fits = not out[name] and has_slot(run, s) and kv_fits(k, v[j + 1], kv, owner) and kv <= longest
     if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
     if fits then
-      local held = v[j + 3]
-      local ahead = prefill_fits(credit, held, pre) and 0 or ahead_of(name, held, now_ms())  -- never more counts
+      local held, over = v[j + 3], v[j + 1] + kv > k
+      -- never more counts
+      local ahead = not over and prefill_fits(credit, held, pre) and 0 or credit > 0 and ahead_of(name, held, now_ms()) or held
       credits[i], loads[i] = credit, v[j + 2] * 1000 / speed
-      if needs_fit(name, credit, ahead, pre, record) then
+      if not over and needs_fit(name, credit, ahead, pre, record) then
         fit[#fit + 1] = i
       elseif owner and needs_fit(name, credit, owned_ahead(v[j + 4], ahead), pre, record) then
         if #owned == 0 or ahead < fewest then owned, fewest = {}, ahead end
@@ -133,7 +134,7 @@ local function make_room(ready, v, kv, exclude, pre, now, owner, homes)
       b.run, b.used, b.pre = b.run - sequences_of(x.record), b.used - x.kv, b.pre - x.pre
       b.ahead = math.max(0, b.ahead - x.pre)
       local ahead = owner and owned_ahead(b.own, b.ahead) or b.ahead
-      if has_slot(b.run, b.slots) and b.used + kv <= b.kv and prefill_fits(b.credit, ahead, pre) then
+      if has_slot(b.run, b.slots) and kv_fits(b.kv, b.used, kv, owner) and prefill_fits(b.credit, ahead, pre) then
         for _, one in ipairs(b.out) do
           local id, y = one[1], one[2]
           drop_lease(id, y)

@@ -47,3 +47,6 @@ end
 -- that has one, so it may run over by all but one of them: one that had to wait until all its slots are free would be
 -- passed by narrow ones for ever.
 local function has_slot(run, slots) return run < slots end
+
+-- `kv_fits` in Python: where more is reserved than is offered, owners do not wait until that has drained.
+local function kv_fits(room, used, need, owner) return used + need <= room or (owner and used > room) end
