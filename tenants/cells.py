@@ -8,8 +8,9 @@ from typing import Any
 # What a formula begins with; spreadsheets in Japanese and Chinese take the wide signs for the same.
 _SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 _FORMULA = re.compile(rf"[{_SIGNS}\t\r\n]")
-# Where a comma is the decimal sign, a spreadsheet ends the cells of this file at semicolons, quotes or not.
-_CELL_INSIDE = re.compile(rf"(?<=[;\t\r\n])(?=[{_SIGNS}])")
+# Where a comma is the decimal sign, a spreadsheet ends the cells of this file at semicolons, quotes or not, and takes
+# quotes at the beginning of one away.
+_CELL_INSIDE = re.compile(rf"(?<=[;\t\r\n])(?=\"*[{_SIGNS}])")
 
 
 def plain(value: Any) -> Any:

@@ -232,11 +232,17 @@ def test_no_value_of_a_file_is_run_as_a_formula(text: str) -> None:
         ("x\r\n=1", "x\r\n'=1"),
         (";\uff1d1", ";'\uff1d1"),
         ("\t=1", "'\t'=1"),
+        ('x;"=1;', "x;'\"=1;"),
+        ('x;"";"=1;', 'x;"";\'"=1;'),
         ('{"name": "x;=1"}', '{"name": "x;\'=1"}'),
     ],
 )
 def test_what_is_a_cell_of_its_own_where_semicolons_end_cells_is_no_formula_either(text: str, written: str) -> None:
     assert plain(text) == written
+    file = io.StringIO()
+    csv.writer(file).writerow(["a", written, "b"])
+    cells = [cell for row in csv.reader(file.getvalue().splitlines(), delimiter=";") for cell in row]
+    assert not [cell for cell in cells if cell[:1] in set("=+-@\uff1d")]
 
 
 @pytest.mark.parametrize("value", ["", "a=1", "ada", "a; b", "a;b-c", 7, -7, None, "\u00e9"])
