@@ -37,6 +37,8 @@ def save(home: Path, folder: Path) -> Path:
     done = folder / f"quartermaster-{_moment()}"
     draft = done.with_name(f"{done.name}.partial")
     with _told(folder), _private():
+        if folder.exists() and not folder.is_dir():
+            raise CannotBackUp(f"{folder} is no folder.")
         folder.mkdir(parents=True, exist_ok=True)
         draft.mkdir()
         try:
@@ -111,12 +113,11 @@ def check(database: Path) -> int:
 def _set_aside(home: Path, former: Path) -> None:
     """The present database, with what its log holds, stays in its place until the other one takes it."""
     database = home / DATABASE
-    if not database.exists():
-        return
-    with contextlib.suppress(sqlite3.DatabaseError), contextlib.closing(sqlite3.connect(database)) as present:
-        present.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    os.link(database, former / DATABASE)
-    for ending in BESIDE:  # left where it is damaged, or was killed
+    if database.exists():
+        with contextlib.suppress(sqlite3.DatabaseError), contextlib.closing(sqlite3.connect(database)) as present:
+            present.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        os.link(database, former / DATABASE)
+    for ending in BESIDE:  # left where it is damaged, was killed, or is gone: SQLite would put it into the other one
         with contextlib.suppress(FileNotFoundError):
             (home / f"{DATABASE}{ending}").rename(former / f"{DATABASE}{ending}")
 

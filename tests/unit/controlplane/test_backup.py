@@ -125,3 +125,20 @@ def test_a_restore_that_was_killed_is_begun_again(home: Path, tmp_path: Path, mo
     assert rows(home) == 2, "the former database is in its place until the other one takes it"
     backup.restore(home, kept)
     assert rows(home) == 1
+
+
+def test_the_log_of_a_database_that_was_deleted_does_not_get_into_the_restored_one(home: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(home / "db.sqlite3")) as running:
+        kept = backup.save(home, tmp_path / "backups")
+        running.execute("INSERT INTO telemetry_ledgerentry DEFAULT VALUES")
+        running.commit()
+        shutil.copy2(home / "db.sqlite3-wal", tmp_path / "log")
+    (home / "db.sqlite3").unlink()
+    shutil.copy2(tmp_path / "log", home / "db.sqlite3-wal")
+    backup.restore(home, kept)
+    assert rows(home) == 1
+
+
+def test_a_file_is_no_place_for_backups(home: Path) -> None:
+    with pytest.raises(backup.CannotBackUp, match="secret-key is no folder"):
+        backup.save(home, home / "secret-key")
