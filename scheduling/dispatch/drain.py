@@ -18,6 +18,7 @@ log = logging.getLogger("quartermaster.dispatch")
 BATCH = 1000
 IDLE_S = 0.5
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+NOTHING = (0, 0)  # a place before all entries
 
 
 class LedgerDrain:
@@ -39,7 +40,7 @@ class LedgerDrain:
         self._store = store
         self._telemetry = telemetry
         self._thread = thread
-        self._told = (0, 0)  # the last entry that ``ended`` was told of
+        self._told = NOTHING  # the last entry that ``ended`` was told of, of those that are still there
         self._failures = 0
         self._stored_s = time.time()  # what had ended by then is stored
 
@@ -106,6 +107,7 @@ class LedgerDrain:
             )
             await self._store.ledger_set_aside(unread)
         await self._store.ledger_delete([entry.id for entry in entries])
+        self._told = NOTHING
         return len(entries)
 
 

@@ -17,10 +17,11 @@ class Store:
     def __init__(self) -> None:
         self.entries: list[LedgerEntry] = []
         self.count = 0
+        self.now_ms = 1_700_000_000_000
 
     def ends(self, name: str) -> None:
         self.count += 1
-        self.entries.append(LedgerEntry(f"1700000000000-{self.count + 7}", ledger(name)))
+        self.entries.append(LedgerEntry(f"{self.now_ms}-{self.count + 7}", ledger(name)))
 
     async def ledger_read(self, count: int) -> list[LedgerEntry]:
         return self.entries[:count]
@@ -38,18 +39,23 @@ class Away(Telemetry):
         super().write_ledger(pool, records)
 
 
+def drain_of(store: Store, telemetry: Telemetry, told: list[str]) -> LedgerDrain:
+    return LedgerDrain(
+        store,  # type: ignore[arg-type]
+        telemetry,
+        Inline(),
+        lambda records: told.extend(record.request_id for record in records),
+        lambda entries: None,
+    )
+
+
 def test_what_ended_counts_once_however_often_the_database_refuses_it() -> None:
     """A few requests told again and again would be taken for a thousand, and KV caches reserved by them."""
 
     async def run() -> None:
-        store, telemetry, told = Store(), Away(), []
-        drain = LedgerDrain(
-            store,  # type: ignore[arg-type]
-            telemetry,
-            Inline(),
-            lambda records: told.extend(record.request_id for record in records),
-            lambda entries: None,
-        )
+        told: list[str] = []
+        store, telemetry = Store(), Away()
+        drain = drain_of(store, telemetry, told)
         store.ends("a")
         store.ends("b")
         for _ in range(5):
@@ -61,5 +67,20 @@ def test_what_ended_counts_once_however_often_the_database_refuses_it() -> None:
         store.ends("d")
         assert await drain.drain_once() == 1
         assert told == ["a", "b", "c", "d"]
+
+    on_virtual_time(run)
+
+
+def test_what_ends_counts_although_redis_was_flushed_and_its_clock_set_back() -> None:
+    async def run() -> None:
+        told: list[str] = []
+        store = Store()
+        drain = drain_of(store, Telemetry(), told)
+        store.ends("a")
+        assert await drain.drain_once() == 1
+        store.now_ms -= 3_600_000
+        store.ends("b")
+        assert await drain.drain_once() == 1
+        assert told == ["a", "b"]
 
     on_virtual_time(run)
