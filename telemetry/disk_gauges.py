@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,10 @@ def samples(home: Path) -> Samples:
     except OSError:
         return out
     out["home_disk_bytes"], out["home_disk_free_bytes"] = [((), disk.total)], [((), disk.free)]
-    sizes = [path.stat().st_size for name in DATABASE if (path := home / name).exists()]
+    sizes = []
+    for name in DATABASE:
+        with contextlib.suppress(OSError):  # SQLite takes its log away when nobody has it open
+            sizes.append((home / name).stat().st_size)
     if sizes:
         out["sqlite_bytes"] = [((), sum(sizes))]
     return out
