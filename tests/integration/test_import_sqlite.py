@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from controlplane.embedded.home import Home
 from tests.support.instance import ROOT
 from tests.support.postgresql import postgresql
 
@@ -71,8 +74,43 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
         yield both
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("telemetry_ledgerentry SET model = printf('%.300c', 'x') WHERE id = 7", "telemetry.LedgerEntry, rows 1 to"),
+        ("telemetry_ledgerentry SET backend = 'a' || char(0) WHERE id = 7", "telemetry.LedgerEntry, rows 1 to"),
+        ("tenants_apikey SET entitlement_id = 999 WHERE entitlement_id IS NOT NULL", "All rows"),
+    ],
+)
+def test_what_only_sqlite_takes_is_named_in_a_line(
+    databases: Databases, tmp_path: Path, change: str, told: str
+) -> None:
+    databases.manage("flush", "--no-input")
+    kept = Path(databases.manage("backup", str(tmp_path), postgres=False).stdout.strip())
+    with closing(sqlite3.connect(kept / "db.sqlite3")) as database, database:
+        assert database.execute(f"UPDATE {change}").rowcount > 0
+    [line] = [
+        line
+        for line in databases.manage("import_sqlite", str(kept), status=1).stderr.splitlines()
+        if line.startswith("CommandError")
+    ]
+    assert line.startswith(f"CommandError: {told}")
+    assert line.endswith("Nothing was copied.")
+
+
+def test_a_home_on_which_an_instance_runs_is_not_copied(databases: Databases) -> None:
+    running = Home(databases.home)
+    running.acquire()
+    try:
+        told = databases.manage("import_sqlite", str(databases.home), status=1)
+    finally:
+        running.release()
+    assert "already runs" in told.stderr
+
+
 def test_every_row_is_copied_as_it_was_and_the_audit_log_is_whole(databases: Databases) -> None:
     kept = databases.manage("backup", str(databases.home / "backups"), postgres=False).stdout.strip()
+    databases.manage("flush", "--no-input")
     other = databases.manage("import_sqlite", str(databases.home / "nothing"), status=1)
     assert other.stderr.endswith("has no db.sqlite3.\n")
     databases.manage("import_sqlite", kept)

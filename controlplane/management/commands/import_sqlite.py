@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
-from django.db import connection, connections, models, transaction
+from django.db import DataError, IntegrityError, connection, connections, models, transaction
 
 from controlplane import schema
 from controlplane.embedded import backup
+from controlplane.embedded.home import CannotStart, Home
 
 SOURCE = "source"
 CHUNK = 1000  # rows of one statement
@@ -28,6 +29,7 @@ class Command(BaseCommand):
         "QUARTERMASTER_DATABASE_URL, which `manage.py migrate` has prepared and nobody has used. All of it or nothing."
     )
     requires_system_checks = ()
+    _at = ""  # what is being copied
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("folder", type=Path, help="A backup, or the HOME of an instance that is stopped.")
@@ -42,12 +44,18 @@ class Command(BaseCommand):
             backup.check(file)
         except backup.CannotBackUp as error:
             raise CommandError(str(error)) from error
-        self._require_same_tables(file)
-        self._open(file)
         try:
-            self._copy()
+            with _stopped(options["folder"]):
+                self._require_same_tables(file)
+                self._open(file)
+                self._copy()
+        except CannotStart as error:
+            raise CommandError(f"{error} Or give a backup of it.") from error
         except KeyboardInterrupt:
             raise CommandError("Stopped. Nothing was copied.", returncode=130) from None
+        except (DataError, IntegrityError) as error:
+            said = " ".join(str(error).split())
+            raise CommandError(f"{self._at}: PostgreSQL does not take them ({said}). Nothing was copied.") from error
 
     def _require_same_tables(self, file: Path) -> None:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as there:
@@ -80,6 +88,7 @@ class Command(BaseCommand):
             for model in ours:
                 count = 0
                 for some in _chunks(model):
+                    self._at = f"{model._meta.label}, rows {some[0].pk} to {some[-1].pk}"
                     # raw: as it is there, and no moment of creation is now
                     model._base_manager.all()._insert(some, fields=model._meta.concrete_fields, raw=True)  # type: ignore[attr-defined]
                     count += len(some)
@@ -88,10 +97,29 @@ class Command(BaseCommand):
                 rows += count
                 if count:
                     self.stderr.write(f"{model._meta.label}: {count}")
+            self._at = "All rows"  # what refers to a row that is not there is refused at the end
             with connection.cursor() as cursor:
                 for statement in connection.ops.sequence_reset_sql(no_style(), ours):
                     cursor.execute(statement)
         self.stdout.write(f"Copied {rows} rows of {len(ours)} tables.")
+
+
+@contextmanager
+def _stopped(folder: Path) -> Iterator[None]:
+    """Keeps an instance from running on a HOME meanwhile; a backup is none.
+
+    Raises:
+        CannotStart: one runs.
+    """
+    home = Home(folder)
+    if not (home.run / "lock").exists():
+        yield
+        return
+    home.acquire()
+    try:
+        yield
+    finally:
+        home.release()
 
 
 def _is_ours(model: type[models.Model]) -> bool:
