@@ -87,7 +87,7 @@ class SchedulerStep:
         self._spare = spare
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
-        self._most_kv = self._freest_kv()
+        self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
         holds.by_replica = {}
@@ -152,20 +152,22 @@ class SchedulerStep:
         running[request.entitlement] = running.get(request.entitlement, 0) + 1
         if backend.running >= backend.slots:
             self.open.remove(backend)
-        self._most_kv = self._freest_kv()
+        self._look_at_kv()
         return request
 
     def warmth_of(self, request: QueuedRequest) -> Warmth | None:
         """What replicas are believed to have cached of its prompt, where that need not count."""
         return self._warmth(request) if self._trusts and request.prefixes else None
 
-    def _freest_kv(self) -> int:
-        """KV cache that is free on no open replica more than this [tokens]: it only falls within a step."""
-        return max([backend.kv_tokens - backend.kv_used for backend in self.open], default=0)
+    def _look_at_kv(self) -> None:
+        """KV cache that is free on no open replica more than this [tokens], and whether more is reserved of one than is
+        offered: both only fall within a step."""
+        free = [backend.kv_tokens - backend.kv_used for backend in self.open]
+        self._most_kv, self._over = max(free, default=0), min(free, default=0) < 0
 
     def _goes_over(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's, and more is reserved of a replica's KV cache than is offered."""
-        return any(b.kv_used > b.kv_tokens for b in self.open) and self._owns(request)
+        return self._over and self._owns(request)
 
     def _owns(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it."""
