@@ -7,11 +7,13 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from controlplane.embedded.home import Home
@@ -47,17 +49,21 @@ class Databases:
     home: Path
     url: str
 
-    def manage(self, *words: str, postgres: bool = True, status: int = 0) -> subprocess.CompletedProcess[str]:
+    def start(self, *words: str, postgres: bool = True) -> subprocess.Popen[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("QUARTERMASTER_")}
         environ |= {"QUARTERMASTER_HOME": str(self.home), "QUARTERMASTER_SECRET_KEY": "s" * 40}
         if postgres:
             environ["QUARTERMASTER_DATABASE_URL"] = self.url
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "manage.py", *words],
-            cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False,
+            cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert done.returncode == status, done.stderr
-        return done
+
+    def manage(self, *words: str, postgres: bool = True, status: int = 0) -> subprocess.CompletedProcess[str]:
+        with self.start(*words, postgres=postgres) as process:
+            out, err = process.communicate(timeout=200)
+        assert process.returncode == status, err
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def shell(self, code: str, *, postgres: bool) -> str:
         return self.manage("shell", "-v0", "--no-imports", "-c", textwrap.dedent(code), postgres=postgres).stdout
@@ -96,6 +102,26 @@ def test_what_only_sqlite_takes_is_named_in_a_line(
     ]
     assert line.startswith(f"CommandError: {told}")
     assert line.endswith("Nothing was copied.")
+
+
+def test_what_is_being_written_there_is_not_deleted(databases: Databases, tmp_path: Path) -> None:
+    databases.manage("flush", "--no-input")
+    kept = databases.manage("backup", str(tmp_path), postgres=False).stdout.strip()
+    with psycopg.connect(databases.url) as other, psycopg.connect(databases.url, autocommit=True) as looking:
+        other.execute("LOCK TABLE auth_user IN ROW EXCLUSIVE MODE")
+        importing = databases.start("import_sqlite", kept)
+        while not looking.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
+            assert importing.poll() is None
+            time.sleep(0.05)
+        other.execute(
+            "INSERT INTO auth_user (username, password, is_superuser, first_name, last_name, email, is_staff, "
+            "is_active, date_joined) VALUES ('new', '', false, '', '', '', false, true, now())"
+        )
+        other.commit()
+        told = importing.communicate(timeout=200)[1]
+        assert importing.returncode == 1
+        assert "is in use" in told
+        assert looking.execute("SELECT username FROM auth_user").fetchall() == [("new",)]
 
 
 def test_a_home_on_which_an_instance_runs_is_not_copied(databases: Databases) -> None:

@@ -78,8 +78,10 @@ class Command(BaseCommand):
         ours = [model for model in apps.get_models(include_auto_created=True) if _is_ours(model)]
         rows = 0
         with transaction.atomic():
-            for name in ("tenants.AuditEntry", "telemetry.LedgerEntry", "auth.User"):
-                if apps.get_model(name)._base_manager.exists():
+            for model in map(apps.get_model, ("tenants.AuditEntry", "telemetry.LedgerEntry", "auth.User")):
+                with connection.cursor() as cursor:  # who writes to it at this moment is waited for, and is seen
+                    cursor.execute(f"LOCK TABLE {connection.ops.quote_name(model._meta.db_table)}")
+                if model._base_manager.exists():
                     raise CommandError("The PostgreSQL database is in use: it has users, requests or an audit log.")
             tables = [model._meta.db_table for model in ours]
             with connection.cursor() as cursor:  # what migrations put in, and Django's own, comes with the copy
