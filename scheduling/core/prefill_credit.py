@@ -103,6 +103,8 @@ class PrefillCredit:
     _limited_s: float = 0.0
     _steps: float | None = 0.0
     _queued: int = 0  # looks at which too many stood in the engine's queue
+    _queued_s: float = -math.inf  # the last one of them
+    _lasts: bool = False  # two of them soon after each other, however long it takes until enough was counted
     _lost: float = 0.0  # tokens that may have been computed and are not counted
     _empty_since_s: float | None = None  # at no look since then any did, although requests waited for credit
     _prefill: float = 0.0
@@ -175,7 +177,9 @@ class PrefillCredit:
             self._forget()
             return
         self._stretch_s += now.at_s - before.at_s
-        self._queued += now.waiting > MAX_WAITING
+        if now.waiting > MAX_WAITING:
+            self._lasts = self._lasts or now.at_s - self._queued_s <= STRETCH_S
+            self._queued, self._queued_s = self._queued + 1, now.at_s
         if now.waiting > 0 or not limited or self._empty_since_s is None:
             self._empty_since_s = now.at_s
         if limited:
@@ -191,7 +195,7 @@ class PrefillCredit:
                 self._unsaid = 0.0
         if self._stretch_s >= STRETCH_S or self._prefill >= ENOUGH * self.prompts.usual:
             share = self._limited_s / self._stretch_s
-            if share < SELDOM or self._queued > 1 or self._tells(prefill):
+            if share < SELDOM or self._lasts or self._tells(prefill):
                 self._judge(share, now.at_s - self._empty_since_s >= EMPTY_S)
                 self._forget()
 
@@ -219,7 +223,7 @@ class PrefillCredit:
         wanted = before
         if limited > OFTEN and (at_most is None or at_most < NOT_FULL) and not self._queued and before < most:
             wanted = min(most, round(before * self._growth(at_most)))
-        elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1 or before > most:
+        elif limited < SELDOM or (full is not None and full >= FULL) or self._lasts or before > most:
             wanted = round(before * SHRINK)
         self.credit = max(self.least, min(MAX_BUDGET, wanted))
         moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
@@ -247,3 +251,4 @@ class PrefillCredit:
     def _forget(self) -> None:
         self._stretch_s = self._limited_s = self._prefill = self._output = 0.0
         self._steps, self._queued, self._lost = 0.0, 0, 0.0
+        self._queued_s, self._lasts = -math.inf, False

@@ -148,6 +148,17 @@ def test_what_stands_in_the_engines_queue_takes_credit_away() -> None:
     assert fed(credit, 300, 0.6, limited=True, waiting=5) == LEAST
 
 
+@pytest.mark.parametrize(("apart_s", "taken"), [(1, True), (2, True), (10, False)])
+def test_only_a_queue_that_lasts_takes_credit_away_however_long_prompts_take(apart_s: int, taken: bool) -> None:
+    """Of prompts of ten seconds it takes a minute until enough of them were counted."""
+    credit = long_prompts(USUAL_BUDGET * 200)
+    credit.inherit(USUAL_BUDGET)
+    fed(credit, 1, full=1.0, limited=True)
+    for second in range(30):
+        fed(credit, 1, full=0.0, limited=True, waiting=3 if second in (5, 5 + apart_s) else 1)
+    assert (credit.credit < USUAL_BUDGET) is taken
+
+
 def test_full_steps_need_no_more_credit() -> None:
     assert fed(long_prompts(), 300, 0.99, limited=True) == LEAST
 
