@@ -14,6 +14,7 @@ import pytest
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo, TierSpec
+from scheduling.dispatch.health import BackendMonitor
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.engines.kinds.vllm import parse_metrics
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
@@ -138,6 +139,40 @@ async def test_an_interactive_request_interrupts_the_prefill_of_a_long_prompt_wh
         assert (short.attempts, short.interruptions, long.attempts, long.interruptions) == (1, 0, 1, 1)
         assert await found_cached(pool) > 2048, "what was computed is not computed again"
         assert (long.reason, short.reason) == ("length", "length")
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Tokens of prompts that the leader knows to have left an engine early, and whether it took them back."""
+    told: list[tuple[int, bool]] = []
+    whole = BackendMonitor.lost
+
+    def noted(self: BackendMonitor, name: str, tokens: int, *, taken_back: bool = False) -> None:
+        told.append((tokens, taken_back))
+        whole(self, name, tokens, taken_back=taken_back)
+
+    monkeypatch.setattr(BackendMonitor, "lost", noted)
+    return told
+
+
+async def test_a_prompt_that_was_taken_back_counts_as_one_that_its_engine_says_nothing_of(
+    redis_url: str, pool_id: str, lost: list[tuple[int, bool]]
+) -> None:
+    async with pool_of(redis_url, pool_id, PREMIUM) as pool:
+        await long_then_short(pool)
+        assert [taken_back for _, taken_back in lost] == [True]
+        assert lost[0][0] > 20_000
+
+
+async def test_so_does_a_prompt_whose_client_left(redis_url: str, pool_id: str, lost: list[tuple[int, bool]]) -> None:
+    async with pool_of(redis_url, pool_id, PREMIUM) as pool:
+        await ask(pool, pool.key, "And now?", [], "whole")
+        long = asyncio.create_task(ask(pool, pool.key, LONG, [], "long"))
+        await until(lambda: computing(pool))
+        long.cancel()
+        await until(lambda: len(pool.told.records) == 2)
+        assert [taken_back for _, taken_back in lost] == [False]
+        assert lost[0][0] > 20_000
 
 
 async def test_an_owner_who_comes_when_a_prompt_has_just_gone_on_does_not_wait_for_all_of_it(
