@@ -101,7 +101,7 @@ class LedgerEntry(models.Model):
     project = models.CharField(
         max_length=63, blank=True, default="", db_default="", help_text="Of the key, if it has one."
     )
-    interruptions = models.PositiveIntegerField(
+    interruptions = models.IntegerField(
         default=0, db_default=0, help_text="How often its prefill was interrupted for a better tier."
     )
 

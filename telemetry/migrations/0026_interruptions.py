@@ -11,6 +11,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='ledgerentry',
             name='interruptions',
-            field=models.PositiveIntegerField(db_default=0, default=0, help_text='How often its prefill was interrupted for a better tier.'),
+            field=models.IntegerField(db_default=0, default=0, help_text='How often its prefill was interrupted for a better tier.'),
         ),
     ]
