@@ -18,16 +18,24 @@ def main() -> None:
 
     try:
         execute_from_command_line(sys.argv)
+        sys.stdout.flush()  # here, where what it meets is told
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # whoever read it, such as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes the rest at its end
+        drop_output()
         sys.exit(141)
     except Exception as error:
         if "--traceback" in sys.argv or not (reason := away(error)):
             raise
+        if isinstance(error, OSError):
+            drop_output()
         sys.exit(reason)
+
+
+def drop_output() -> None:
+    """Else Python writes at its end what could not be written, and says so once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def away(error: Exception) -> str:

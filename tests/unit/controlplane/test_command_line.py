@@ -43,9 +43,10 @@ def test_a_database_that_cannot_be_asked_is_a_line_and_no_traceback(tmp_path: Pa
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_that_finds_no_room_or_no_reader_is_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["written at the end", "written at once"])
+def test_output_that_finds_no_room_or_no_reader_is_no_traceback(tmp_path: Path, unbuffered: str) -> None:
     words = [sys.executable, "manage.py", "export"]
-    environ = os.environ | {"QUARTERMASTER_HOME": str(tmp_path)}
+    environ = os.environ | {"QUARTERMASTER_HOME": str(tmp_path), "PYTHONUNBUFFERED": unbuffered}
     assert run(tmp_path, "migrate", "-v0").returncode == 0
     with Path("/dev/full").open("w") as full:
         told = subprocess.run(words, cwd=ROOT, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
