@@ -146,7 +146,10 @@ TABLE: tuple[Metric, ...] = (
         "Room left on the disk of QUARTERMASTER_HOME: with `make up` the database, Redis' file, logs and files.",
     ),
     Metric("home_disk_bytes", "gauge", "bytes", (), "Size of that disk."),
-    Metric("sqlite_bytes", "gauge", "bytes", (), "Size of the SQLite database with its log; missing with PostgreSQL."),
+    Metric(
+        "sqlite_bytes", "gauge", "bytes", (),
+        "Size of the SQLite database in QUARTERMASTER_HOME with its log; missing where there is none.",
+    ),
     Metric(
         "snapshots_available", "gauge", "", (),
         "1 if the figures of pools were read from Redis at the last attempt, else 0.",
