@@ -193,7 +193,7 @@ ROWS = (
         "10 times the load for 3 minutes, on 16 keys that do not storm: memory and refusals",
         "not measured",
         "memory +10 % at most, p99 of a refusal 50 ms",
-        (f"{LOAD}::test_at_ten_times_the_load_memory_stays_and_a_refusal_is_quick",),
+        (f"{LOAD}::test_at_ten_times_the_load_memory_stays_and_nobody_waits_for_a_refusal",),
         settings=(("OVERLOAD_MINUTES", "3"),),
     ),
     Row(

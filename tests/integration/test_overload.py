@@ -1,6 +1,6 @@
 """A whole instance at ten times its load, by clients that come back at once: what it serves, and the exempt lane.
 
-Figures are printed; what is asserted are counts and one time, with room for a machine that is busy with other tests.
+Figures are printed, times among them; what is asserted are counts, shares and memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ ROUNDS = int(os.environ.get("OVERLOAD_ROUNDS", "1"))  # how often each load has 
 MINUTES = float(os.environ.get("OVERLOAD_MINUTES", "0.5"))  # at ten times the load, for memory and refusals
 KEYS, WARM_S = 16, 10.0
 AT_1X = 40  # clients in a closed loop that fill the one replica of the instance
-HEALTH_P99_S = 2.0  # promised are 0.2 s; a machine that is busy with other tests gets ten times that (before: 5 s)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +118,7 @@ def memory(up: Up) -> dict[str, float]:
     return {"web": psutil.Process(up.pid("web")).memory_info().rss / 1e6, "Redis": held}
 
 
-def test_at_ten_times_the_load_memory_stays_and_a_refusal_is_quick(up: Up, figure: Callable[[str], None]):
+def test_at_ten_times_the_load_memory_stays_and_nobody_waits_for_a_refusal(up: Up, figure: Callable[[str], None]):
     """By clients that wait as they are told, on many keys, of which none storms: each refusal is computed by shared
     state and has a row of the ledger."""
     keys = keys_of(up, "standard", KEYS + 1)
@@ -141,6 +140,7 @@ def test_at_ten_times_the_load_memory_stays_and_a_refusal_is_quick(up: Up, figur
         if answer.status == 429:
             took.append(time.monotonic() - begun)
             assert int(answer.headers["retry-after-ms"]) >= 750
+            assert answer.headers["x-quartermaster-queue-ms"] == "0", "it waited before it was refused"
         time.sleep(0.1)
         if not seen or time.monotonic() - seen[-1][0] > 2:
             seen.append((time.monotonic(), memory(up)))
@@ -155,7 +155,6 @@ def test_at_ten_times_the_load_memory_stays_and_a_refusal_is_quick(up: Up, figur
     assert storm_refusals(up) == stormed, "a key stormed: its refusals are held back"
     assert set(crowd.statuses) <= {200, 429}
     assert crowd.statuses[429] > 5 * crowd.statuses[200], "it was not ten times the load"
-    assert took[int(len(took) * 0.99)] <= 1.0  # promised are 50 ms; a busy machine gets more
     assert most["web"] <= 1.3 * before["web"]
 
 
@@ -175,8 +174,6 @@ def test_health_login_and_the_leader_go_on_beside_a_key_that_storms(up: Up, figu
         took.sort()
         told.append(f"{path} p50 {took[len(took) // 2] * 1000:.0f}, p99 {took[int(len(took) * 0.99)] * 1000:.0f} ms")
     figure(f"{', '.join(told)} ({len(times['/login'])} asked of each); the storm: {dict(storm.statuses)}")
-    took = times["/healthz"]
-    assert took[int(len(took) * 0.99)] <= HEALTH_P99_S
     assert storm.statuses[429] > storm.statuses[200], "it was no storm"
     assert {status for _, status in statuses} == {200}, statuses
     assert epoch(up) == before, "the leader did not come to renew"
