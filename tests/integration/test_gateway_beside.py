@@ -16,7 +16,7 @@ import yaml
 from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Outcome
 from scheduling.gateway.app import GatewayApp
-from scheduling.gateway.beside import DONE, MAX_DONE_BYTES, Beside
+from scheduling.gateway.beside import DONE, ENDS, MAX_DONE_BYTES, MAX_ENDS_BYTES, Beside
 from scheduling.gateway.conclusion import send_answer
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.endpoints import ENDPOINTS
@@ -324,3 +324,28 @@ async def test_engines_are_told_whose_a_request_is_and_how_important(world: Worl
     for prefix in ("x-gateway-inference", "x-llm-d-inference"):
         assert head[f"{prefix}-fairness-id"] == "acme"
         assert head[f"{prefix}-objective"] == world.entitlement.tier.name
+
+
+@pytest.mark.parametrize(("flags", "status"), [("DC", 499), ("UC", 502), ("UC,UR", 502), ("UPE,DC", 499), ("DPE", 499)])
+async def test_an_end_that_only_the_access_log_knows_ends_the_lease(world: World, flags: str, status: int) -> None:
+    async with envoy(world) as client:
+        check = await client.post(CHECK, json=ASK)
+        lease = check.headers["x-quartermaster-lease"]
+        strange = f"quartermaster lease={lease.rpartition('/')[0]}/0000 flags=DC;".encode()
+        line = f"quartermaster lease={lease} flags={flags};".encode()
+        assert (await client.post(ENDS, content=b"\n\x05" + strange)).status_code == 200
+        assert await world.running() == (1, 0)
+        # as protobuf has it: a tag and a length before the text, and other records around it
+        batch = b"".join(b"\n" + bytes([len(one)]) + one for one in (b"other", strange, line, b"\xff\x00", line))
+        assert (await client.post(ENDS, content=batch)).status_code == 200
+        [record] = await world.ledger_of(1)
+        assert record.outcome == (Outcome.CANCELLED if status == 499 else Outcome.FAILED)
+        assert record.output_tokens == (50 if status == 499 else 0)
+        await world.settled()
+        assert (await end(client, check)).status_code == 410
+
+
+async def test_a_batch_of_the_access_log_is_bounded_and_posted(world: World) -> None:
+    async with envoy(world) as client:
+        assert (await client.post(ENDS, content=b"x" * (MAX_ENDS_BYTES + 1))).status_code == 413
+        assert (await client.get(ENDS)).status_code == 405
