@@ -14,6 +14,7 @@ from scheduling.engines import loading
 from scheduling.engines.client import EngineError
 from scheduling.engines.kinds import VLLM, kind_of, make_client
 from scheduling.engines.loading import Shape
+from scheduling.tls import authorities
 
 SHORT = Shape(32, 64)  # finds the limit of sequences; with the usual shape, step times
 USUAL = Shape(384, 64)
@@ -60,7 +61,7 @@ async def measure(
     draw = random.Random(seed)
     headers = {"authorization": f"Bearer {spec.api_key}"} if spec.api_key else {}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST)
-    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=limits) as http:
+    async with httpx.AsyncClient(verify=authorities(), trust_env=False, follow_redirects=False, limits=limits) as http:
         client = make_client(spec.url, http=http, model=model, api_key=spec.api_key, kind=engine)
         if not force and (why := await loading.busy(client)):
             raise Busy(f"{why}: drain it first, or say --force")

@@ -12,7 +12,6 @@ import io
 import threading
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import httpx
@@ -20,6 +19,8 @@ import requests
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_encoding_from_headers
+
+from scheduling.tls import authorities, refused
 
 STEP_S = 5.0  # for each step: connecting, and each read
 WHOLE_S = 15.0  # for all of them
@@ -48,7 +49,7 @@ class Exchange:
         self._thread.start()
         self._lock = threading.Lock()
         self._closed = False
-        self._http = httpx.AsyncClient(timeout=STEP_S, follow_redirects=False, verify=_authorities())
+        self._http = httpx.AsyncClient(timeout=STEP_S, follow_redirects=False, verify=authorities())
 
     def close(self) -> None:
         """Ends it, and what is being asked."""
@@ -99,15 +100,10 @@ class Exchange:
         except TimeoutError as error:
             raise Trouble(f"The identity provider did not answer within {WHOLE_S:g} s.") from error
         except httpx.HTTPError as error:
-            raise Trouble(f"The identity provider does not answer ({type(error).__name__}).") from error
+            why = refused(error) or type(error).__name__
+            raise Trouble(f"The identity provider does not answer ({why}).") from error
         except (httpx.InvalidURL, ValueError, TypeError) as error:  # a host that is no name is a UnicodeError
             raise Trouble(f"The identity provider names an address that is none ({type(error).__name__}).") from error
-
-
-@cache
-def _authorities() -> Any:
-    """Read once in a process: it takes 40 ms of CPU."""
-    return httpx.create_ssl_context()
 
 
 class _Adapter(BaseAdapter):

@@ -6,16 +6,15 @@ Requests of tenants never pass here; the gateway streams those itself. One share
 
 from __future__ import annotations
 
-import ssl
 import time
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Protocol
 
 import httpx
 
 from scheduling.core.calibration import LoggedStep
 from scheduling.core.engine_limits import EngineFacts
+from scheduling.tls import authorities, refused
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
 FACTS_TIMEOUT_S = 30.0  # an engine may look at its whole machine before it answers the first time
@@ -194,12 +193,6 @@ async def counted(client: EngineClient, timeout_s: float = SCRAPE_TIMEOUT_S) -> 
     return metrics
 
 
-@cache
-def _authorities() -> ssl.SSLContext:
-    """Read once in a process: it takes 40 ms of CPU, and each leader of a pool has a client of its own."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
 class _PerReplica(httpx.AsyncBaseTransport):
     """Connections of each replica apart. In one pool of connections those of many replicas would close each other's
     between two looks, replicas that hang would keep the others waiting for a place, and each call looks at all."""
@@ -213,7 +206,7 @@ class _PerReplica(httpx.AsyncBaseTransport):
         self._asked_s[origin] = now_s
         if origin not in self._of:
             self._of[origin] = httpx.AsyncHTTPTransport(
-                verify=_authorities(),
+                verify=authorities(),
                 trust_env=False,
                 limits=httpx.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4.0),
             )
@@ -270,4 +263,4 @@ async def fetch(
     except httpx.TimeoutException as error:
         raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: a host that is no name
-        raise EngineUnreachable(f"{call} failed: {error or type(error).__name__}") from error
+        raise EngineUnreachable(f"{call} failed: {refused(error) or error or type(error).__name__}") from error

@@ -17,6 +17,7 @@ import httpx
 import msgspec
 from django.core.exceptions import ValidationError
 
+from scheduling.tls import authorities, refused
 from tenants.validators import check_webhook
 
 TIMEOUT_S = 5.0  # for each step
@@ -70,7 +71,7 @@ def send(url: str, body: bytes, headers: dict[str, str], whom: str, *, client: h
     """
     over = threading.Event()
     try:
-        with client or httpx.Client(timeout=TIMEOUT_S, trust_env=False) as session:
+        with client or httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=authorities()) as session:
             timer = threading.Timer(WHOLE_S, _end, (over, session))
             timer.daemon = True
             timer.start()
@@ -84,7 +85,7 @@ def send(url: str, body: bytes, headers: dict[str, str], whom: str, *, client: h
             raise WebhookError(f"{whom} did not answer within {WHOLE_S:g} s") from error
         if not isinstance(error, httpx.HTTPError | httpx.InvalidURL):
             raise
-        raise WebhookError(f"{whom} does not answer ({type(error).__name__})") from error
+        raise WebhookError(f"{whom} does not answer ({refused(error) or type(error).__name__})") from error
     if not 200 <= answer.status_code < 300:
         raise WebhookError(f"{whom} answered {answer.status_code}{reply and f': {reply}'}")
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ipaddress
 import ssl
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import redis.asyncio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from kombu import Connection
 
 from controlplane.celery import broker_url
@@ -23,62 +15,23 @@ from scheduling.state.address import parse_url
 from scheduling.state.resp import RespConnection
 from scheduling.state.subscriber import Subscriber
 from tests.support.gateway_world import until
+from tests.support.tls import tls_port, write_certificate
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1 that is its own authority, with its key, as one PEM file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test redis")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "redis.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
+    return write_certificate(tmp_path_factory.mktemp("tls") / "redis.pem")
 
 
-@contextlib.asynccontextmanager
-async def tls_port(redis_url: str, certificate: Path) -> AsyncIterator[int]:
+def redis_port(redis_url: str, certificate: Path) -> contextlib.AbstractAsyncContextManager[int]:
     """A TLS port in front of the test's Redis (the bundled server has none)."""
     inside = parse_url(redis_url)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate)
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, forth = await asyncio.open_connection(inside.host, inside.port)
-        await asyncio.gather(pump(reader, forth), pump(back, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+    return tls_port(inside.host, inside.port, certificate)
 
 
 async def test_calls_and_notifications_travel_over_tls(redis_url: str, certificate: Path) -> None:
     heard: list[tuple[str, bytes]] = []
-    async with tls_port(redis_url, certificate) as port:
+    async with redis_port(redis_url, certificate) as port:
         url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
         resp = RespConnection(url, name="tls")
         subscriber = Subscriber(url, ["tls-test"], lambda channel, payload: heard.append((channel, payload)))
@@ -100,7 +53,7 @@ async def test_calls_and_notifications_travel_over_tls(redis_url: str, certifica
 async def test_an_unknown_authority_is_not_trusted_and_said_so(
     redis_url: str, certificate: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with tls_port(redis_url, certificate) as port:
+    async with redis_port(redis_url, certificate) as port:
         url = f"rediss://:hidden@127.0.0.1:{port}/0"
         for options, up in (
             ("", False),

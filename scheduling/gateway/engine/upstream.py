@@ -10,11 +10,11 @@ Nor is one whose engine may still say something on it (:mod:`scheduling.gateway.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from urllib.parse import urlsplit
 
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.engine.engine_connection import Connection, Stale, UpstreamError
+from scheduling.tls import authorities, refused
 
 MAX_IDLE = 512  # kept-alive connections per replica
 MAX_IDLE_S = 4.0  # uvicorn, and so vLLM, closes after 5 s: leave before
@@ -32,7 +32,7 @@ class Backend:
         self.spec = spec
         self.named = named
         self._host = url.hostname
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._tls = authorities() if url.scheme == "https" else None
         self._port = url.port or (443 if self._tls else 80)
         self._connect_timeout_s = connect_timeout_s
         key = f"authorization: Bearer {spec.api_key}\r\n" if spec.api_key else ""
@@ -118,7 +118,7 @@ class Backend:
         except TimeoutError:
             raise UpstreamError("connecting took too long", connect=True) from None
         except OSError as exc:
-            raise UpstreamError(f"cannot connect ({type(exc).__name__})", connect=True) from None
+            raise UpstreamError(f"cannot connect ({refused(exc) or type(exc).__name__})", connect=True) from None
         return connection
 
     def put_back(self, connection: Connection) -> None:
