@@ -32,8 +32,8 @@ MAX_KV_TOKENS = 10**12  # no cache holds more
 
 def parse_metrics(page: str) -> EngineMetrics:
     """Reads vLLM's ``/metrics`` text. Raises :class:`EngineProtocolError` when it is not vLLM's."""
-    running = prom.total(page, ("vllm:num_requests_running",))
-    waiting = prom.total(page, ("vllm:num_requests_waiting",))
+    counters = prom.samples(page, "vllm:prompt_tokens_total")
+    running, waiting = (_gauge(page, f"vllm:num_requests_{of}", bool(counters)) for of in ("running", "waiting"))
     if running is None or waiting is None:
         raise EngineProtocolError(
             "/metrics has no numbers for vllm:num_requests_running and num_requests_waiting; is this a vLLM server?"
@@ -50,13 +50,21 @@ def parse_metrics(page: str) -> EngineMetrics:
         gpu_util=util,
         gpu_mem_used_bytes=used,
         gpu_mem_total_bytes=total,
-        engines=max(1, len(prom.samples(page, "vllm:num_requests_running"))),
+        engines=max(1, len(counters), len(prom.samples(page, "vllm:num_requests_running"))),
         kv_tokens=kv_tokens_of(page),
         steps=_steps(page),
         cached_tokens=figures.counted(page, "vllm:prefix_cache_hits_total"),
         keeps_prefixes=keeps_prefixes(page),
         asleep=asleep(page),
     )
+
+
+def _gauge(page: str, name: str, counts: bool) -> float | None:
+    """Summed over engines. A server of several API processes (the default with data parallelism) shows an engine's
+    gauges from its first request on, its counters from the start: what ``counts`` and has no such line yet has 0."""
+    if counts and not any(f"\n{name}{end}" in f"\n{page}" for end in "{ "):
+        return 0.0
+    return prom.total(page, (name,))
 
 
 def _steps(page: str) -> float | None:

@@ -67,6 +67,20 @@ def test_metrics_are_summed_over_engines_and_usage_is_averaged() -> None:
     assert m.gpu_util is None
 
 
+def test_engines_behind_a_server_count_before_their_first_request() -> None:
+    """As vLLM 0.32 with --data-parallel-size 2 and two API processes shows them: cold, and after a request to one."""
+    cold = """vllm:prompt_tokens_total{engine="0",model_name="m"} 0.0
+vllm:prompt_tokens_total{engine="1",model_name="m"} 0.0
+"""
+    one = """vllm:num_requests_running{engine="0",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
+"""
+    both = one + one.replace('engine="0"', 'engine="1"')
+    seen = [parse_metrics(page) for page in (cold, cold + one, cold + both)]
+    assert [m.engines for m in seen] == [2, 2, 2]
+    assert [(m.running, m.waiting) for m in seen] == [(0, 0), (1, 0), (2, 0)]
+
+
 def test_an_older_vllm_says_gpu_cache_usage() -> None:
     assert parse_metrics(PAGE.replace("kv_cache_usage_perc", "gpu_cache_usage_perc")).kv_usage == 0.5
 
