@@ -58,15 +58,6 @@ def of_backend(backend: BackendSpec) -> Amounts:
     return Amounts(backend.slots, backend.kv_tokens, backend.tokens_per_s or math.inf)
 
 
-def phase_lacking(backends: Iterable[BackendSpec]) -> Phase | None:
-    """The phase for which a pool has no replica although others need one; None where there is nothing amiss. Prefill
-    replicas write no answers, and decode replicas are given prompts that others have computed."""
-    phases = {backend.phase for backend in backends}
-    if Phase.PREFILL in phases and Phase.DECODE not in phases:
-        return Phase.DECODE
-    return Phase.PREFILL if Phase.DECODE in phases and Phase.PREFILL not in phases else None
-
-
 def slots_for_answers(backends: Iterable[BackendSpec]) -> int:
     """Answers that they can write at once, draining replicas included: of these slots some are kept for baselines."""
     return sum(backend.slots for backend in backends if backend.phase is not Phase.PREFILL)

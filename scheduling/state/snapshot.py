@@ -69,7 +69,6 @@ def make_snapshot(
         counts=counts,
         rebuilt=int(meta.get("rebuilt", 0)),
         rebuilt_ms=int(meta.get("rebuilt_at", 0)),
-        born_ms=int(meta.get("born", 0)),
         lost_ms=int(meta.get("lost", 0)),
         kept=int(meta["kept"]) if "kept" in meta else None,
         waking_ms=int(meta.get("waking", 0)),

@@ -489,7 +489,6 @@ class PoolSnapshot:
     counts: Counts = Counts()
     rebuilt: int = 0  # how often totals differed from the entries and were written anew
     rebuilt_ms: int = 0  # when last; 0: never
-    born_ms: int = 0  # since when there is this data set; 0: no leader yet
     kept: int | None = None  # free slots that are kept for baselines; None: as many as are configured
     waking_ms: int = 0  # in how long a pool without ready replicas is expected to serve; 0: nobody wakes one
     lost_ms: int = 0  # when the first leader found the data of before lost; 0: there was none before

@@ -9,7 +9,7 @@ proposals, and told trials are all the state there is: a loop that was stopped g
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from scheduling.tuning.space import Knob, Values
@@ -62,12 +62,6 @@ class Optimizer:
         random = Random(f"near {self._seed} {len(self._trials)}")
         _, best = max(self._trials, key=lambda trial: trial[0])
         return [min(1.0, max(0.0, random.gauss(share, NEAR))) for share in best]
-
-    def retell(self, trials: Sequence[tuple[Mapping[str, float], float]]) -> None:
-        """Goes on where an earlier loop with the same seed stopped: the proposals are those it would have made."""
-        for values, reward in trials:
-            self.ask()
-            self.tell(values, reward)
 
 
 class _without_warnings(warnings.catch_warnings):

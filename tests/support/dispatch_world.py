@@ -18,7 +18,6 @@ from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpe
 from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import Sample
 from scheduling.engines.client import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe, StepPage
-from scheduling.state.notices import GrantNotice
 from scheduling.state.resp import RespConnection
 
 T = TypeVar("T")
@@ -268,13 +267,3 @@ async def dispatching(
         await resp.close()
         thread.shutdown()
         database.shutdown()
-
-
-@dataclass
-class Ear:
-    """What a gateway hears on its channel."""
-
-    notices: list[GrantNotice] = field(default_factory=list)
-
-    def ids(self) -> list[str]:
-        return [notice.request_id for notice in self.notices]

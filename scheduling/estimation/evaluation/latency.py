@@ -15,10 +15,10 @@ import numpy as np
 from scheduling.core.estimate.category import classify
 from scheduling.core.estimate.chain import Chain
 from scheduling.core.estimate.contracts import PromptFacts
-from scheduling.core.estimate.cost import service_costs
 from scheduling.core.estimate.features import features
 from scheduling.core.estimate.semantic import NEIGHBOURS, WINDOW
 from scheduling.core.estimate.tokens import raw_tokens
+from scheduling.core.gittins import CostDistribution, cost_distribution
 from scheduling.estimation.embedding import DIMENSIONS, Embedder
 from scheduling.estimation.evaluation.methods import Case
 from scheduling.estimation.regression import RidgeRegression
@@ -75,7 +75,8 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         facts = PromptFacts(example.application, "", example.model, category, tokens, 4096, vector_or_none, signs)
         forecast = chain.predict(facts)
         predicted = now()
-        costs = service_costs(round(tokens), forecast.prediction)
+        lengths = forecast.prediction.lengths, forecast.prediction.probabilities
+        costs = cost_distribution(round(tokens), CostDistribution(*lengths))
         costed = now()
         costs.index()
         end = now()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.core.capacity import Amounts, of_pool, phase_lacking, reserved, slots_for_answers, tightest
+from scheduling.core.capacity import Amounts, of_pool, reserved, slots_for_answers, tightest
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, Phase, ServiceClass, Slo, TierSpec
 
 
@@ -70,18 +70,3 @@ def test_slots_and_kv_cache_of_prefill_replicas_are_not_promised_and_their_throu
     pool = phases(Phase.PREFILL, Phase.PREFILL, Phase.DECODE)
     assert of_pool(pool) == Amounts(8, 1600, 3000.0)
     assert slots_for_answers(pool) == 8
-
-
-@pytest.mark.parametrize(
-    ("there", "lacks"),
-    [
-        ([], None),
-        ([Phase.BOTH], None),
-        ([Phase.PREFILL, Phase.DECODE], None),
-        ([Phase.BOTH, Phase.PREFILL], Phase.DECODE),
-        ([Phase.PREFILL], Phase.DECODE),
-        ([Phase.BOTH, Phase.DECODE], Phase.PREFILL),
-    ],
-)
-def test_a_phase_needs_the_other_one(there: list[Phase], lacks: Phase | None) -> None:
-    assert phase_lacking(phases(*there)) is lacks

@@ -13,12 +13,9 @@ from scheduling.core.estimate.calibrate import Calibrator
 from scheduling.core.estimate.category import BASE_TOKENS, Category, classify
 from scheduling.core.estimate.chain import Chain
 from scheduling.core.estimate.contracts import Prediction, PromptFacts
-from scheduling.core.estimate.cost import cost, decode_seconds, prefill_seconds
 from scheduling.core.estimate.distribution import distribution, log_normal
 from scheduling.core.estimate.drift import CategoryBaseline, Drift
 from scheduling.core.estimate.history import MIN_OBSERVED, ApplicationHistory
-from scheduling.core.gittins import service_cost
-from scheduling.core.step_time import StepTime
 from scheduling.estimation.embedding import Embedder, pack, unpack
 from scheduling.estimation.window import KNOWN_BY_HEART, RingWindow
 
@@ -297,22 +294,3 @@ class TestChain:
         assert chain.predict(replace(FACTS, application="new")).prediction.mean > 2 * before
         chain.reset(Category.SUMMARY)
         assert chain.predict(replace(FACTS, application="new")).prediction.mean == pytest.approx(before)
-
-
-class TestCost:
-    STEP = StepTime(t0=0.01, a=1e-4, b=1e-4, c=1e-7, e=0.0, knee=512, a2=0.0)
-
-    def test_cost_is_a_distribution_of_service_over_output_lengths(self) -> None:
-        said = Prediction((10.0, 100.0), (0.5, 0.5), "x", 55.0)
-        found = cost(200, 100, said, 100.0, self.STEP, kv_bytes_per_token=1000)
-        assert found.service.values == (service_cost(200, 10.0), service_cost(200, 100.0))
-        assert found.kv_bytes == 255_000
-        assert found.kv_bytes_most == 300_000
-        assert found.decode_p90_s > found.decode_s > 0
-
-    def test_a_chunked_prefill_pays_the_fixed_part_of_each_step(self) -> None:
-        whole, halves = prefill_seconds(self.STEP, 1000, 1000), prefill_seconds(self.STEP, 1000, 500)
-        assert halves - whole == pytest.approx(0.01)
-
-    def test_one_token_needs_no_decode_step(self) -> None:
-        assert decode_seconds(self.STEP, 100, 1) == 0.0
