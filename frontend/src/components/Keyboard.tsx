@@ -13,7 +13,7 @@ const SEQUENCE_MS = 1500;
 
 const typing = (target: EventTarget | null): boolean => target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName));
 const apple = typeof navigator !== "undefined" && /mac|iphone|ipad/i.test(navigator.userAgent);
-export const PALETTE_KEYS = apple ? "⌘ K" : "Ctrl K";
+const PALETTE_KEYS = apple ? "⌘ K" : "Ctrl K";
 
 function Shortcuts({ onClose }: { onClose: () => void }) {
   const pages = new Set(offered(user.role).map(({ path }) => path));

@@ -40,7 +40,7 @@ export const steps = (all: number, wanted: number): { most: number; next: number
 };
 
 /** Sorts by what a column says; rows without it come last either way. */
-export function sortRows<T>(rows: readonly T[], by: NonNullable<Column<T>["by"]>, descending: boolean): T[] {
+function sortRows<T>(rows: readonly T[], by: NonNullable<Column<T>["by"]>, descending: boolean): T[] {
   const sign = descending ? -1 : 1;
   return [...rows].sort((a, b) => {
     const x = by(a) ?? undefined;

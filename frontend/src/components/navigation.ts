@@ -4,9 +4,9 @@ import type { Role } from "../lib/page";
 
 /** What a page is for: seeing now, looking back, changing what serves, or who may. */
 export const GROUPS = ["Now", "Investigate", "Capacity", "Tenants"] as const;
-export type NavigationGroup = (typeof GROUPS)[number];
+type NavigationGroup = (typeof GROUPS)[number];
 
-export interface Item {
+interface Item {
   path: string;
   label: string;
   roles: readonly Role[];

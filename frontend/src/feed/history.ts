@@ -1,7 +1,7 @@
 import type { BackendFigures, EntitlementFigures, EntitlementPoint, LatencyFigures, Point, Snapshot, TenantFigures, TenantPoint, TierFigures, TierPoint } from "./types";
 
 /** Points kept per pool: fifteen minutes at one a second, as the server keeps. */
-export const HISTORY_POINTS = 900;
+const HISTORY_POINTS = 900;
 const TENANTS_PER_POINT = 50;
 
 /** Drops members without a value, so that "missing" stays missing. */

@@ -1,9 +1,9 @@
 /** How often what is shown follows the feed: in the next frame after a quiet time, else at most four times a second. Each
  * pool sends its change at a moment of its own, so that with forty pools a page would otherwise be drawn in every frame. */
 
-export const GAP_MS = 250;
+const GAP_MS = 250;
 
-export interface PacePorts {
+interface PacePorts {
   now(): number; // milliseconds
   after(ms: number, action: () => void): void;
   frame(action: () => void): void;

@@ -4,7 +4,7 @@ import { append, merge, pointOf } from "./history";
 import { mergePatch } from "./patch";
 import type { Away, Point, ServerMessage, Snapshot } from "./types";
 
-export type Connection = "connecting" | "open" | "reconnecting" | "signed_out" | "forbidden";
+type Connection = "connecting" | "open" | "reconnecting" | "signed_out" | "forbidden";
 
 export interface PoolState {
   snapshot: Snapshot;

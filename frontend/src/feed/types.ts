@@ -6,7 +6,7 @@ export interface Percentiles {
   p99?: number;
 }
 
-export interface InOut {
+interface InOut {
   input?: number;
   output?: number;
 }
@@ -27,7 +27,7 @@ export interface LatencyFigures {
   queue_ms?: Percentiles;
 }
 
-export interface Rates {
+interface Rates {
   arrived?: number;
   completed?: number;
   refused?: number;

@@ -1,6 +1,6 @@
 /** A time range that goes along from page to page: each page has its own words for it in the address. Pure. */
 
-export interface Span {
+interface Span {
   from: number;
   to: number;
 }

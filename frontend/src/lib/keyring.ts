@@ -2,7 +2,7 @@
 
 import { useSyncExternalStore } from "react";
 
-export interface HeldKey {
+interface HeldKey {
   secret: string;
   /** The public part: "qm-a1B2c3D4e5F6". */
   id: string;

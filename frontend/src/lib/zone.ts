@@ -1,6 +1,6 @@
 /** The one time zone in which every page shows times: the browser's, or UTC. Kept in a cookie; a change loads the page anew. */
 
-export type ZoneChoice = "local" | "utc";
+type ZoneChoice = "local" | "utc";
 
 const NAME = "qm_zone";
 const text = typeof document === "undefined" ? "" : document.cookie;

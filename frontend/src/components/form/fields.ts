@@ -7,7 +7,7 @@ type Route = keyof typeof FIELDS;
 type Declared = Omit<FieldSpec, "name" | "label">;
 
 /** What a form may add: words around the field, and for a relation the rows that there are. Its help is the API's. */
-export type Wording = Partial<Pick<FieldSpec, "unit" | "placeholder" | "group" | "wide" | "explain" | "options" | "initial" | "when" | "required">> & {
+type Wording = Partial<Pick<FieldSpec, "unit" | "placeholder" | "group" | "wide" | "explain" | "options" | "initial" | "when" | "required">> & {
   /** A name that is chosen among rows. */
   kind?: "choice";
 };

@@ -117,7 +117,7 @@ const TARGETS: Record<string, { label: string; placeholder: string; about: strin
   pagerduty: { label: "Integration key", placeholder: "32 letters and digits", about: "Of an Events API v2 integration." },
 };
 
-export const targetOf = (kind: string): { label: string; placeholder: string; about: string } => TARGETS[kind] ?? { label: "Target", placeholder: "", about: "" };
+const targetOf = (kind: string): { label: string; placeholder: string; about: string } => TARGETS[kind] ?? { label: "Target", placeholder: "", about: "" };
 
 /** `kind`: what is chosen now; the target is worded for it. `stored`: a target is kept already. */
 export const channelSpecs = (kind: string, stored: boolean): FieldSpec[] => [

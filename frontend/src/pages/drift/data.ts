@@ -78,7 +78,7 @@ export function errorPanels(history: EstimatesHistory, dark: boolean): Panel[] {
   ];
 }
 
-export const factorName = (line: Pick<FactorLine, "pool" | "scope" | "name" | "category">, manyPools: boolean): string =>
+const factorName = (line: Pick<FactorLine, "pool" | "scope" | "name" | "category">, manyPools: boolean): string =>
   [manyPools ? line.pool : "", line.name, line.category].filter(Boolean).join(" · ");
 
 /** The most taught lines of one scope on one axis of time. */

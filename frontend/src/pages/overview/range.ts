@@ -11,7 +11,7 @@ export const WINDOWS = [
   { value: 10_080, label: "7 d" },
 ] as const;
 
-export const SHORTEST_S = 60;
+const SHORTEST_S = 60;
 const LIVE_S = 890; // what the feed's own history holds
 
 export interface Range {

@@ -1,6 +1,6 @@
 /** Reading /v1's answers: server-sent events out of bytes, and what a stream's times come to. Pure. */
 
-export interface Chunk {
+interface Chunk {
   text: string;
   finish?: string;
   usage?: { prompt: number; completion: number };

@@ -9,7 +9,7 @@ import { shown } from "./params";
 type Row = Record<string, unknown> & { slug: string };
 
 /** What of a share, a tier or a replica can be tried (tenants/drafts.py). */
-export const TRIED: Record<Tried["kind"], readonly { field: string; label: string }[]> = {
+const TRIED: Record<Tried["kind"], readonly { field: string; label: string }[]> = {
   entitlement: [
     { field: "concurrency", label: "requests at once" },
     { field: "tokens_per_s", label: "tokens per second" },

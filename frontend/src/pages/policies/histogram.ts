@@ -12,7 +12,7 @@ export interface Bar {
   sample: number;
 }
 
-export interface Picture {
+interface Picture {
   bars: Bar[];
   /** Lower and upper border of each queue. */
   queues: { left: number; right: number; low: number; high: number; share: number }[];

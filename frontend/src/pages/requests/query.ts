@@ -23,7 +23,7 @@ export const TERMS = {
   at: "08:40..08:55, today in the zone shown above; or two full times",
   id: "the beginning of an x-request-id",
 } as const;
-export type Term = keyof typeof TERMS;
+type Term = keyof typeof TERMS;
 
 const PLAIN: Partial<Record<Term, keyof Filters>> = { tenant: "tenant", tier: "tier", pool: "pool", backend: "backend", model: "model", entitlement: "entitlement", user: "user", outcome: "outcome", reason: "reason", id: "request_id" };
 const SPANS: readonly Term[] = ["waited", "ttft", "total"];

@@ -7,7 +7,7 @@ const everyone: readonly Role[] = ["admin", "operator", "member"];
 const staff: readonly Role[] = ["admin", "operator"];
 
 /** the catalog's pages; who may not read one is not offered it. */
-export const sections: readonly { path: string; label: string; roles: readonly Role[] }[] = [
+const sections: readonly { path: string; label: string; roles: readonly Role[] }[] = [
   { path: "/tenants", label: "Tenants", roles: everyone },
   { path: "/me", label: "My access", roles: ["member"] },
   { path: "/usage", label: "Usage", roles: everyone },

@@ -3,7 +3,7 @@
 import type { Amounts, ChangedEntitlement, Effects, PoolEffect, PoolPicture } from "../../api/catalog";
 import { compact } from "../../lib/format";
 
-export const DIMENSIONS = [
+const DIMENSIONS = [
   { key: "slots", label: "Slots", unit: "" },
   { key: "kv_tokens", label: "KV cache", unit: "tokens" },
   { key: "tokens_per_s", label: "Throughput", unit: "tok/s" },
@@ -48,9 +48,9 @@ export function said(bar: Bar): string {
   return `${word} ${figures}${capacity === undefined ? "" : ` of ${compact(capacity)}`}${unit ? ` ${unit}` : ""}`;
 }
 
-export type Mood = "good" | "warn" | "plain";
+type Mood = "good" | "warn" | "plain";
 
-export interface Finding {
+interface Finding {
   mood: Mood;
   text: string;
 }

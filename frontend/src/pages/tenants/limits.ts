@@ -4,7 +4,7 @@ import { compact } from "../../lib/format";
 
 type Limit = number | null | undefined;
 
-export interface Limited {
+interface Limited {
   requests_per_minute?: Limit;
   tokens_per_minute?: Limit;
   concurrency?: Limit;

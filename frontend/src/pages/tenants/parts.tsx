@@ -12,7 +12,7 @@ import { hides } from "../../feed/outages";
 import { age, day, minute, utc, zone } from "../../lib/format";
 import { EffectsPanel } from "./EffectsPanel";
 
-export const stateTones: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad", active: "good", revoked: "bad" };
+const stateTones: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad", active: "good", revoked: "bad" };
 
 export function State({ state, reason }: { state: string; reason?: string }) {
   return (

@@ -95,7 +95,7 @@ export interface Bar {
   parts: number[];
 }
 
-export interface Bars {
+interface Bars {
   names: string[];
   bars: Bar[];
   /** The highest bar; 0 where nothing costs anything. */
