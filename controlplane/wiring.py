@@ -103,6 +103,6 @@ def make_dispatch() -> DispatchSetup:
         telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter(), BatchStarter())), Liveness()),
         epochs=BookedEpochs(),
         kv_overcommit=settings.ENV.kv_overcommit,
-        preempts=settings.ENV.prefill_preemption,
+        prefill_preemption=settings.ENV.prefill_preemption,
         alive=settings.ENV.home / alive.NAME,
     )

@@ -1,6 +1,7 @@
-"""A leader's decisions: look, decide, write, and ask for room where preemptible requests must make it.
+"""A leader's decisions: read the pool's state, decide, write the grants, and evict preemptible requests where they must
+make room.
 
-A decision is nothing until the ``grant`` script has said ``ok``; what it refuses waits on here.
+A decision takes effect only when the ``grant`` script answers ``ok``; what it refuses goes on waiting here.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from scheduling.state.types import BATCH, GrantItem, GrantStatus
 
 log = logging.getLogger("quartermaster.dispatch")
 
-CHECK_EVERY = 64  # steps of which the laws are checked live, and only with short queues: it costs O(waiting)
-CHECK_UP_TO = 500
-EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
+CHECK_EVERY = 64  # the invariants of every 64th step are checked live
+CHECK_UP_TO = 500  # waiting requests: a check costs O(waiting)
+EVICT_AGAIN_S = 0.25  # pause after an eviction that could make no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Written:
     """What shared state made of a decision's grants."""
 
     granted: list[Grant]
-    refused: bool  # some had no room left, and wait on
-    away: bool  # somebody's gateway does not listen: its requests are parked
+    refused: bool  # some found no room, and go on waiting
+    away: bool  # the gateway of some does not listen: its requests are parked
 
 
 class Decider:
@@ -66,7 +67,7 @@ class Decider:
         self._left: PoolView | None = None  # the pool as the last decision left it
         self._steps = 0
         self._evict_from = 0.0
-        # who is stuck, and what is kept, as it was announced; what the former leader announced is not known
+        # stuck requests and kept slots as last announced; what the former leader announced is not known
         self.announced: tuple[int, int | None] = (-1, None)
 
     async def grant(self) -> None:
@@ -75,7 +76,7 @@ class Decider:
         self._left = None
         self._clock.credit_falls_s = 0.0
         if not len(scheduler):
-            self._monitor.idle()  # else the decision before stands until the next one, which may take a while
+            self._monitor.idle()  # or the last decision would stand until the next one, which may be long in coming
             if self._preempter.watches:
                 look = await self._store.look([])
                 now_s = waiting.set_clock(look.now_ms)
@@ -83,7 +84,7 @@ class Decider:
         while len(scheduler):
             look = await self._store.look(list(waiting.entitlements))
             if look.rebuilding_ms:
-                return  # leases that were not announced again yet would be overrun
+                return  # gateways have yet to announce leases again: their room would be given twice
             await waiting.learn_places()
             now_s = waiting.set_clock(look.now_ms)
             view = self._view_of(look.pool_view(now_s))
@@ -104,18 +105,18 @@ class Decider:
             if written.refused:
                 return
             if len(grants) < BATCH and not look.preemptible:
-                return  # else the next look tells whether others must make room
+                return  # otherwise the next round tells whether preemptible requests must make room
 
     def again_s(self, usual_s: float) -> float | None:
-        """After how long the next decision is due if nothing happens until then; None: never. ``usual_s``: while
-        somebody waits."""
+        """Seconds until the next decision is due if nothing happens before; None: never. ``usual_s``: the tick while
+        requests wait."""
         preempter = self._preempter
         wait_s = min(usual_s, preempter.again_s or usual_s)
         return wait_s if len(self._scheduler) or preempter.watches else None
 
     async def announce(self, kept: int | None) -> None:
-        """Arrivals may take free slots that those who wait cannot use, and leave those that are ``kept`` for
-        baselines."""
+        """Tells the admission script how many waiting requests cannot use the free slots, and how many slots are
+        ``kept`` for baselines."""
         current = (stuck(self._scheduler, self._left), kept)
         if current != self.announced:
             await self._store.set_stuck(self._epoch, *current)
@@ -145,7 +146,7 @@ class Decider:
         return grants
 
     async def _write(self, grants: Sequence[Grant], now_s: float) -> Written:
-        """Writes a decision. What shared state refuses waits on here."""
+        """Writes a decision. What shared state refuses goes on waiting here."""
         items = [
             GrantItem(
                 g.request.id,
@@ -164,7 +165,7 @@ class Decider:
         refused = away = False
         granted = []
         for grant, status in zip(grants, statuses, strict=True):
-            # gone: it left, or waits again at another attempt, of which its own notification tells
+            # GONE: it left, or waits again under a later attempt, which has a notification of its own
             if status is GrantStatus.OK:
                 granted.append(grant)
             elif status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self._scheduler:
@@ -179,7 +180,7 @@ class Decider:
         return Written(granted, refused, away)
 
     async def _evict(self, view: PoolView) -> None:
-        """Who may, and could not be granted a slot now, gets that of a preemptible request."""
+        """Gives the slots of preemptible requests to those that may evict and found no slot."""
         clock_s = asyncio.get_running_loop().time()
         items = evictions(self._scheduler, view, self.policy) if clock_s >= self._evict_from else []
         if not items:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
-CREDIT_TICK_S = 0.005  # after grants that left somebody waiting for prefill credit: when it is there must be asked
+TICK_S = 0.25  # between two decisions at most, while requests wait
+CREDIT_TICK_S = 0.005  # likewise after grants, while a request lacks prefill credit, whose return nothing announces
 TO_ENGINE_S = 0.02  # from a grant to its engine's step, and a first token back, until measured (``core/engine_lag.py``)
 LEAST_TO_ENGINE_S = 0.002
 MAX_DECISION_S = 0.05
 NEWEST = 0.05  # share of the last decision in the mean of what they take
-MEASURED = 40  # decisions after which the first assumption has an eighth of the mean
+MEASURED = 40  # decisions after which the assumed value makes up an eighth of the mean
 
 
 class DecisionClock:
-    """``credit_falls_s``: in how long a replica counts less of its prefill credit, for which somebody waits; 0: nobody
-    does, or it is not known."""
+    """``credit_falls_s``: seconds until a replica counts less of its prefill credit as used, where a request waits for
+    that; 0: none does, or it is not known."""
 
     def __init__(self) -> None:
         self.credit_falls_s = 0.0
@@ -24,12 +24,12 @@ class DecisionClock:
 
     @property
     def turnaround_s(self) -> float:
-        """How long it takes from when a first token comes until what is granted in its place is in its engine."""
+        """Seconds from a first token until the request that is granted in its place is in its engine."""
         return self._takes_s + self._to_engine_s
 
     @property
     def measured_s(self) -> float | None:
-        """The same, once so many decisions were measured that the assumption at the start counts for little."""
+        """The turnaround, once :data:`MEASURED` decisions outweigh the value assumed at the start; None before."""
         return self.turnaround_s if self._decided >= MEASURED else None
 
     def measured_lag(self, lag_s: float) -> None:
@@ -37,17 +37,17 @@ class DecisionClock:
         self._to_engine_s = max(LEAST_TO_ENGINE_S, lag_s)
 
     def wait(self, now_s: float, *, for_credit: bool) -> float:
-        """For how long the next decision may wait if nothing happens until then."""
+        """Seconds until the next decision if nothing happens before."""
         tick_s = min(TICK_S, self.credit_falls_s or TICK_S) if for_credit else TICK_S
         self._due_s = now_s + tick_s
         return tick_s
 
     def due(self, now_s: float) -> None:
-        """Something happened: the next decision is due now, unless it was before."""
+        """Something happened: the next decision is due now, if it was not due earlier."""
         self._due_s = min(self._due_s, now_s)
 
     def granted(self, now_s: float) -> None:
-        """What was decided is written."""
+        """A decision was written."""
         took_s = min(MAX_DECISION_S, max(0.0, now_s - self._due_s))
         self._takes_s += NEWEST * (took_s - self._takes_s)
         self._decided += 1

@@ -71,17 +71,17 @@ class BackendMonitor:
         on_ready: Callable[[], None],
         *,
         scrape_s: float = SCRAPE_S,
-        preempts: bool = True,
+        prefill_preemption: bool = True,
     ) -> None:
         """Tasks run in ``group``, so that :class:`Fenced` ends the term. ``on_ready`` is called when room appears.
-        ``preempts``: the prefill of long prompts may be interrupted."""
+        ``prefill_preemption``: the prefill of long prompts may be interrupted."""
         self._store = store
         self._epoch = epoch
         self._engine = engine
         self._group = group
         self._on_ready = on_ready
         self._scrape_s = scrape_s
-        self._preempts = preempts
+        self._prefill_preemption = prefill_preemption
         self._backends: dict[str, WatchedBackend] = {}
         self.phases = Phases(self._backends)
         self._leases: dict[str, int] = {}
@@ -129,7 +129,11 @@ class BackendMonitor:
                 former = None
             if former is None:
                 backend = self._backends[name] = WatchedBackend(
-                    spec, kind, self._engine(spec, pool), model=pool.upstream_model, preempts=self._preempts
+                    spec,
+                    kind,
+                    self._engine(spec, pool),
+                    model=pool.upstream_model,
+                    prefill_preemption=self._prefill_preemption,
                 )
                 backend.credit.prompts = self._prompts
                 backend.longest, backend.wanted_credit = pool.max_model_len, wanted_credit(pool, kind)

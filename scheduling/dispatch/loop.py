@@ -38,8 +38,8 @@ class _TermOver(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """What all pools of one process share."""
+class Resources:
+    """What the dispatchers of one process share."""
 
     redis_url: str
     resp: RespConnection
@@ -50,21 +50,21 @@ class Crew:
     database: Executor  # for blocking questions to the database
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
     kv_overcommit: float = MOST
-    preempts: bool = True
+    prefill_preemption: bool = True
 
 
 class PoolDispatcher:
     """Serves one pool until cancelled."""
 
-    def __init__(self, crew: Crew, pool_id: str, catalog: Catalog) -> None:
+    def __init__(self, resources: Resources, pool_id: str, catalog: Catalog) -> None:
         self.pool_id = pool_id
-        self._crew = crew
+        self._resources = resources
         self._catalog = catalog
         self._blocking = RespConnection(
-            crew.redis_url, name=f"dispatch-events-{pool_id}", call_timeout=CALL_TIMEOUT_S + BLOCK_MS / 1000
+            resources.redis_url, name=f"dispatch-events-{pool_id}", call_timeout=CALL_TIMEOUT_S + BLOCK_MS / 1000
         )
-        self._store = PoolStore(crew.resp, pool_id, self._blocking)
-        self._leadership = Leadership(self._store, crew.holder, crew.epochs, crew.database)
+        self._store = PoolStore(resources.resp, pool_id, self._blocking)
+        self._leadership = Leadership(self._store, resources.holder, resources.epochs, resources.database)
         self._term: Term | None = None
 
     @property
@@ -97,9 +97,9 @@ class PoolDispatcher:
             while True:
                 try:
                     epoch = await self._leadership.win()
-                    log.info("pool %s: %s leads, epoch %d", self.pool_id, self._crew.holder, epoch)
+                    log.info("pool %s: %s leads, epoch %d", self.pool_id, self._resources.holder, epoch)
                     await self._lead(epoch)
-                    log.info("pool %s: %s leads no longer (epoch %d)", self.pool_id, self._crew.holder, epoch)
+                    log.info("pool %s: %s leads no longer (epoch %d)", self.pool_id, self._resources.holder, epoch)
                 except Exception:
                     log.exception("pool %s: a term ended by an error, standing for election again", self.pool_id)
                     await asyncio.sleep(AGAIN_S)
@@ -134,14 +134,14 @@ class PoolDispatcher:
                     self._store,
                     self._catalog.pools[self.pool_id],
                     self._catalog,
-                    holder=self._crew.holder,
+                    holder=self._resources.holder,
                     epoch=epoch,
-                    engine=self._crew.engine(http) if self._crew.engine is not None else _clients(http),
-                    telemetry=self._crew.telemetry,
-                    telemetry_thread=self._crew.telemetry_thread,
+                    engine=self._resources.engine(http) if self._resources.engine is not None else _clients(http),
+                    telemetry=self._resources.telemetry,
+                    telemetry_thread=self._resources.telemetry_thread,
                     group=group,
-                    kv_overcommit=self._crew.kv_overcommit,
-                    preempts=self._crew.preempts,
+                    kv_overcommit=self._resources.kv_overcommit,
+                    prefill_preemption=self._resources.prefill_preemption,
                 )
                 group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")
                 await term.open()

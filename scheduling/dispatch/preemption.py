@@ -1,5 +1,5 @@
-"""Takes long prompts back from their engines for requests that would wait for them (rule:
-``scheduling/core/prefill_preemption.py``)."""
+"""Prefill preemption: asks gateways to take long prompts back from their engines. The rule is in
+:mod:`scheduling.core.prefill_preemption`."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from scheduling.state.store import PoolStore
 
 log = logging.getLogger("quartermaster.dispatch")
 
-LOOK_AGAIN_S = 0.05  # after a look at what runs
-ASK_AGAIN_S = 1.0  # a gateway that has not heard
-ASKED_AT_MOST = 2  # times: it may hold what another proxy sends, or be of an older version
+LOOK_AGAIN_S = 0.05  # between two reads of the prompts that run
+ASK_AGAIN_S = 1.0  # a gateway that may not have heard is asked again after this
+ASKED_AT_MOST = 2  # times: a gateway that only admits cannot take a prompt back, nor can an older version
 
 
 class Preempter:
-    """Of one pool under one epoch."""
+    """Preempts prefills in one pool under one epoch."""
 
     def __init__(self, store: PoolStore, pool_id: str) -> None:
         self._store = store
         self._pool_id = pool_id
         self._beside = Beside()
-        self.again_s = 0.0  # in how long there may be more to interrupt; 0: not known
+        self.again_s = 0.0  # seconds until there may be more to preempt; 0: not known
         self._look_from_s = 0.0
         self._asked: dict[tuple[str, int], tuple[float, int]] = {}  # request and attempt -> when, and how often
 
     @property
     def watches(self) -> bool:
-        """Whether somebody may wait inside an engine for a long prompt."""
+        """Whether a granted request may be waiting inside its engine for a long prompt."""
         return bool(self._beside)
 
     async def look(self, scheduler: Scheduler, view: PoolView, grants: Sequence[Grant], now_s: float) -> None:
-        """After a decision. ``view``: the pool as it left it; ``grants``: those that were written."""
+        """Preempts what the rule allows after a decision. ``view``: the pool as the decision left it; ``grants``: those
+        that were written."""
         self.again_s = 0.0
         self._beside.granted(grants, view)
         claims = self._beside.waiting(view, now_s)
@@ -66,7 +67,7 @@ class Preempter:
             await self._store.preempt(found.prompt, found.computed)
 
     def _in_vain(self, prompt: LongPrompt, clock_s: float) -> bool:
-        """Whether its gateway was asked and does not take it back: then another one may give way."""
+        """Whether its gateway was asked in vain to take it back, so that another prompt is chosen."""
         at_s, times = self._asked.get(_whom(prompt), (0.0, 0))
         return times >= ASKED_AT_MOST and clock_s - at_s >= ASK_AGAIN_S
 

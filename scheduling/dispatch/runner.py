@@ -24,7 +24,7 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.kv_overcommit import MOST
 from scheduling.core.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
-from scheduling.dispatch.loop import Crew, PoolDispatcher
+from scheduling.dispatch.loop import PoolDispatcher, Resources
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
 from scheduling.dispatch.watched import EngineFactory
 from scheduling.state.resp import RespConnection
@@ -50,7 +50,7 @@ class DispatchSetup:
     name: str = ""  # for people: which worker this is
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
     kv_overcommit: float = MOST  # times a KV cache that may be reserved at most
-    preempts: bool = True  # the prefill of long prompts may be interrupted
+    prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
     alive: Path | None = None  # touched as long as the loop runs, for a health check
 
 
@@ -62,7 +62,7 @@ class DispatchService:
         self.holder = f"{setup.name or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}".replace(" ", "_")
         self.dispatchers: dict[str, PoolDispatcher] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._crew: Crew | None = None
+        self._resources: Resources | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._stop: asyncio.Event | None = None
@@ -117,9 +117,9 @@ class DispatchService:
             await resp.start()
             for registered in (orderings, routings, modifiers):
                 registered()  # imports them: the first term of a process that has followed begins at once
-            self._crew = Crew(
+            self._resources = Resources(
                 setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, database,
-                setup.engine, setup.kv_overcommit, setup.preempts,
+                setup.engine, setup.kv_overcommit, setup.prefill_preemption,
             )  # fmt: skip
             catalog.on_change(self._catalog_changed)
             await catalog.start()
@@ -155,7 +155,7 @@ class DispatchService:
         return heard
 
     def _catalog_changed(self, catalog: Catalog) -> None:
-        assert self._crew is not None
+        assert self._resources is not None
         for name in [name for name in self._tasks if name not in catalog.pools]:
             log.info("pool %s: no longer in the catalog", name)
             self._tasks.pop(name).cancel()
@@ -167,7 +167,7 @@ class DispatchService:
                 except Exception:  # one pool's trouble must not keep the catalog from the others
                     log.exception("pool %s: a new catalog could not be taken", name)
                 continue
-            dispatcher = self.dispatchers[name] = PoolDispatcher(self._crew, name, catalog)
+            dispatcher = self.dispatchers[name] = PoolDispatcher(self._resources, name, catalog)
             self._tasks[name] = asyncio.get_running_loop().create_task(dispatcher.run(), name=f"dispatch-{name}")
 
     async def _call_roll(self, catalog: CatalogCache, telemetry_thread: Executor) -> None:

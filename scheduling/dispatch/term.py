@@ -1,4 +1,4 @@
-"""One term of leadership: hear what happens, decide, write the decisions, keep house.
+"""One term of leadership: read notifications, decide, write the decisions, do the housekeeping.
 
 What waits is in :mod:`scheduling.dispatch.waiting`, decisions are made in :mod:`scheduling.dispatch.deciding`. Here are
 the loops of a term, and what they share.
@@ -51,11 +51,11 @@ from scheduling.state.types import (
 
 log = logging.getLogger("quartermaster.dispatch")
 
-HOUSE_S = 1.0
-WANTED_S = 10.0  # a request that came and would not wait so long still wants a replica
+HOUSEKEEPING_S = 1.0
+WANTED_S = 10.0  # for so long after a request came replicas are wanted, even if it has left
 BLOCK_MS = 1000  # how long one read of the notifications waits
 PAUSE_S = 0.25  # after Redis did not answer
-SWEEPS = 50  # batches of abandoned requests ended in one round of the house
+SWEEPS = 50  # batches of abandoned requests that one round of housekeeping ends
 
 
 class Term:
@@ -74,7 +74,7 @@ class Term:
         telemetry_thread: Executor,
         group: asyncio.TaskGroup,
         kv_overcommit: float,
-        preempts: bool,
+        prefill_preemption: bool,
     ) -> None:
         self._store = store
         self._pool = pool
@@ -93,7 +93,7 @@ class Term:
         self._policy_of = pool  # the pool's row whose policy was last asked for
         policy, self.scheduler = scheduler_of(pool)
         give_rights(self.scheduler, pool, catalog)
-        self.monitor = BackendMonitor(store, epoch, engine, group, self._notify, preempts=preempts)
+        self.monitor = BackendMonitor(store, epoch, engine, group, self._notify, prefill_preemption=prefill_preemption)
         self._wake = asyncio.Event()
         self._ended_early: list[LedgerRecord] = []  # before the queue was read
         self._sampling: asyncio.Future[None] | None = None
@@ -106,9 +106,7 @@ class Term:
         self._kv_use = KvUse()
         self._kv_overcommit = kv_overcommit  # at most
         self.waiting = Waiting(store, pool.id, self.scheduler, limits_of(catalog, pool.id), self._notify)
-        self.decider = Decider(
-            store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._as_it_counts
-        )
+        self.decider = Decider(store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._effective)
         self._headroom = Headroom()
         self._offered: int | None = None  # slots that replicas offer; None: not known yet
         self._asked_s = float("-inf")  # when a request last came that was not granted at once
@@ -174,15 +172,15 @@ class Term:
     def loops(self) -> dict[str, Coroutine[None, None, None]]:
         """All that a term does, by name; each runs until cancelled."""
         return {
-            "hear": self._hear(),
+            "listen": self._listen(),
             "decide": self._decide(),
-            "house": self._keep_house(),
+            "housekeeping": self._housekeeping(),
             "ledger": self._ledger.run(),
         }
 
     # --- its loops
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         """Reads notifications on their own connection and applies them."""
         await self.waiting.loaded.wait()
         while True:
@@ -219,20 +217,20 @@ class Term:
                 pass
             self._wake.clear()
 
-    async def _keep_house(self) -> None:
-        """Once a second: replicas, sweep, gateways that were away, standings, sample."""
+    async def _housekeeping(self) -> None:
+        """Once a second: replicas, sweep, gateways that were away, standings, a sample for telemetry."""
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + HOUSE_S
+            due = loop.time() + HOUSEKEEPING_S
             try:
                 snapshot = await self._store.view()
                 if await self._totals.compare(snapshot):
                     self._notify()
                     snapshot = await self._store.view()
-                queued = self._queued(snapshot)  # now: what it tells beside the snapshot is to be of the same moment
+                queued = self._queued(snapshot)  # now, so that it is of the same moment as the snapshot
                 self._overcommit(snapshot)
                 await self.monitor.reconcile(snapshot)
-                self._wake_or_rest(snapshot)
+                self._wake_or_sleep(snapshot)
                 await self._sweep()
                 await self._buckets.look(snapshot, self._catalog)
                 await self.bucket_audit.look(snapshot, self._catalog)
@@ -243,15 +241,15 @@ class Term:
                 if self.waiting.loaded.is_set():
                     await self._shares.look(self.scheduler, snapshot, self._catalog)
                 self.waiting.note_entitlements()
-                await self._weigh(snapshot)
+                await self._publish_standings(snapshot)
                 await self._skew.measure()
                 self._sample(snapshot, *queued)
-                await self._show(snapshot)
+                await self._publish_preview(snapshot)
             except StateUnavailable:
                 pass
             await asyncio.sleep(max(0.0, due - loop.time()))
 
-    # --- hearing
+    # --- notifications
 
     def _notify(self) -> None:
         if not self._wake.is_set():
@@ -299,15 +297,15 @@ class Term:
         if (lag_s := self._lag.lag_s) is not None:
             self._clock.measured_lag(lag_s)
 
-    def _as_it_counts(self, view: PoolView) -> PoolView:
-        """The pool with what only the leader knows: standings, and replicas that are not ready or have less room."""
+    def _effective(self, view: PoolView) -> PoolView:
+        """The pool with what only the leader knows: standings, and which replicas are not ready or have less room."""
         view.standings = self.standings
         view.coefficients = self._pool.coefficients
         view.token_s = self._pace.token_s
         self.monitor.mask(view)
         return view
 
-    # --- keeping house
+    # --- housekeeping
 
     def _watch_baselines(self, snapshot: PoolSnapshot) -> None:
         """Automatic headroom follows what baselines use."""
@@ -330,7 +328,7 @@ class Term:
         running = {name: (snapshot.entitlements[name].running, tokens) for name, tokens in reserved.items()}
         self.monitor.overcommit(self._kv_use, running, self._kv_overcommit)
 
-    def _wake_or_rest(self, snapshot: PoolSnapshot) -> None:
+    def _wake_or_sleep(self, snapshot: PoolSnapshot) -> None:
         """Has sleeping replicas woken where requests wait, and puts idle ones to sleep where the pool says so."""
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
         waiting = max(snapshot.waiting, int(asked and not self.monitor.sleep.serves))
@@ -377,7 +375,7 @@ class Term:
                 return
         log.warning("pool %s: more abandoned requests than one sweep ends; going on in a second", self._pool.id)
 
-    async def _weigh(self, snapshot: PoolSnapshot) -> None:
+    async def _publish_standings(self, snapshot: PoolSnapshot) -> None:
         """Looks at what everyone has, and every five seconds publishes where that leaves them."""
         standings = self._standings
         if standings is None or snapshot.rebuilding_ms:
@@ -390,9 +388,9 @@ class Term:
         gone = standings.gone
         await self._store.set_standing(self._epoch, standings.tick(snapshot, waiting), gone)
 
-    async def _show(self, snapshot: PoolSnapshot) -> None:
+    async def _publish_preview(self, snapshot: PoolSnapshot) -> None:
         now_s = snapshot.now_ms / 1000.0
-        view = self._as_it_counts(snapshot.pool_view(now_s))
+        view = self._effective(snapshot.pool_view(now_s))
         await self._preview.show(
             self.scheduler, view, now_s, snapshot.service_ms, self.policy, parked=len(self.waiting.parked)
         )

@@ -75,7 +75,7 @@ class WatchedBackend:
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     overcommit: float = 1.0  # times its cache that may be reserved, by what requests of its pool use
     pressure: KvPressure = field(default_factory=KvPressure)
-    preempts: bool = True  # the prefill of long prompts may be interrupted
+    prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
     told_resumes: bool = False  # whether shared state knows that it resumes
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
     steps: StepModel = field(default_factory=StepModel)  # of what its own scheduler logs
@@ -155,7 +155,7 @@ def resumes(backend: WatchedBackend) -> bool:
     address (data parallel) another one may get it the next time."""
     metrics = backend.metrics
     keeps = metrics is not None and metrics.keeps_prefixes and metrics.engines == 1
-    return keeps and backend.preempts and backend.spec.phase is Phase.BOTH
+    return keeps and backend.prefill_preemption and backend.spec.phase is Phase.BOTH
 
 
 def offer_of(backend: WatchedBackend) -> BackendSpec:

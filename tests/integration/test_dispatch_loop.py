@@ -350,7 +350,7 @@ async def test_hundreds_that_a_dead_gateway_left_are_ended_in_one_round(gateway:
 
         monitor.reconcile = look  # type: ignore[method-assign]
         await until(lambda: left and left[-1] == 0)
-        assert set(left) <= {800, 0}  # never a part: the next round of the house finds nothing
+        assert set(left) <= {800, 0}  # never a part: the next round of housekeeping finds nothing
 
 
 async def test_the_ledger_is_written_once_although_the_database_fails_twice(gateway: Gateway):

@@ -27,7 +27,7 @@ async def at_work(
 ) -> AsyncIterator[tuple[PoolDispatcher, Gateway, Telemetry, list[int]]]:
     """A pool in which requests come and end all the time, compared several times a second; how often so far."""
     monkeypatch.setattr(bucket_audit, "EVERY_S", 0.3)
-    monkeypatch.setattr("scheduling.dispatch.term.HOUSE_S", 0.1)
+    monkeypatch.setattr("scheduling.dispatch.term.HOUSEKEEPING_S", 0.1)
     compared: list[int] = []
     compare = bucket_audit.BucketAudit._compare
 

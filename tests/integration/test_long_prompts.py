@@ -42,7 +42,7 @@ class Pool(World):
 
 @asynccontextmanager
 async def pool_of(
-    redis_url: str, pool_id: str, tier: TierSpec, *, caches: bool = True, preempts: bool = True
+    redis_url: str, pool_id: str, tier: TierSpec, *, caches: bool = True, prefill_preemption: bool = True
 ) -> AsyncIterator[Pool]:
     options = EngineOptions(
         model="demo",
@@ -68,9 +68,11 @@ async def pool_of(
         world.catalog = Catalog(2, {world.pool.id: world.pool}, entitlements, keys)
         await world.app._catalog.refreshed(10)
         catalog, told = catalog_of(world.pool, *entitlements.values()), Telemetry()
-        async with dispatching(redis_url, catalog, over_http=True, telemetry=told, preempts=preempts) as leader:
+        async with dispatching(
+            redis_url, catalog, over_http=True, telemetry=told, prefill_preemption=prefill_preemption
+        ) as leader:
             pool.dispatcher, pool.told, pool.engine = leader, told, engine
-            await until(lambda: resumes(pool.dispatcher) == [caches and preempts])
+            await until(lambda: resumes(pool.dispatcher) == [caches and prefill_preemption])
             yield pool
 
 
@@ -192,12 +194,12 @@ async def test_an_owner_who_comes_when_a_prompt_has_just_gone_on_does_not_wait_f
 
 
 @pytest.mark.parametrize(
-    ("caches", "preempts"), [(False, True), (True, False)], ids=["no prefix cache", "switched off"]
+    ("caches", "prefill_preemption"), [(False, True), (True, False)], ids=["no prefix cache", "switched off"]
 )
 async def test_a_prefill_goes_on_where_its_engine_would_forget_it_or_nobody_wants_it_interrupted(
-    redis_url: str, pool_id: str, caches: bool, preempts: bool
+    redis_url: str, pool_id: str, caches: bool, prefill_preemption: bool
 ) -> None:
-    async with pool_of(redis_url, pool_id, PREMIUM, caches=caches, preempts=preempts) as pool:
+    async with pool_of(redis_url, pool_id, PREMIUM, caches=caches, prefill_preemption=prefill_preemption) as pool:
         firsts, long, _ = await long_then_short(pool)
         assert firsts == ["long", "short"]
         assert long.attempts == 1

@@ -15,7 +15,7 @@ from scheduling.core.calibration import LoggedStep
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
-from scheduling.dispatch.loop import Crew, PoolDispatcher
+from scheduling.dispatch.loop import PoolDispatcher, Resources
 from scheduling.dispatch.ports import Sample
 from scheduling.engines.client import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe, StepPage
 from scheduling.state.resp import RespConnection
@@ -246,7 +246,7 @@ async def dispatching(
     telemetry: Telemetry | None = None,
     floors: Floors | None = None,
     over_http: bool = False,
-    preempts: bool = True,
+    prefill_preemption: bool = True,
 ) -> AsyncIterator[PoolDispatcher]:
     """A dispatcher of the catalog's only pool, running; ``over_http``: its replicas are real servers."""
     (pool_id,) = catalog.pools
@@ -254,10 +254,18 @@ async def dispatching(
     await resp.start()
     thread, database = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
     engine = None if over_http else (engines or Engines()).factory
-    crew = Crew(
-        url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), database, engine, preempts=preempts
+    resources = Resources(
+        url,
+        resp,
+        holder,
+        telemetry or Telemetry(),
+        thread,
+        floors or Floors(),
+        database,
+        engine,
+        prefill_preemption=prefill_preemption,
     )
-    dispatcher = PoolDispatcher(crew, pool_id, catalog)
+    dispatcher = PoolDispatcher(resources, pool_id, catalog)
     task = asyncio.create_task(dispatcher.run())
     try:
         yield dispatcher
