@@ -30,11 +30,14 @@ from scheduling.gateway.entry.storms import Storms
 from scheduling.gateway.estimate.forecasts import Forecasts
 from scheduling.gateway.estimate.input_tokens import InputCounter
 from scheduling.gateway.estimate.questions import Questions
+from scheduling.gateway.failover import Failover
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.ledger.outbox import Outbox
-from scheduling.gateway.lifecycle import Lifecycle, Services
+from scheduling.gateway.lifecycle import Lifecycle
 from scheduling.gateway.ports import GatewayMetrics, Places, Routes
+from scheduling.gateway.queueing import GrantWaiter
 from scheduling.gateway.request_handler import RequestHandler
+from scheduling.gateway.services import Services
 from scheduling.gateway.timeouts import Timeouts
 from scheduling.state.history import HistoryStream
 from scheduling.state.resp import PROBE_S, SILENCE_S, RespConnection
@@ -114,7 +117,9 @@ class GatewayApp:
             self._storms,
             self._avoided,
         )
-        self._lifecycle = Lifecycle(services)
+        waiter = GrantWaiter(self._conclusion)
+        self._failover = Failover(services, waiter)
+        self._lifecycle = Lifecycle(services, waiter, self._failover)
         self._open = OpenRequests(config.max_open_per_key, places)
         self._authenticator = self.AUTHENTICATOR(catalog, lambda: self._keyring)
         self._requests = RequestHandler(
@@ -225,7 +230,7 @@ class GatewayApp:
         self._quotas.configure(catalog)
         for upstream in (self._upstream, self._counting):
             upstream.keep_only(set(self._keyring.backends))
-        self._lifecycle.attempts.keep_only(self._keyring.backends)
+        self._failover.attempts.keep_only(self._keyring.backends)
         self._forecasts.configure(catalog)
 
     def _end_revoked(self, now_s: float) -> None:
@@ -266,8 +271,8 @@ class GatewayApp:
         for call in self._watch.calls:
             submitted = call.submitted
             if submitted is not None and (pieces := submitted.pieces()):
-                self._lifecycle.attempts.moved(submitted.access.pool.id, submitted.backend, pieces)
-        self._lifecycle.report()
+                self._failover.attempts.moved(submitted.access.pool.id, submitted.backend, pieces)
+        self._failover.report()
         self._storms.forget(asyncio.get_running_loop().time())
         now_s = time.time()
         if now_s >= self._keyring.next_expiry_s:

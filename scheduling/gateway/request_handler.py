@@ -33,8 +33,9 @@ from scheduling.gateway.entry.users import take_user
 from scheduling.gateway.errors import Answer, Refusal
 from scheduling.gateway.estimate.questions import QUESTIONS, Question, Questions
 from scheduling.gateway.headers import JSON
-from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled
+from scheduling.gateway.lifecycle import Lifecycle, check_entitled
 from scheduling.gateway.ports import Routes
+from scheduling.gateway.services import Services
 from scheduling.gateway.stages import Call, Identified
 from scheduling.gateway.timeouts import Timeouts
 

@@ -245,7 +245,7 @@ MUTATIONS = (
     Mutation(
         "begins-after-its-time",
         "a grant that is heard after the deadline starts its request (promise 16)",
-        "scheduling/gateway/lifecycle.py",
+        "scheduling/gateway/queueing.py",
         "            call.interrupt(Reason.QUEUE_TIMEOUT)\n            await asyncio.sleep(0)",
         "            pass",
         ("tests/integration/test_waiting_deadlines.py::test_a_grant_that_is_heard_after_the_deadline_starts_nothing",),
@@ -302,7 +302,7 @@ MUTATIONS = (
     Mutation(
         "no-second-replica",
         "what its replica failed before a byte is not tried elsewhere (promise 27)",
-        "scheduling/gateway/lifecycle.py",
+        "scheduling/gateway/failover.py",
         "        if trouble.lacks or trouble.refused:\n",
         "        return False\n        if trouble.lacks or trouble.refused:\n",
         ("tests/integration/test_gateway_failures.py::test_a_replica_that_is_gone_is_left_for_another_and_reported",),
@@ -327,9 +327,9 @@ MUTATIONS = (
         "prompt-in-the-log",
         "what is sent to an engine is logged (promise 33)",
         "scheduling/gateway/lifecycle.py",
-        "        reason = await self._run_somewhere(submitted, body)\n",
+        "        reason = await self._failover.run(submitted, body)\n",
         '        __import__("logging").getLogger("quartermaster").warning("%s", body)\n'
-        "        reason = await self._run_somewhere(submitted, body)\n",
+        "        reason = await self._failover.run(submitted, body)\n",
         ("tests/integration/test_gateway_canaries.py",),
     ),
     Mutation(

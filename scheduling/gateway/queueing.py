@@ -1,0 +1,61 @@
+"""From shared state's answer to a grant: a request that was not granted at once waits for its pool's leader."""
+
+from __future__ import annotations
+
+import asyncio
+
+from scheduling.core.outcomes import Reason
+from scheduling.gateway.conclusion import Conclusion
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.stages import NEVER, Submitted
+from scheduling.state.types import Admission, AdmissionStatus
+
+
+class GrantWaiter:
+    """Waits for the grants of one gateway's requests."""
+
+    def __init__(self, conclusion: Conclusion) -> None:
+        self._conclusion = conclusion
+
+    async def granted(self, submitted: Submitted, admission: Admission) -> None:
+        """Notes what shared state answered, and returns once the attempt is granted. Raises :class:`Refusal` where it
+        will not be."""
+        call = submitted.call
+        submitted.attempt = admission.attempt
+        submitted.seq = admission.seq
+        submitted.prefill = admission.prefill
+        if admission.status is AdmissionStatus.GRANTED:
+            submitted.backend = admission.backend
+            submitted.granted_s = call.now_s()
+            submitted.admitted = True
+        elif admission.status is AdmissionStatus.QUEUED:
+            submitted.backend = ""
+            submitted.granted_s = None  # of a replica that failed it
+            submitted.admitted = True
+            submitted.queued_s = submitted.queued_s or call.now_s()
+            if admission.wakes_s is not None and admission.wakes_s > submitted.access.entitlement.tier.max_wait_s:
+                # The leader has heard of it and wakes a replica; who would wait in vain is told when to come back.
+                raise Refusal(Reason.WAKING, retry_s=admission.wakes_s, wakes_s=admission.wakes_s)
+            await self._wait(submitted)
+        else:
+            reason = Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST
+            raise self._conclusion.plain_refusal(call, reason)
+
+    async def _wait(self, submitted: Submitted) -> None:
+        """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
+        call = submitted.call
+        since = call.started_loop if submitted.waits_from is None else submitted.waits_from
+        call.limit(Reason.QUEUE_TIMEOUT, since + submitted.access.entitlement.tier.max_wait_s)
+        while (notice := submitted.notice) is None or notice.attempt != submitted.attempt:
+            submitted.waiter = call.loop.create_future()
+            try:
+                await submitted.waiter
+            finally:
+                submitted.waiter = None
+        if call.loop.time() >= call.deadline:  # granted in time, heard too late: it must not begin any more
+            call.interrupt(Reason.QUEUE_TIMEOUT)
+            await asyncio.sleep(0)
+        call.limit(Reason.DEADLINE, NEVER)
+        submitted.backend, submitted.policy, submitted.why_there = notice.backend, notice.policy, notice.why
+        submitted.prefill = notice.prefill
+        submitted.granted_s = call.now_s()
