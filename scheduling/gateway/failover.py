@@ -23,7 +23,7 @@ from scheduling.gateway.engine.relay import EngineTrouble, Relay
 from scheduling.gateway.engine.retries import RetryBudgets
 from scheduling.gateway.queueing import GrantWaiter
 from scheduling.gateway.services import Services
-from scheduling.gateway.stages import MENDED, NEVER, Submitted
+from scheduling.gateway.stages import NEVER, RETRYABLE, Submitted
 from scheduling.state.notices import PreemptionNotice
 from scheduling.state.types import Admission, StateError, StateUnavailable
 
@@ -50,7 +50,7 @@ class Failover:
         self._background: set[asyncio.Task[None]] = set()
 
     async def run(self, submitted: Submitted, body: bytes) -> Reason:
-        """Runs attempts until one has answered, or none may follow (:meth:`_may_move`). Returns how the answer ended;
+        """Runs attempts until one has answered, or none may follow (:meth:`_may_retry`). Returns how the answer ended;
         raises :class:`EngineTrouble` or :class:`Refusal` where there is none."""
         call = submitted.call
         self._budgets.of(submitted.access.entitlement.tenant, time.monotonic()).earn()
@@ -69,13 +69,13 @@ class Failover:
                 trouble = exc
             except asyncio.CancelledError:
                 why = call.why
-                if why not in MENDED or call.responding:
+                if why not in RETRYABLE or call.responding:
                     raise
-                call.forgive()
+                call.clear_interruption()
                 if call.task.cancelling():  # the server has given up on it as well
                     raise
                 if submitted.preemption is not None:
-                    await self._give_way(submitted, submitted.preemption)
+                    await self._wait_again(submitted, submitted.preemption)
                     continue
                 if why is Reason.BACKEND_STALLED:
                     trouble = EngineTrouble(why, "no first token in time", suspect=True)
@@ -83,13 +83,13 @@ class Failover:
                     trouble = EngineTrouble(why, "the replica was taken out of service", suspect=False)
             call.limit(Reason.DEADLINE, NEVER)
             submitted.hang_up()
-            self._learn(submitted, trouble)
+            self._report_failure(submitted, trouble)
             if call.responding:
                 raise trouble
             submitted.ran = False
-            if not self._may_move(submitted, trouble):
+            if not self._may_retry(submitted, trouble):
                 raise trouble.refusal or trouble
-            await self._move(submitted, trouble)
+            await self._retry(submitted, trouble)
 
     async def _spec(self, replica: str) -> BackendSpec:
         spec = self._keyring().backends.get(replica)
@@ -100,7 +100,7 @@ class Failover:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the replica is not configured", suspect=False)
         return spec
 
-    async def _move(self, submitted: Submitted, trouble: EngineTrouble) -> None:
+    async def _retry(self, submitted: Submitted, trouble: EngineTrouble) -> None:
         access, at = submitted.access, submitted.at
         # with one replica only, the choice is between it and nothing
         exclude = submitted.backend if len(access.pool.backends) > 1 or trouble.lacks else ""
@@ -117,7 +117,7 @@ class Failover:
             submitted.moving = False
         await self._waiter.granted(submitted, admission)
 
-    async def _give_way(self, submitted: Submitted, notice: PreemptionNotice) -> None:
+    async def _wait_again(self, submitted: Submitted, notice: PreemptionNotice) -> None:
         """Its prefill is interrupted: its engine stops, and it waits again, for as long as one that comes now may."""
         call, access = submitted.call, submitted.access
         submitted.hang_up()
@@ -154,7 +154,7 @@ class Failover:
         finally:
             submitted.moving = False
 
-    def _may_move(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
+    def _may_retry(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
         """Whether there is another attempt. Where the replica is at fault (it admitted nothing, or others do what it
         does not) it costs no budget: one sick replica must not fail requests that others would serve. Whose fault a
         refused input is, one other replica tells, where others serve."""
@@ -170,7 +170,7 @@ class Failover:
             return first and others_serve and budget.spend(now_s)
         return others_serve or (submitted.tries == 1 and budget.spend(now_s))
 
-    def _learn(self, submitted: Submitted, trouble: EngineTrouble) -> None:
+    def _report_failure(self, submitted: Submitted, trouble: EngineTrouble) -> None:
         """What an attempt that failed says about its replica: counted, and told at once where that helps."""
         pool, backend, why = submitted.access.pool.id, submitted.at, trouble.why
         if trouble.refused:

@@ -82,7 +82,7 @@ class RequestHandler:
         calls.add(call)
         try:
             await self._run(call)
-            call.part()
+            call.release_stages()
         finally:
             calls.discard(call)
             if call.listener is not None:

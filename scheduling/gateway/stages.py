@@ -35,7 +35,7 @@ from scheduling.state.types import Admission, RequestFacts
 NEVER = float("inf")
 PIECE_BYTES = 64 * 1024  # of a whole answer that are written at once
 TAKEN_BYTES = 256 * 1024  # of it for which a reader has the time to send again
-MENDED = (Reason.BACKEND_STALLED, Reason.BACKEND_LOST)  # by another attempt, while its client has nothing
+RETRYABLE = (Reason.BACKEND_STALLED, Reason.BACKEND_LOST)  # by another attempt, while the client has received nothing
 HOLD = "quartermaster.hold"  # extension of a scope: what runs in an engine's place (beside.py)
 
 
@@ -111,24 +111,25 @@ class Call:
         self.deadline = at_loop
 
     def interrupt(self, reason: Reason) -> None:
-        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. Once only; but
-        what another attempt may mend gives way to what none can, as long as the task has not heard of it."""
+        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. The first reason
+        counts, except that one which another attempt may cure is replaced by one which none can, as long as the task
+        has not seen it."""
         if self.closed:
             return
         if self.why is None:
             self.why = reason
             self.task.cancel()
-        elif self.why in MENDED and reason not in MENDED:
+        elif self.why in RETRYABLE and reason not in RETRYABLE:
             self.why = reason
 
-    def forgive(self) -> None:
-        """Takes an interruption back: its cause was dealt with."""
+    def clear_interruption(self) -> None:
+        """Takes an interruption back: another attempt deals with its cause."""
         self.why = None
         self.task.uncancel()
 
-    def part(self) -> None:
-        """Its end has been told to everybody. Its stages lead back to it: parted from them, all of it is freed at once,
-        instead of by the collector, for which it would be most of what there is to do (a tenth of a short answer)."""
+    def release_stages(self) -> None:
+        """Breaks the reference cycles between the call and its stages once it has ended, so that all is freed at once.
+        Left to the garbage collector, they cost a tenth of the time of a short answer."""
         self.identified = self.estimated = self.submitted = None
 
     async def abort_client(self) -> None:
