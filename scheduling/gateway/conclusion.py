@@ -40,9 +40,9 @@ class Conclusion:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def conclude(self, identified: Identified, reason: Reason, refusal: Refusal | None) -> None:
-        """Ends a call that did not complete: engine, client, shared state, in this order; one that waited too long is
-        taken out of the queue while its client is told, which may take as long as the client likes. Never raises but
-        for a cancellation from outside, and even then shared state will hear of the end."""
+        """Ends a call that did not complete: engine, client, shared state, in this order. One that waited too long
+        leaves the queue while its client is told, which may take as long as the client likes. Raises nothing but a
+        cancellation from outside, and even then shared state is told of the end."""
         call, idempotency = identified.call, identified.idempotency
         call.closed = True
         if call.submitted is not None:
@@ -69,7 +69,7 @@ class Conclusion:
         await (self.end(identified, reason) if leaving is None else asyncio.shield(leaving))
 
     def _begin_end(self, identified: Identified, reason: Reason) -> asyncio.Task[None]:
-        """It goes on whatever becomes of the call."""
+        """Ends the call in a task of its own, whatever becomes of the call's task."""
         leaving = asyncio.create_task(self.end(identified, reason))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
@@ -104,10 +104,10 @@ class Conclusion:
         return Refusal(reason, **fields)
 
     def count_tokens(self, submitted: Submitted, reason: Reason) -> None:
-        """Tokens as used: the engine's own count where it can be true, else ours (``relay.py``); of a stream that broke
-        off, the frames that were seen; of a whole answer that its client did not wait for, what the pool's answers have
-        after so long (:mod:`scheduling.core.unseen_answers`); of one whose prefill was interrupted and whose client did
-        not wait for the rest, what was computed."""
+        """Settles the tokens used: the engine's own count if plausible, else ours (``relay.py``). Of a stream that
+        broke off, the frames that were seen; of a whole answer that its client left, what the pool's answers have after
+        so long (:mod:`scheduling.core.unseen_answers`); of a preempted prefill that its client left, what was
+        computed."""
         if not submitted.ran:
             if submitted.computed and reason in GENERATED_FOR:
                 submitted.ran, submitted.input_tokens = True, submitted.computed
@@ -153,7 +153,7 @@ class Conclusion:
             self._outbox.refused(ending)
 
     def abandon(self, identified: Identified, reason: Reason) -> None:
-        """Ends a call whose task may not wait for anything any more."""
+        """Ends a call whose task must not wait any more."""
         if identified.call.submitted is not None:
             identified.call.submitted.hang_up()
         if identified.idempotency is not None:
@@ -167,13 +167,13 @@ class Conclusion:
 
 
 def refused(call: Call, refusal: Refusal) -> Answer:
-    """A refusal as this call's client understands it."""
+    """A refusal in the format of the call's API."""
     return render(refusal, answer_headers(call), call.dialect.body(refusal, call.id))
 
 
 async def send_answer(call: Call, answer: Answer) -> None:
-    """A complete answer. A client that is still sending its body is heard out first, within bounds; one that has
-    stopped sending it (408) is not waited for again."""
+    """Sends a complete answer. If the client is still sending its body, that is read first, within bounds, unless the
+    client has stopped sending it (408)."""
     await call.send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     if call.body_read or answer.status == 408:
         await call.send({"type": "http.response.body", "body": answer.body})

@@ -97,7 +97,7 @@ _UNSERVED = (
 
 
 def not_served(path: str, stores: bool = False) -> str:
-    """What a client is told at a path that is none of ours. ``stores``: the path belongs to what is stored here."""
+    """The error message for a path that is not served. ``stores``: the path belongs to stored objects."""
     if (served := path.rstrip("/")) in ENDPOINTS:
         return f"{path[:100]} is not served here. Leave the slash at its end out: {served}."
     advice = (told for paths, told in _UNSERVED if path.startswith(paths) and not stores)

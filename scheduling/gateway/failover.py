@@ -118,7 +118,8 @@ class Failover:
         await self._waiter.granted(submitted, admission)
 
     async def _wait_again(self, submitted: Submitted, notice: PreemptionNotice) -> None:
-        """Its prefill is interrupted: its engine stops, and it waits again, for as long as one that comes now may."""
+        """The request's prefill is preempted: it leaves its engine and waits again, for up to its tier's longest wait
+        from now."""
         call, access = submitted.call, submitted.access
         submitted.hang_up()
         self._metrics.prefill_preempted(access.pool.id, notice.backend)
@@ -138,7 +139,7 @@ class Failover:
         await self._waiter.granted(submitted, admission)
 
     async def _requeue(self, submitted: Submitted, exclude: str, *, interrupted: bool = False) -> Admission:
-        """The next attempt. Raises :class:`StateUnavailable`."""
+        """Asks shared state for the next attempt. Raises :class:`StateUnavailable`."""
         access, estimated = submitted.access, submitted.estimated
         submitted.moving = True
         try:
@@ -155,9 +156,9 @@ class Failover:
             submitted.moving = False
 
     def _may_retry(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
-        """Whether there is another attempt. Where the replica is at fault (it admitted nothing, or others do what it
-        does not) it costs no budget: one sick replica must not fail requests that others would serve. Whose fault a
-        refused input is, one other replica tells, where others serve."""
+        """Whether there is another attempt. It costs no retry budget where the replica is at fault (it admitted
+        nothing, or others serve what it fails): one sick replica must not fail requests that others would serve. A
+        refused input is sent to one other replica, where others serve."""
         if trouble.lacks or trouble.refused:
             return submitted.tries < MAX_REFUSED
         tenant, now_s = submitted.access.entitlement.tenant, time.monotonic()
@@ -171,7 +172,7 @@ class Failover:
         return others_serve or (submitted.tries == 1 and budget.spend(now_s))
 
     def _report_failure(self, submitted: Submitted, trouble: EngineTrouble) -> None:
-        """What an attempt that failed says about its replica: counted, and told at once where that helps."""
+        """Counts a failed attempt, and reports it to the leader at once where that helps."""
         pool, backend, why = submitted.access.pool.id, submitted.at, trouble.why
         if trouble.refused:
             pause_s = self.attempts.refused(pool, backend, why, trouble.retry_after_s)
@@ -186,7 +187,7 @@ class Failover:
             self._in_background(self._stores(pool).suspect(backend, why))
 
     def report(self) -> None:
-        """Once a second: what attempts came to since the last time goes to the leaders."""
+        """Once a second: reports the attempts since the last time to the leaders."""
         for pool, attempts in self.attempts.take().items():
             self._in_background(self._stores(pool).report(attempts))
 

@@ -41,13 +41,13 @@ class InFlight:
         in_service: Callable[[str], bool],
         measure: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``in_service``: whether a replica is configured and not draining, so that not being ready means it is ill.
-        ``measure`` is called after each round."""
+        """``in_service``: whether a replica is configured and not draining, so that one that is not ready was
+        ejected. ``measure`` is called after each round."""
         self._measure = measure
         self.calls: dict[str, Submitted] = {}
         self._in_service = in_service
         self._seen_ready: dict[str, set[str]] = {}  # pool -> replicas, since its state was last lost
-        self._turn_s: dict[str, float] = {}  # pool -> what one who comes to wait would wait for a slot, likewise
+        self._turn_s: dict[str, float] = {}  # pool -> expected wait for a slot, likewise
         self._gateway_id = gateway_id
         self._stores = stores
         self._every_s = renew_every_s
@@ -64,11 +64,11 @@ class InFlight:
             self._task = None
 
     def renew_now(self) -> None:
-        """Redis is back, or notifications may have been lost: do not wait for the next round."""
+        """Starts the next renewal at once: Redis is back, or notifications may have been lost."""
         self._wake.set()
 
     def heard(self, payload: bytes) -> None:
-        """A grant arrived on this gateway's channel, or word that a preemptible request has lost its slot."""
+        """A notification arrived on this gateway's channel."""
         notice = decode_notice(payload)
         submitted = self.calls.get(notice.request_id)
         if submitted is None:
@@ -81,9 +81,8 @@ class InFlight:
                 hold.complete_encoded(notice.secret, notice.completion)
             return
         if isinstance(notice, EvictionNotice):
-            if (
-                notice.attempt >= submitted.attempt
-            ):  # the answer that tells us of a later attempt may still be on its way
+            # ">=": the answer that names a later attempt may still be on its way
+            if notice.attempt >= submitted.attempt:
                 submitted.call.interrupt(Reason.EVICTED)
             return
         if isinstance(notice, PreemptionNotice):
@@ -97,7 +96,7 @@ class InFlight:
         submitted.wake()
 
     def ejected(self, backend: str) -> None:
-        """A replica was found ill: what runs there and has sent its client nothing goes elsewhere.
+        """A replica was ejected: what runs there and has sent its client nothing moves elsewhere.
 
         Grants of that replica may still be on their way to us, so it looks twice, the second time well before a
         replica can be back.
@@ -115,7 +114,8 @@ class InFlight:
                 submitted.call.interrupt(Reason.BACKEND_LOST)
 
     def turn_s(self, pool: str) -> float:
-        """After how long a slot is expected for one who comes to wait now, by the last look at the pool; 0: unknown."""
+        """Expected wait for a slot of a request that begins to wait now [s], by the last look at the pool; 0: not
+        known."""
         return self._turn_s.get(pool, 0.0)
 
     @property
@@ -167,10 +167,10 @@ class InFlight:
             del self._seen_ready[pool]  # nothing runs there: what is remembered would be old when something does
 
     async def _look(self, pool: str, store: PoolStore, calls: list[Submitted]) -> None:
-        """Moves off what runs at a replica that was ready and is not any more, if its notification was lost."""
+        """Moves requests off a replica that is no longer ready, in case the notification of its ejection was lost."""
         there = {(c.id, c.backend) for c in calls if c.backend}  # a grant may overtake the answer
         view = await store.view()
-        if not view.leader or view.rebuilding_ms > 0:  # nobody says who is ready
+        if not view.leader or view.rebuilding_ms > 0:  # the list of ready replicas is not known
             self._seen_ready.pop(pool, None)
             self._turn_s.pop(pool, None)
             return

@@ -113,7 +113,7 @@ class Lifecycle:
     async def _enter(
         self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
     ) -> Submitted:
-        """Estimates the request and has it admitted under its entitlement."""
+        """Estimates the request and has it admitted under its entitlement; returns once it is granted."""
         call, access = identified.call, identified.access
         pool = access.pool
         calibration = self._calibration(pool.id, access.entitlement.tenant)
@@ -136,7 +136,8 @@ class Lifecycle:
         return await self._admit(estimated)
 
     def _take_over(self, identified: Identified, prepared: Prepared, other: Access, why: Reason) -> bool:
-        """Makes ``other`` what the request runs under, where it may and can."""
+        """Lets the request run under ``other``, its fallback. False where the fallback is not entitled, or the request
+        does not fit its model."""
         call, refused = identified.call, identified.access
         try:
             check_entitled(other.entitlement, call.received_s)
@@ -150,7 +151,7 @@ class Lifecycle:
         return True
 
     def _give_back(self, identified: Identified, refused: Access) -> None:
-        """The fallback refused it as well: it ends as what was asked for refused it."""
+        """The fallback refused the request as well: it ends under its own entitlement, for the first reason."""
         call = identified.call
         identified.access, identified.instead_of, identified.instead_why = refused, None, None
         call.estimated = call.submitted = None
@@ -163,7 +164,7 @@ class Lifecycle:
         hints: dict[bytes, float] | None,
         calibration: TokenCalibration,
     ) -> Estimated:
-        """What the request is believed to need. Refuses what can fit nowhere."""
+        """What the request is expected to need. Refuses what no replica could hold."""
         call, access = identified.call, identified.access
         pool, outlook = access.pool, None
         cuts = identified.instead_of is not None or access.instead(Reason.TOO_LONG) is None
@@ -199,7 +200,7 @@ class Lifecycle:
         return estimated
 
     async def _replay(self, identified: Identified, answer: bytes) -> None:
-        """Gives a kept answer again: nothing runs, nothing is charged."""
+        """Sends the stored answer of an Idempotency-Key: nothing runs, nothing is charged."""
         call, reason = identified.call, Reason.REPLAYED
         headers = [
             JSON, (b"content-length", b"%d" % len(answer)), reason_header(reason), REPLAYED, *answer_headers(call)
@@ -211,7 +212,8 @@ class Lifecycle:
         await self._conclusion.end(identified, reason)
 
     def _calibration(self, pool: str, tenant: str) -> TokenCalibration:
-        """What the tenant's own prompts taught of this pool's tokens: others' prompts do not move its estimates."""
+        """The token calibration of a tenant in a pool, learned from its own prompts, so that no tenant moves another's
+        estimates."""
         calibration = self._calibrations.get((pool, tenant))
         if calibration is None:
             while len(self._calibrations) >= CALIBRATIONS_KEPT:
@@ -222,7 +224,7 @@ class Lifecycle:
     # --- admission
 
     async def _admit(self, estimated: Estimated) -> Submitted:
-        """Asks shared state, and waits where it says so."""
+        """Asks shared state for admission; returns once the request is granted. Raises :class:`Refusal`."""
         if not self._state_available():
             raise Refusal(Reason.STATE_UNAVAILABLE)
         call, access, estimate = estimated.call, estimated.access, estimated.estimate
@@ -261,7 +263,7 @@ class Lifecycle:
 
 
 def over_limit(admission: Admission, estimated: Estimated) -> Refusal:
-    """What a request is told that a limit of its key or user refused."""
+    """The refusal for a limit of the request's key or user."""
     assert admission.over is not None
     number, what = admission.over
     scope, need = read_limits(estimated.facts.limits).scopes[number], estimated.estimate.cost_tokens

@@ -34,7 +34,7 @@ class GrantWaiter:
             submitted.admitted = True
             submitted.queued_s = submitted.queued_s or call.now_s()
             if admission.wakes_s is not None and admission.wakes_s > submitted.access.entitlement.tier.max_wait_s:
-                # The leader has heard of it and wakes a replica; who would wait in vain is told when to come back.
+                # The leader has heard of it and wakes a replica; one that would wait in vain is told when to return.
                 raise Refusal(Reason.WAKING, retry_s=admission.wakes_s, wakes_s=admission.wakes_s)
             await self._wait(submitted)
         else:
@@ -42,7 +42,7 @@ class GrantWaiter:
             raise self._conclusion.plain_refusal(call, reason)
 
     async def _wait(self, submitted: Submitted) -> None:
-        """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
+        """Waits until the leader grants the attempt; the tier's longest wait interrupts it."""
         call = submitted.call
         since = call.started_loop if submitted.waits_from is None else submitted.waits_from
         call.limit(Reason.QUEUE_TIMEOUT, since + submitted.access.entitlement.tier.max_wait_s)

@@ -168,7 +168,7 @@ class RequestHandler:
         await send_answer(call, refused(call, refusal))
 
     async def _hold_back(self) -> None:
-        """Lets a client that sends again as soon as it is answered send less."""
+        """Delays the answer, so that a client that sends again as soon as it is answered sends less."""
         if self._storms.held_back < MAX_HELD:
             self._storms.held_back += 1
             try:
@@ -177,7 +177,7 @@ class RequestHandler:
                 self._storms.held_back -= 1
 
     async def _ask(self, identified: Identified, head: Head) -> None:
-        """A request of a known key, from its body on."""
+        """Serves a request with a valid key, from its body on."""
         config, call = self._config, identified.call
         call.last_deadline = call.started_loop + config.request_timeout_s
         call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
@@ -221,7 +221,7 @@ class RequestHandler:
         await self._lifecycle.run(identified, prepared, size, head.hints)
 
     async def _question(self, call: Call, question: Question) -> None:
-        """What an engine is asked without a slot."""
+        """A question to an engine that needs no slot (tokenize, detokenize)."""
         config = self._config
         call.dialect = question.dialect
         head = Head(call.scope["headers"], config.max_header_bytes)
@@ -251,7 +251,7 @@ class RequestHandler:
             self._open.remove(*whose)
 
     async def _small(self, call: Call, path: str, method: str) -> None:
-        """``/v1/models``, what others serve, and everything that does not exist."""
+        """``/v1/models``, paths that other parts serve, and paths that do not exist."""
         routes = next((one for one in self._routes if one.serves(path)), None)
         if routes is not None:
             head = Head(call.scope["headers"], self._config.max_header_bytes)
@@ -283,7 +283,8 @@ class RequestHandler:
         await send_answer(call, Answer(200, headers, body))
 
     async def _allow(self, call: Call) -> None:
-        """A check of what takes no slot: its key is good, and whoever gets the request next does what it asks."""
+        """Answers a check of a request that takes no slot: the key is valid, and whoever receives the request serves
+        it."""
         call.closed = True
         await send_answer(call, Answer(200, [JSON, (b"content-length", b"2")], b"{}"))
 

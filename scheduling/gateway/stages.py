@@ -102,11 +102,13 @@ class Call:
         return extensions.get(HOLD) if extensions else None
 
     def now_s(self) -> float:
-        """The time as this request's times are told [epoch s]: when it came, and since then by a clock nobody sets."""
+        """The time of this request [epoch s]: its arrival plus a monotonic clock, so that a changed system clock has no
+        effect."""
         return self.received_s + (self.loop.time() - self.started_loop)
 
     def limit(self, reason: Reason, at_loop: float) -> None:
-        """From now on the call ends with ``reason`` unless it gets further by ``at_loop``."""
+        """Ends the call with ``reason`` at loop time ``at_loop``, unless it gets further before and sets another
+        limit."""
         self.deadline_reason = reason
         self.deadline = at_loop
 
@@ -133,8 +135,8 @@ class Call:
         self.identified = self.estimated = self.submitted = None
 
     async def abort_client(self) -> None:
-        """Drops the client's connection without waiting for it to read (where the server allows it). Returns when the
-        server knows: to it, an answer that ends early is a fault."""
+        """Drops the client's connection without waiting for it to read, where the server allows that. Returns when the
+        server has noticed, since it takes an answer that ends early for a fault."""
         extensions = self.scope.get("extensions")
         abort = extensions.get(ABORT) if extensions else None
         if abort is not None:
@@ -142,9 +144,10 @@ class Call:
             await asyncio.sleep(0)
 
     async def answer(self, status: int, headers: list[Header], body: bytes, send_s: float) -> None:
-        """Sends a whole answer: a short one at once where the server can and its reader is not slow. Of a long one a
-        piece is written when the one before was taken: written at once, it would lie in this process for as long as
-        its reader likes, in a request that has ended and counts nowhere. ``send_s``: for a reader who takes nothing."""
+        """Sends a whole answer. A short one is written at once where the server can and the reader is not slow. Of a
+        long one each piece is written once the one before was taken: otherwise all of it would stay in memory for as
+        long as the reader likes, in a request that has ended and counts nowhere. ``send_s``: the limit for a reader
+        that takes nothing."""
         began = self.loop.time()
         self.limit(Reason.SLOW_READER, began + send_s)
         extensions = self.scope.get("extensions")
@@ -190,7 +193,7 @@ class Identified:
 
 @dataclass(slots=True, eq=False)
 class Estimated:
-    """A request that may be sent, with what it is believed to need."""
+    """A request that may be sent, with its estimate."""
 
     call: Call
     access: Access
@@ -207,7 +210,7 @@ class Estimated:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """Where a request waits or runs, and how far it is."""
+    """Where a request waits or runs, and how far it has got."""
 
     admission: Admission | None = None  # the first answer of shared state, once it came
     # the present attempt
@@ -246,7 +249,7 @@ class Progress:
 
     @property
     def tries(self) -> int:
-        """The number of its attempt, without those that were taken back from a replica: they did not fail."""
+        """The number of its attempts, without those that were preempted, which did not fail."""
         return self.attempt - self.interruptions
 
 
@@ -274,14 +277,14 @@ class Submitted(Progress):
         return replace(self.resuming or self.estimated.request, attempt=self.attempt, seq=self.seq)
 
     def served(self) -> int:
-        """Tokens of it so far, its input included: by the frames that were passed on. 0 until its first token."""
+        """Tokens so far, the input included, by the frames that were passed on; 0 before the first token."""
         frames = self.frames
         if frames is None or not frames.count:
             return 0
         return self.estimated.estimate.input_tokens + frames.count
 
     def preempted(self, notice: PreemptionNotice) -> None:
-        """The leader wants it to be taken back: so it is where its engine has answered nothing yet."""
+        """The leader wants the request taken back. That is done if its engine has answered nothing yet."""
         runs = self.attempt == notice.attempt and self.backend == notice.backend and self.waiter is None
         answered = self.call.responding or self.input_tokens or self.output_tokens
         if runs and not (answered or self.moving or self.prefill_at or self.call.hold or self.call.why):
@@ -289,7 +292,7 @@ class Submitted(Progress):
             self.call.interrupt(Reason.BACKEND_LOST)
 
     def pieces(self) -> int:
-        """How many pieces of its stream have arrived since this was last asked."""
+        """The number of pieces of the stream that have arrived since the last call."""
         frames = self.frames
         if frames is None or self.call.closed:
             return 0

@@ -55,8 +55,8 @@ class Timeouts:
                 log.exception("a look at the open requests failed")  # time limits must not end with it
 
     def _slept(self, slept_s: float) -> None:
-        """While this process did not run it could hear nobody: whose silence it would take for a fault gets that time
-        back. What came meanwhile is read after this look."""
+        """This process did not run for ``slept_s`` and could hear nothing: limits on others' silence are extended by
+        that. What arrived meanwhile is read after this."""
         for call in self.calls:
             if call.deadline_reason in SILENCE:
                 call.deadline += slept_s

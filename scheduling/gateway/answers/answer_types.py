@@ -274,8 +274,8 @@ def own_count(frames: int, characters: int, bound: int) -> int:
 
 
 def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[Usage, bool]:
-    """The usage to go by, and whether it is what the engine said. ``frames`` and ``characters`` are what was seen of
-    the answer (``frames`` 0 where it came whole)."""
+    """The usage to charge, and whether it is the engine's own. ``frames``, ``characters``: what was seen of the answer
+    (``frames`` 0 for a whole answer)."""
     least = max(1 if characters else 0, (frames - FRAMES_SLACK) // 2, characters // MAX_TOKEN_CHARS)
     try:
         usage_sent = _decode_usage(raw)

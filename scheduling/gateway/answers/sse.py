@@ -174,7 +174,7 @@ class Frames:
         return data if as_it_was else b"".join(out)
 
     def _one(self, payload: bytes) -> bytes:
-        """What is sent for one frame; empty where it stays here. Raises :class:`Broken`."""
+        """What is sent to the client for one frame; empty for a frame that is not passed on. Raises :class:`Broken`."""
         if b"\r" in payload or b"\n" in payload:
             raise Broken("a frame has a line end within its JSON")
         chunk = read_chunk(payload, self._asked.chat)

@@ -78,7 +78,7 @@ class Keeping:
         return self._with(decode_top(response), self._stored)
 
     async def settle(self, response: bytes) -> bytes:
-        """The complete response as its client gets it, kept before anybody is told that it is."""
+        """The complete response as its client gets it. It is stored before the client is told that it is."""
         top = decode_top(response)
         answer = self._with(top, self._stored)
         if not self._stored:

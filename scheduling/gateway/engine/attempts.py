@@ -155,7 +155,7 @@ class AttemptCounts:
         return pause_s
 
     def is_own_fault(self, pool: str, tenant: str) -> bool:
-        """Whether a tenant's requests fail on all replicas that it tried, each of which served somebody since."""
+        """Whether a tenant's requests fail on every replica that it tried, while each of these served others."""
         failing = self._failing.get((pool, tenant))
         if failing is None or len(failing.at) < OWN_REPLICAS:
             return False

@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def retry_after_s(self) -> float | None:
-        """After how many seconds an engine that admits nothing wants to be asked again, where it says so."""
+        """Seconds after which an engine that admits nothing wants to be asked again; None where it does not say."""
         match = _RETRY_AFTER.search(self._head.partition(b"\r\n\r\n")[0] + b"\r\n")
         return None if match is None else float(match[1])
 

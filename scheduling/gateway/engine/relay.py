@@ -41,10 +41,10 @@ BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
 
 
 class EngineTrouble(Exception):
-    """The engine did not do its part. ``suspect``: its replica should be looked at; ``misconfigured``: no request can
-    be the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``; ``lacks``: it
-    has not got the adapter that was asked for, and serves everything else; ``refusal``: what the client is told where
-    the input is at fault, as the engine says and another replica would."""
+    """An attempt failed at the engine. ``suspect``: its replica should be probed; ``misconfigured``: no request can be
+    the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``; ``lacks``: it does
+    not have the adapter, and serves everything else; ``refusal``: what the client is told if the input is at fault, as
+    the engine says and another replica would."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class Relay:
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
-        """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where
-        no engine would do it."""
+        """One attempt, from the request to the client's last byte; how the answer ended. Raises :class:`EngineTrouble`,
+        or :class:`Refusal` where no engine would serve the request."""
         call, prepared = submitted.call, submitted.estimated.prepared
         # an engine takes an id once only, and names its answer by it
         name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
@@ -196,7 +196,7 @@ class Relay:
         return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=suspect)
 
     def _check_own(self, submitted: Submitted, connection: Connection, answer_id: str) -> None:
-        """Whether this is the answer to what was asked; raises :class:`EngineTrouble` where it may be another's."""
+        """Raises :class:`EngineTrouble` unless the answer is the one to this request."""
         if connection.proves(answer_id):
             return
         self._metrics.answer_rejected(submitted.access.pool.id, submitted.at, FOREIGN)
@@ -208,7 +208,8 @@ class Relay:
         raise EngineTrouble(Reason.BACKEND_ERROR, "the answer to another request", suspect=True)
 
     def _count(self, submitted: Submitted, usage: Usage, believed: bool) -> None:
-        """What the request is charged: the engine's figures where they can be true, else our own."""
+        """Notes the tokens that the request is charged: the engine's figures if they are plausible (``believed``), else
+        our own count."""
         submitted.input_tokens, submitted.output_tokens = usage.prompt_tokens, usage.completion_tokens
         submitted.cached_tokens = usage.cached_tokens
         if believed:
@@ -226,14 +227,14 @@ class Relay:
             )
 
     def _served(self, submitted: Submitted) -> None:
-        """A replica answers. Where another one had refused the input, that one was wrong."""
+        """Counts a success. If another replica had refused the input, the refusal counts as that one's failure."""
         pool, tenant = submitted.access.pool.id, submitted.access.entitlement.tenant
         self._attempts.succeeded(pool, submitted.backend, tenant)
         if submitted.refused_at not in ("", submitted.backend):
             self._attempts.failed(pool, submitted.refused_at, tenant, "refuses inputs that another replica serves")
 
     def _said_nothing(self, submitted: Submitted) -> None:
-        """An answer has no content. That may be right, or its replica says nothing to anybody."""
+        """Counts an answer without content. It may be right, or its replica answers everybody so."""
         self._attempts.empty(submitted.access.pool.id, submitted.backend, submitted.access.entitlement.tenant)
 
     async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
@@ -327,8 +328,8 @@ class Relay:
         return ending_of(frames.finish)
 
     def _idle_s(self, prepared: Prepared) -> float:
-        """How long a stream that has begun may be silent: where the engine may hold back what it writes, as long as
-        before its first token."""
+        """How long a stream that has begun may be silent [s]: as long as before its first token, where the engine may
+        hold output back."""
         idle_s = self._config.idle_token_timeout_s
         return max(idle_s, self._config.first_token_timeout_s) if prepared.may_hold_back else idle_s
 
@@ -344,7 +345,7 @@ def _asked(estimated: Estimated) -> Asked:
 
 
 def answer_headers(call: Call) -> list[Header]:
-    """What every answer to a valid key carries."""
+    """The headers of every answer to a valid key."""
     headers = call.dialect.names(call.id)
     identified, submitted = call.identified, call.submitted
     if identified is None:
@@ -377,7 +378,7 @@ def answer_headers(call: Call) -> list[Header]:
 
 
 class _Pour:
-    """Passes a stream on where it arrives: for each piece that came, one piece is written, and no task runs.
+    """Passes a stream on as it arrives: each piece is written at once, without a task switch.
 
     What cannot be passed on so (the end, a fault, a reader who is slow) is kept, and the task goes on with it.
     """
@@ -399,7 +400,7 @@ class _Pour:
         return out if self._rename is None else self._rename(out)
 
     def take(self, data: bytes) -> bool:
-        """Whether it was passed on, and the next piece may come. Never raises."""
+        """Passes one piece on; False where the task has to go on with it. Never raises."""
         frames = self._frames
         out = frames.feed(data)
         if self._rename is not None:
@@ -413,7 +414,7 @@ class _Pour:
         return True
 
     def left(self) -> bytes:
-        """What was not passed on. Once."""
+        """The piece that was not passed on; empty when asked again."""
         out, self._left = self._left, b""
         return out
 
@@ -434,8 +435,8 @@ def _input_refused(answer: bytes) -> EngineTrouble:
 
 
 def _refused_in_stream(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
-    """An input that an engine refuses in the first event of its stream: vLLM begins a stream with 200 before it checks
-    all of it."""
+    """An input that the engine refuses in the first event of its stream: vLLM answers 200 before it has checked all of
+    it."""
     reused = connection.reused
     connection.abort()
     submitted.connection = None
@@ -444,7 +445,7 @@ def _refused_in_stream(submitted: Submitted, connection: Connection, answer: byt
 
 
 def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
-    """What an engine's error status means. Its own words reach the client only where they are about the input."""
+    """What an engine's error status means. The engine's own words reach the client only if they are about the input."""
     status = connection.status
     connection.abort()  # an error names no request: what follows it on this connection could not be told apart
     submitted.connection = None

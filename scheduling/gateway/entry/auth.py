@@ -168,7 +168,7 @@ class Keyring:
         return self._reach(key) is not None or not key.entitlement
 
     def opened(self, key_id: str) -> Access | None:
-        """What a key opens, for who acts in the name of somebody that has shown its secret."""
+        """What a key opens, for a caller that acts for the key's owner and has shown its secret."""
         key = self._catalog.keys.get(key_id)
         reach = None if key is None else self._reach(key)
         return None if key is None or reach is None else self._access(key, reach.first)

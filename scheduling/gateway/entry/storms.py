@@ -105,8 +105,8 @@ class Storms:
         key.back_at = now + (refusal.retry_s or 0.0)
 
     def mistaken(self, access: Access, refusal: Refusal, now: float) -> bool:
-        """A request of this key was refused. Whether it is one of so many that are refused for what they are, that it
-        is held back and leaves no row."""
+        """Counts a refused request of this key. True where so many of them are invalid in themselves that it is held
+        back and leaves no ledger row."""
         if _stands(refusal) or refusal.reason not in OF_THEIR_OWN:
             return False
         key = self._mistaken.get(access.key.id)

@@ -87,8 +87,8 @@ class _Ended:
 
 
 class _Telling:
-    """What is to be told in the next round: at most ``TAUGHT_PER_ROUND`` observations, of each tenant a fair sample of
-    its own, so that nobody's storm keeps another's answers from being learned."""
+    """Observations to send in the next round: at most ``TAUGHT_PER_ROUND``, a fair number of each tenant and a uniform
+    sample of its own, so that one tenant's storm does not displace what others' answers teach."""
 
     def __init__(self) -> None:
         self.pending: dict[str, list[_Ended]] = {}
@@ -224,8 +224,8 @@ class PoolForecasts:
             self.learned += 1
 
     def drift(self) -> bytes:
-        """What was learned, as JSON: the pool's counts and what it tells of all tenants together (scope ``prior``), and
-        by tenant its biases, its calibration and its counts. Who may see which part is the reader's affair."""
+        """What was learned, as JSON: the pool's counts and what all tenants together taught it (scope ``prior``), and
+        for each tenant its biases, calibration and counts. The caller decides who may see which part."""
         chain = self.chain
         shown = sorted(chain.tenants(), key=lambda item: item[0])[:TENANTS_SHOWN]
         return msgspec.json.encode(

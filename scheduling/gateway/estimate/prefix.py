@@ -44,10 +44,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int, media_tokens: int = 0) -> str:
-    """``QueuedRequest.prefixes`` under the ``key`` of those who share (``cache_salt.prefix_key``, at most 64 bytes);
-    empty for a prompt that is too short to be worth it, or where there is nothing to choose from, unless a long one may
-    count less against a prefill credit (``scheduling.core.cached_prompts``). Of the input tokens those of media are at
-    no point: where an image is, and how large, nobody looks."""
+    """``QueuedRequest.prefixes`` under the ``key`` of those who share a cache (``cache_salt.prefix_key``, at most 64
+    bytes). Empty for a prompt that is too short, or where there is only one replica, unless a long prompt may count
+    less against its prefill credit (``scheduling.core.cached_prompts``). Tokens of media belong to no point, since
+    images are not looked at."""
     if len(pool.backends) < 2 and (input_tokens < ALONE_TOKENS or not uncounted_s(pool.routing, pool.routing_params)):
         return ""
     if not isinstance(body, (ChatRequest, CompletionRequest)):
@@ -85,8 +85,8 @@ def _head(key: bytes, model: str, salt: str | None) -> bytes:
 
 
 class _Chain:
-    """The hash of a prompt as far as it was read. A hundred bits more of it than is told, so that who knows some points
-    cannot go on from there."""
+    """The running hash of a prompt. It has a hundred bits more than its points tell, so that nobody can continue it
+    from the points."""
 
     __slots__ = ("_hash", "pieces", "points", "size")
 
