@@ -116,8 +116,8 @@ class AdmissionDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Prey:
-    """A preemptible request that runs."""
+class PreemptibleLease:
+    """A preemptible request that runs, and may be evicted."""
 
     id: str
     backend: str
@@ -159,7 +159,7 @@ class AdmissionView:
     weight: float  # of this entitlement, eq. 1
     lightest: float | None = None  # weight of the lightest entitlement in flight; None: nobody is
     heaviest: float | None = None
-    prey: Sequence[Prey] = ()  # preemptible requests that run, newest first
+    preemptible: Sequence[PreemptibleLease] = ()  # preemptible requests that run, newest first
     kept: int | None = None  # free slots that the leader keeps for baselines now; None: the pool's headroom
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
@@ -182,7 +182,7 @@ class Ask:
 
 
 def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:
-    """A bucket's level now [tokens]; a clock that went back adds nothing."""
+    """A bucket's level now [tokens]; nothing is added where the clock went back."""
     return min(depth, level + rate * max(0, now_ms - at_ms) / 1000)
 
 
@@ -199,21 +199,22 @@ def learned_service_ms(old: float | None, new_ms: int) -> float:
 
 
 def state_at(spec: EntitlementSpec, now_s: float) -> EntitlementState:
-    """Its state, also where its time is over and the catalog has yet to say so. ``now_s``: seconds since 1970."""
+    """An entitlement's state at ``now_s`` [epoch s], also where it has expired and the catalog has not said so yet."""
     over = spec.valid_until_s is not None and spec.valid_until_s <= now_s
     return EntitlementState.EXPIRED if over else spec.state
 
 
 def not_entitled(spec: EntitlementSpec, now_s: float) -> Reason | None:
-    """Why nothing new of it is admitted, whatever room there is; None where it is. Needs no shared state."""
+    """Why nothing new of an entitlement is admitted, whatever room there is; None where it is. Needs no shared
+    state."""
     if state_at(spec, now_s) in (EntitlementState.PENDING, EntitlementState.EXPIRED):
         return Reason.NOT_ENTITLED
     return Reason.TENANT_PAUSED if spec.paused else None
 
 
 def served_every_ms(inflight: int, stay_ms: float) -> float:
-    """Mean time between two ends of an entitlement's requests: Little's law, from what it has in flight and how long
-    one is, its wait included. With nothing in flight, as if one were.
+    """Mean time between two ends of an entitlement's requests [ms], by Little's law: from how many are in flight, and
+    how long one is, its wait included. With none in flight, as if one were.
 
     Not from what runs alone: when many come at the same moment, none or few of them run yet, and those behind them
     would be told to come back as if they were served one by one.
@@ -256,7 +257,7 @@ def choose_backend(
 def with_room(
     backends: Sequence[BackendView], kv: int, prefill: int, owner: bool, warmth: Warmth | None = None
 ) -> list[BackendView]:
-    """Those that have room; what is cached there of a prompt need not count against its prefill credit.
+    """The replicas that have room; what is cached of a prompt need not count against their prefill credit.
 
     An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, only
     where none has room without that, and there where the fewest of their tokens are left."""
@@ -269,8 +270,8 @@ def with_room(
 
 
 def has_room(backend: BackendView, kv: int, prefill: int, warmth: Warmth | None, owner: bool = False) -> bool:
-    """Whether a replica has room for a prompt of which ``warmth`` says what is cached where."""
-    return backend.roomy(kv, owner) and has_credit(backend, prefill, warmth, owner)
+    """Whether a replica has room for the prompt; ``warmth``: what replicas have cached of it."""
+    return backend.has_slot_and_kv(kv, owner) and has_credit(backend, prefill, warmth, owner)
 
 
 def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner: bool) -> bool:
@@ -282,28 +283,30 @@ def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner:
     return backend.has_credit(counted_of(backend, prefill, warmth), owner)
 
 
-def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "", owner: bool = False) -> bool:
-    """Whether a replica that has the adapter has room, were it not for its prefill credit."""
-    return any(b.id != exclude and b.roomy(kv, owner) and b.serves(adapter) for b in backends)
+def any_with_slot_and_kv(
+    backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "", owner: bool = False
+) -> bool:
+    """Whether a replica that has the adapter has a slot and KV cache free, whatever its prefill credit."""
+    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and b.serves(adapter) for b in backends)
 
 
-def is_roomy_cold(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str, owner: bool) -> bool:
-    """Likewise of those that lack it."""
-    return any(b.id != exclude and b.roomy(kv, owner) and not b.serves(adapter) for b in backends)
+def any_without_adapter(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str, owner: bool) -> bool:
+    """Whether a replica that lacks the adapter has a slot and KV cache free."""
+    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and not b.serves(adapter) for b in backends)
 
 
 def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int, prefill: int) -> bool:
-    """Whether a request may take the room of the replica chosen for it with ``first`` waiting requests before it. The
-    free slots are enough for them as well; of a prefill credit nobody knows for how many it is. An owner's prompt that
-    would go beside a long one waits for the leader, who may interrupt that."""
+    """Whether a request may take the room of ``chosen`` with ``first`` waiting requests before it. Free slots are known
+    to be enough for those as well; for how many of them a prefill credit is, is not known. An owner's prompt that would
+    go beside a long one waits for the leader, who may interrupt that."""
     replica = next((b for b in backends if b.id == chosen), None)
     if replica is None or (replica.computes_long and not replica.has_credit(prefill)):
         return False
     return first == 0 or replica.prefill_credit == 0
 
 
-def choose_prey(
-    prey: Iterable[Prey],
+def choose_victims(
+    preemptible: Iterable[PreemptibleLease],
     backends: Iterable[BackendView],
     kv: int,
     exclude: str,
@@ -311,11 +314,11 @@ def choose_prey(
     owner: bool = False,
     adapter: str = "",
 ) -> tuple[str, tuple[str, ...]] | None:
-    """The replica on which the newest preemptible requests make room soonest, and which of them: the least work is
-    lost. None where all of them together would not do."""
+    """The replica and the requests to evict there. Evicts newest first, so that the least work is lost, on the first
+    replica where that makes enough room. ``preemptible``: newest first. None where evicting all would not do."""
     by_name = {b.id: b for b in backends if b.id != exclude and b.serves(adapter)}
-    taken: dict[str, list[Prey]] = {}
-    for p in prey:
+    taken: dict[str, list[PreemptibleLease]] = {}
+    for p in preemptible:
         b = by_name.get(p.backend)
         if b is None:
             continue
@@ -367,9 +370,9 @@ def decide_admission(
     protected = rights.reserved and within
     its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
     backend = choose_backend(its, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter)
-    roomy = is_roomy(its, ask.kv, ask.exclude_backend, ask.adapter, protected)
+    roomy = any_with_slot_and_kv(its, ask.kv, ask.exclude_backend, ask.adapter, protected)
     # one that would have room once it has loaded the adapter: it waits for that
-    roomy = roomy or (view.loads and is_roomy_cold(its, ask.kv, ask.exclude_backend, ask.adapter, protected))
+    roomy = roomy or (view.loads and any_without_adapter(its, ask.kv, ask.exclude_backend, ask.adapter, protected))
     based = rights.baseline and within
     headroom = pool.headroom_slots if view.kept is None else view.kept
     # who waits for what headroom denies it takes nothing from those it is kept for
@@ -400,7 +403,7 @@ def decide_admission(
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        victim = choose_prey(view.prey, its, ask.kv, ask.exclude_backend, ask.prefill, protected, ask.adapter)
+        victim = choose_victims(view.preemptible, its, ask.kv, ask.exclude_backend, ask.prefill, protected, ask.adapter)
         if victim is not None:
             return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:

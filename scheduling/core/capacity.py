@@ -17,7 +17,7 @@ from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
 
 RESERVING = frozenset({ServiceClass.DEDICATED, ServiceClass.GUARANTEED})  # Table 1: baseline "reserved"
 DIMENSIONS = {"slots": "slots", "kv_tokens": "KV tokens", "tokens_per_s": "tokens/s"}  # attribute -> as people read it
-AUTOMATIC_SHARE = 6  # one slot in so many is kept free for baselines where nobody says how many
+AUTOMATIC_SHARE = 6  # one slot in six is kept for baselines where no headroom is configured
 _ALMOST = 1e-9  # sums of shares that are equal on paper
 
 
@@ -51,8 +51,8 @@ class Amounts:
 
 
 def of_backend(backend: BackendSpec) -> Amounts:
-    """What one replica has; no bound on tokens/s where it has not been measured. Answers are written in slots and KV
-    cache, which a prefill replica has none of to promise; what it computes a second counts (its prompts)."""
+    """What one replica has; tokens/s are unbounded until measured. Answers are written in slots and KV cache, of which
+    a prefill replica has none to promise; the prompt tokens that it computes a second count."""
     if backend.phase is Phase.PREFILL:
         return Amounts(tokens_per_s=backend.tokens_per_s or math.inf)
     return Amounts(backend.slots, backend.kv_tokens, backend.tokens_per_s or math.inf)
@@ -96,10 +96,9 @@ def tightest(wanted: Amounts, left: Amounts) -> str:
 
 
 def automatic_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> int:
-    """Free slots that a pool keeps for baselines where nobody has set how many: a sixth of its slots, and never more
-    than all baselines together. None where nobody could take what belongs to another: one entitlement alone, or only
-    guaranteed ones, which never go beyond theirs.
-    """
+    """Free slots that a pool keeps for baselines where none are configured: a sixth of its slots, and at most what all
+    baselines need together. None where no entitlement could take another's slots: with one entitlement, or with
+    guaranteed ones only, which never exceed their baselines."""
     bound = [e for e in entitlements if e.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)]
     if len(bound) < 2 or all(e.tier.service_class is ServiceClass.GUARANTEED for e in bound):
         return 0
@@ -108,7 +107,7 @@ def automatic_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> i
 
 
 def automatic_share(slots: int) -> int:
-    """What is kept of so many slots where nobody has set how many."""
+    """Slots that a pool of ``slots`` keeps as headroom where none is configured."""
     return (slots + AUTOMATIC_SHARE // 2) // AUTOMATIC_SHARE
 
 

@@ -131,8 +131,8 @@ class Served:
 
 
 class Shares(Protocol):
-    """Who of a group of entitlements had how much. Most requests are granted on arrival, by a script: what they are
-    served counts like what a queue gave out."""
+    """How much each of a group of entitlements was served. Most requests are granted on arrival by a script: they count
+    like requests that the queue gave out."""
 
     group: str
 
@@ -143,7 +143,7 @@ class Shares(Protocol):
         """How many of each entitlement run now, wherever they were granted, and its weight."""
 
     def kept(self) -> dict[str, float]:
-        """What was served, without what still runs: for who goes on after this one."""
+        """The counters without running requests, for the next leader."""
 
     def resume(self, kept: Mapping[str, float]) -> None:
         """Goes on from what another one kept. Before anything waits."""

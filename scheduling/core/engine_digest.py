@@ -89,8 +89,8 @@ def plain(name: str, seq: int, arrival_s: float, input_tokens: int, output_bound
 
 
 def condensed(lengths: Sequence[float], probabilities: Sequence[float]) -> list[tuple[float, float]]:
-    """At most :data:`POINTS` points of the same mean: neighbours share one where their probabilities together are no
-    more than one of that many parts."""
+    """At most :data:`POINTS` points with the same mean: neighbours are merged while their probabilities together are at
+    most 1 / POINTS."""
     if len(lengths) <= POINTS:
         return list(zip(lengths, probabilities, strict=True))
     points: list[tuple[float, float]] = []

@@ -103,10 +103,9 @@ def longest_of(context: int | None, contexts: Iterable[int], longest: int) -> in
 
 
 def slow_steps(step_tokens: int | None, full_s: float, tbt_s: float | None) -> str:
-    """What to change where full steps take longer than tokens are promised to be apart, empty where they do not, or
-    that is not known. Who decodes waits for each step, so no order of requests keeps that promise under load.
-    ``full_s``: what a full step was measured to take, 0: not known; ``tbt_s``: the strictest time between tokens that
-    the pool's tiers promise."""
+    """The advice where a full step takes longer than the SLO allows between tokens, since decoding requests wait for
+    each step and no order can keep that promise; empty where there is none. ``full_s``: the measured time of a full
+    step, 0: not known; ``tbt_s``: the strictest time between tokens of the pool's tiers."""
     if not step_tokens or full_s <= 0 or tbt_s is None:
         return ""
     if full_s <= STEP_MARGIN * tbt_s or step_tokens <= LEAST_STEP_TOKENS:

@@ -27,8 +27,8 @@ _PREFILLED, _GENERATED = _FIELDS.index("prefilled"), _FIELDS.index("generated")
 
 
 def progressed(queued: QueuedRequest, prefilled: int, generated: int) -> QueuedRequest:
-    """What policies are told of a request of which so much is done; itself where it says so already.
-    ``dataclasses.replace`` in half the time: engines ask at every arrival."""
+    """The request with its progress, as policies see it; the same object where that is unchanged. Half the time of
+    ``dataclasses.replace``, since engines ask at every arrival."""
     if queued.prefilled == prefilled and queued.generated == generated:
         return queued
     values = list(_values_of(queued))
@@ -134,7 +134,7 @@ def _take(shares: Shares, name: str, left: int, room: int) -> int:
 
 
 def last_first(running: Iterable[tuple[Key, int, str]], most: int = 1) -> list[str]:
-    """Whom a full cache preempts, the first victim first, ``most`` of them: who stands last by the policy, of equals
-    who was admitted last. ``running``: place, order of admission (no two alike), id."""
+    """The ``most`` requests that a full cache preempts, first victim first: the last by the policy, of equals the one
+    admitted last. ``running``: place, order of admission (unique), id."""
     # Not heapq.nlargest: 80 us for 256 rows, of which sorting takes 8.
     return [max(running)[2]] if most == 1 else [name for _, _, name in sorted(running, reverse=True)[:most]]

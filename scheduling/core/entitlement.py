@@ -77,10 +77,10 @@ def usage_of(
     backlog_tokens: float,
     service_s: float,
 ) -> Usage:
-    """What it had and wanted in the ``elapsed_s`` seconds (above 0) since the last tick, in which it was looked at
-    ``count`` times. ``served_tokens``, ``refused_tokens``, ``refusals``: in that time; ``backlog_tokens``: of what
-    waits now; ``service_s``: how long one of its requests has a slot on average. By Little's law each refused request
-    would have held a slot for that long."""
+    """What an entitlement used and wanted in the ``elapsed_s`` seconds (above 0) since the last tick, from ``count``
+    looks. ``served_tokens``, ``refused_tokens``, ``refusals``: in that time; ``backlog_tokens``: of what waits now;
+    ``service_s``: the mean time that one of its requests holds a slot, which by Little's law each refused one would
+    have held."""
     count = max(1, count)
     tokens_per_s = served_tokens / elapsed_s
     return Usage(
@@ -94,7 +94,7 @@ def usage_of(
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The four factors of eq. 1, for whoever asks why a request weighs what it does."""
+    """The four factors of eq. 1, to explain an entitlement's weight."""
 
     service_class: float
     slo: float

@@ -106,7 +106,7 @@ def check_step(
         waits, backend = left.get(request_id), backends[name]
         if (
             waits is None
-            or not backend.roomy(waits.kv_tokens, owner(waits))
+            or not backend.has_slot_and_kv(waits.kv_tokens, owner(waits))
             or backend.room_for(waits.kv_tokens, waits.prefill_tokens, owner(waits))
         ):
             broken.append(Violation(9, f"{name} for {request_id}"))

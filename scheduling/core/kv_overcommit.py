@@ -1,19 +1,19 @@
-"""With how many KV tokens a replica is offered, when requests reserve more than they use: KV overcommit.
+"""KV overcommit: how many KV tokens of a replica may be reserved, since requests use less than they reserve.
 
-Question: a request reserves its prompt and its whole output bound, and most answers are far shorter. How much may be
-reserved, so that what really fills the cache just fits? Reserving every bound in full would leave most of the cache and
-of the slots empty where clients ask for 16,000 tokens and get 1,000: less than the engine does by itself, which takes
-what comes and preempts when its cache is full.
+Question: a request reserves its prompt and its whole output bound, but most answers are far shorter. How much may be
+reserved so that what is really held just fits the cache? If every bound were reserved in full, most of the cache and of
+the slots would stay empty where clients ask for 16,000 tokens and get 1,000. The engine alone would do better: it takes
+what comes, and preempts when its cache is full.
 
-Formula: for each entitlement, ``used`` is the share of their reservation that ended requests held on average: the
-prompt and :data:`HELD` of the answer, weighted by reservation x time held, since long ones hold longest. ``N`` of them
-have been seen and ``n`` run now; each that runs counts as halfway between that and its full reservation, because those
-that take long have not ended yet: ``(N used + n (1 + used) / 2) / (N + n)``. The mean of these over what runs, weighted
-by reservation, plus one standard deviation over the root of how many fit a replica, is the share ``s`` that the pool's
-requests are expected to hold. A replica is offered with ``TARGET / s`` times its cache, at least with its cache and at
-most with :data:`MOST` times that. Nothing known, nothing overcommitted.
-:class:`KvPressure` takes it back where an engine's cache is full or it preempts. A new leader begins with what the one
-before offered (:meth:`KvUse.inherit`).
+Formula: for each entitlement, ``used`` is the share of their reservation that its ended requests held on average (the
+prompt and :data:`HELD` of the answer), weighted by reservation x time held, since long requests hold longest. With
+``N`` ended and ``n`` running requests, the entitlement's share is ``(N used + n (1 + used) / 2) / (N + n)``: one that
+runs counts as halfway between ``used`` and its full reservation, because the slow ones have not ended yet. ``s`` is the
+mean of the entitlements' shares, weighted by what they reserve now, plus one standard deviation divided by the root of
+the number of requests that fit a replica. A replica offers ``TARGET / s`` times its cache, at least 1 and at most
+:data:`MAX_OVERCOMMIT` times. While nothing is known, nothing is overcommitted. :class:`KvPressure` reduces the offer of
+a replica whose cache is full or whose engine preempts. A new leader starts from its predecessor's offer
+(:meth:`KvUse.inherit`).
 Inputs: requests as they end; what runs of each entitlement; each engine's KV usage and preemptions once a second.
 Source: ours; overcommit as of memory in hypervisors, by history as in Borg's resource reclamation.
 """
@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome
 
-TARGET = 0.8  # of a cache, that what runs is expected to fill
-HELD = 0.5  # of an answer, that the cache holds on average: it grows while it is written
-MOST = 16.0  # times a cache that may be reserved
+TARGET = 0.8  # share of a cache that running requests are expected to fill
+HELD = 0.5  # share of an answer that the cache holds on average, as it grows from nothing
+MAX_OVERCOMMIT = 16.0  # times its cache that a replica may be reserved
 MEMORY = 1024  # requests of an entitlement that count
-FULL, CALM = 0.97, 0.9  # of a cache in use: too much was let in; more may be
-PAUSE_S = 5.0  # between two changes of a replica's part, and without trouble before it grows
-BACK, LEAST_PART = 0.1, 0.05
-STEP = 0.05  # by which the factor moves, so that offers are written anew less often
+FULL, CALM = 0.97, 0.9  # share of a cache in use from which, and below which, less or more is offered
+PAUSE_S = 5.0  # between two changes of a replica's part, and since the last pressure before it grows
+BACK, LEAST_PART = 0.1, 0.05  # by which the part grows; below this it is 0
+STEP = 0.05  # the factor is rounded down to this, so that offers change less often
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Use:
         self.reserved = keep * self.reserved + reserved
 
     def share(self, running: int) -> float:
-        """That a request is expected to hold, of its reservation."""
+        """Share of its reservation that a request is expected to hold, with ``running`` of them."""
         if not self.weight:
             return 1.0
         used = self.used / self.weight
@@ -68,7 +68,7 @@ class _Use:
 
     @property
     def usual(self) -> float:
-        """Reservation of a request [tokens]."""
+        """Mean reservation of a request [tokens]."""
         return self.reserved / self.requests if self.requests else 0.0
 
 
@@ -77,12 +77,12 @@ class KvUse:
     """What the requests of a pool use of what they reserve."""
 
     _of: dict[str, _Use] = field(default_factory=dict)  # entitlement
-    _inherited: float = 1.0  # share that the leader before expected of all
+    _inherited: float = 1.0  # share that the former leader expected over all entitlements
     _ended: int = 0  # requests seen since
 
     def inherit(self, overcommit: float) -> None:
-        """Goes on from how many times its cache a replica could be reserved under the leader before: what runs was
-        granted by that, and if it were forgotten nobody would be granted anything until most of that has ended."""
+        """Starts from the ``overcommit`` of the former leader. What runs was granted by it; starting from 1 would grant
+        nothing until most of that has ended."""
         self._inherited = min(1.0, TARGET / max(TARGET, overcommit))
 
     def ended(self, entitlement: str, reserved: int, input_tokens: int, output_tokens: int, held_s: float) -> None:
@@ -93,25 +93,25 @@ class KvUse:
             self._of.setdefault(entitlement, _Use()).add(reserved, min(1.0, used / reserved), held_s)
 
     def read(self, records: Iterable[LedgerRecord]) -> None:
-        """Requests that ended. One whose engine failed says nothing."""
+        """Counts requests that ended; those whose engine failed tell nothing."""
         for r in records:
             if r.granted_s is not None and r.outcome in (Outcome.COMPLETED, Outcome.CANCELLED):
                 reserved = r.input_tokens_est + r.output_bound
                 self.ended(r.entitlement, reserved, r.input_tokens, r.output_tokens, r.done_s - r.granted_s)
 
     def keep(self, entitlements: Mapping[str, object]) -> None:
-        """Forgets those that are no more."""
+        """Forgets all other entitlements."""
         for name in [name for name in self._of if name not in entitlements]:
             del self._of[name]
 
-    def overcommit(self, running: Mapping[str, tuple[int, int]], kv_tokens: int, most: float = MOST) -> float:
+    def overcommit(self, running: Mapping[str, tuple[int, int]], kv_tokens: int, most: float = MAX_OVERCOMMIT) -> float:
         """How many times its cache a replica of ``kv_tokens`` may be reserved, 1 to ``most``. ``running``: by
         entitlement, how many requests run and what they reserve [tokens]."""
         return self.expected(running).overcommit(kv_tokens, most)
 
     def expected(self, running: Mapping[str, tuple[int, int]]) -> Expected:
-        """What the pool's requests are expected to use; ``running`` as above. Takes time in proportion to entitlements,
-        and what follows for a replica does not."""
+        """What the pool's requests are expected to hold; ``running`` as above. O(entitlements): computed once
+        for all replicas."""
         reserved = filled = spread = count = 0.0
         for name in running.keys() | self._of.keys():
             use, (n, tokens) = self._of.get(name, _UNKNOWN), running.get(name, (0, 0))
@@ -128,8 +128,9 @@ class KvUse:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the requests of a pool are expected to hold of what they reserve: ``share`` on average, with a ``variance``;
-    ``usual``: what one reserves [tokens], 0 where nobody does. ``before`` of it is as the leader before expected."""
+    """The share of their reservation that a pool's requests are expected to hold, and its variance. ``usual``: the mean
+    reservation [tokens], 0 without requests; ``inherited``: the share that the former leader expected, which still
+    counts for ``before`` (0 to 1)."""
 
     share: float
     variance: float
@@ -137,14 +138,14 @@ class Expected:
     inherited: float
     before: float
 
-    def overcommit(self, kv_tokens: int, most: float = MOST) -> float:
+    def overcommit(self, kv_tokens: int, most: float = MAX_OVERCOMMIT) -> float:
         """How many times its cache a replica of ``kv_tokens`` may be reserved, 1 to ``most``."""
         if kv_tokens <= 0:
             return 1.0
         fit = max(1.0, kv_tokens / (self.usual * self.share)) if self.usual * self.share else 1.0
         share = min(1.0, self.share + math.sqrt(self.variance / fit))
         share = self.before * self.inherited + (1.0 - self.before) * share
-        return max(1.0, math.floor(min(most, TARGET / max(share, TARGET / MOST)) / STEP) * STEP)
+        return max(1.0, math.floor(min(most, TARGET / max(share, TARGET / MAX_OVERCOMMIT)) / STEP) * STEP)
 
 
 _UNKNOWN = _Use()
@@ -152,25 +153,25 @@ _UNKNOWN = _Use()
 
 @dataclass(slots=True)
 class KvPressure:
-    """Whether the overcommit of one replica is too much for its engine. Fed about once a second."""
+    """Reduces the overcommit of one replica while it is too much for its engine. Fed about once a second."""
 
-    part: float = 1.0  # of what is offered beyond the cache
+    part: float = 1.0  # of what may be offered beyond the cache
     _known: bool = False
-    _less_s: float = -math.inf  # the last changes
-    _more_s: float = -math.inf
-    _full_s: float = -math.inf  # too much was let in, the last time that was seen
+    _less_s: float = -math.inf  # when the part last fell
+    _more_s: float = -math.inf  # and rose
+    _full_s: float = -math.inf  # when the cache was last seen full, or a preemption
     _preemptions: float | None = None
 
     def seen(self, now_s: float, usage: float | None, preemptions: float) -> None:
-        """``usage``: of its KV cache, 0 to 1; None: it does not say, and nothing is overcommitted. ``preemptions``
-        since it started; seconds of one monotonic clock."""
+        """``usage``: share of the KV cache in use; None: the engine does not say, so nothing is overcommitted.
+        ``preemptions``: since the engine started. ``now_s``: a monotonic clock [s]."""
         preempted = self._preemptions is not None and preemptions > self._preemptions
         self._preemptions, self._known = preemptions, usage is not None
         if usage is None:
             return
         if preempted or usage >= FULL:
             self._full_s = now_s
-            if now_s - self._less_s >= PAUSE_S:  # else what runs has not ended yet
+            if now_s - self._less_s >= PAUSE_S:  # before that, what runs has not ended yet
                 self.part = self.part / 2 if self.part / 2 >= LEAST_PART else 0.0
                 self._less_s = now_s
         elif usage < CALM and self.part < 1.0 and now_s - max(self._full_s, self._more_s) >= PAUSE_S:
@@ -178,9 +179,9 @@ class KvPressure:
             self._more_s = now_s
 
     def inherit(self) -> None:
-        """The leader before knew that it says how full it is; until it is asked it is taken to do so still."""
+        """The former leader was told how full the cache is: overcommit goes on until the engine is asked."""
         self._known = True
 
     def offered(self, kv_tokens: int, overcommit: float) -> int:
-        """KV tokens that this replica is offered with, of so many in its cache."""
+        """KV tokens that the replica offers, with ``kv_tokens`` in its cache."""
         return int(kv_tokens * (1.0 + (overcommit - 1.0) * self.part)) if self._known else kv_tokens

@@ -41,7 +41,7 @@ def transfer_s(tokens: int, bytes_per_token: float) -> float:
 
 
 def share(amounts: Iterable[int], sharers: int) -> int:
-    """What each of so many decode replicas may use of what prefill replicas have: all of it without a bound (0) where
-    one of them has none."""
+    """The equal share of ``amounts``, those of the prefill replicas, that each of ``sharers`` decode replicas may use;
+    0 (no bound) if one of them has no bound."""
     amounts = list(amounts)
     return 0 if not all(amounts) else max(1, sum(amounts) // max(1, sharers))

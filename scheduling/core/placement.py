@@ -46,8 +46,8 @@ Point = tuple[str, int]  # name, and how many of the prompt's tokens are before 
 
 
 def write_points(skew: float, points: Iterable[Point], goes_on: bool = True) -> str:
-    """Points and skew as ``QueuedRequest.prefixes`` has them: ``<skew, hex>:`` and ``POINT_CHARS`` for each point. The
-    last bit of the skew says by which rule what is cached is worth something (:func:`worth`): 0 where it goes on."""
+    """``QueuedRequest.prefixes``: ``<skew, hex>:`` and ``POINT_CHARS`` for each point. The last bit of the skew names
+    the rule for the worth of cached tokens (:func:`worth`): 0 in a conversation that goes on."""
     known = int(min(skew, MAX_SKEW)) & ~1 | (not goes_on)
     return f"{known:x}:" + "".join(f"{n}{min(tokens, MAX_DEPTH):05x}" for n, tokens in points)
 
@@ -77,8 +77,8 @@ def located(depths: Sequence[tuple[str, int]], whole: int, tokens: int) -> list[
 
 
 def expected(points: Sequence[Point], at: int) -> int:
-    """How many tokens are expected to be cached where a prompt with this point ran and none with the next one: half of
-    what is between them, as far as anybody knows."""
+    """Tokens expected to be cached where a prompt with this point ran, but none with the next one: half of what is
+    between the two."""
     return (points[at][1] + points[min(at + 1, len(points) - 1)][1]) // 2
 
 

@@ -60,8 +60,8 @@ class Counters:
     waiting: int = 0  # requests of ours that its latest step left in its own queue
 
     def restarted(self, before: Counters) -> bool:
-        """Whether these begin anew. Prefill may fall for a while: engines count what they find of a prompt in their
-        cache when it begins, and the prompt when it is done."""
+        """Whether the engine started again since ``before``. Prefill alone may fall for a while: engines count cache
+        hits when a prompt begins, and the prompt when it is done."""
         steps = self.steps is not None and before.steps is not None and self.steps < before.steps
         return steps or self.output_tokens < before.output_tokens
 
@@ -128,7 +128,7 @@ class PrefillCredit:
         self._forget()
 
     def set_budget(self, budget: int | None) -> None:
-        """The engine's step budget [tokens]; None where it does not say. Another one begins anew."""
+        """The engine's step budget [tokens]; None: not reported. A new budget restarts the adjustment."""
         wanted = USUAL_BUDGET if budget is None else max(1, min(budget, MAX_BUDGET))
         if (wanted, budget is not None) != (self.budget, self.reported):
             if wanted != self.budget:
@@ -146,13 +146,13 @@ class PrefillCredit:
 
     def _lacks(self, view: BackendView, credit: int) -> bool:
         usual = self.prompts.usual
-        return view.roomy(usual) and not prefill_fits(credit, view.prefill_used, usual)
+        return view.has_slot_and_kv(usual) and not prefill_fits(credit, view.prefill_used, usual)
 
     @property
     def hurry(self) -> float:
-        """What the time per token that is believed of its engine is multiplied by where nothing waits in it although
-        requests wait here: the root of how full its steps were lately, as a share of what counts as full, since a look
-        shows what several looks have changed; 1 where they are full. :data:`FASTER` where it does not count steps."""
+        """The factor on the believed time per prompt token where the engine's queue is empty although requests wait
+        here: the root of how full its steps were lately, relative to what counts as full; 1 for full steps. The root,
+        since one look shows the effect of several changes. :data:`FASTER` for engines that do not count steps."""
         if not self._room:
             return FASTER
         return math.sqrt(max(EMPTIEST, min(1.0, self._done / (NOT_FULL * self._room))))
@@ -200,8 +200,8 @@ class PrefillCredit:
                 self._forget()
 
     def lost(self, tokens: int) -> None:
-        """A prompt of so many tokens left its engine before its end: taken back, or its client left. What was computed
-        of it is not counted, so steps may have been fuller by as much."""
+        """A prompt of ``tokens`` left its engine before its end: taken back, or its client left. The engine does not
+        count what it computed of it, so steps may have been fuller by as much."""
         self._lost += tokens
         self._done += tokens
 

@@ -1,19 +1,25 @@
-"""Whose prefill is interrupted, so that an interactive request of a better tier need not wait for the end of it.
+"""Prefill preemption: whose prefill is interrupted for an interactive request of a better tier.
 
-Question: a replica computes a prompt that takes it seconds; who may interrupt that, and when?
-An engine that has begun a prompt computes it to its end, chunk by chunk, and a prompt above a replica's prefill credit
-runs alone: whoever comes next waits for all of it, in front of the engine or inside. An engine with a prefix cache
-keeps what it has computed, so its request can be taken back between two chunks and sent again later: it resumes where
-it stopped. That costs the client nothing but time, for no byte of its answer was sent yet.
+Question: a replica computes a prompt that takes it seconds. Which request may interrupt it, and when?
+An engine computes a prompt to its end, chunk by chunk, and a prompt above a replica's prefill credit runs alone:
+whatever comes next waits for all of it, in front of the engine or inside. An engine with a prefix cache keeps what it
+has computed, so a request can be taken back between two chunks, sent again later, and resumes where it stopped. That
+costs its client nothing but time, since no byte of the answer was sent.
 
-**The rule.** A request with a TTFT deadline interrupts a prompt of a tier of worse rank, which the policy would have
-after it as well, if it has room there but for prefill credit, would be late if it waited, and is no longer than what is
-left of that prompt: at least :data:`scheduling.core.types.LEAST_CREDITS` times the replica's credit. Of several such
-prompts: the worst rank, then the one of which most is left. Owners of reserved capacity are interrupted by owners only.
-A prompt computes for at least :data:`RUNS_S` between two interruptions and is interrupted at most :data:`MOST` times,
-so it always gets on. A request that is late already interrupts nothing. An owner that was granted beside a long prompt
-may interrupt it for as long as its own first token has not come (:class:`Beside`). Left alone are requests of several
-prompts or several answers, some of which may be ready and would be lost, and those that only read prompts.
+**The rule.** A request with a TTFT deadline interrupts a prompt if
+
+* the prompt is of a tier of worse rank, and the policy would put it after the request, too;
+* the request has room there but for prefill credit, and would be late if it waited;
+* the request's prompt is no longer than what is left of the other, and that is at least
+  :data:`scheduling.core.types.LEAST_CREDITS` times the replica's credit;
+* the prompt is no owner's of reserved capacity, unless the request is one's, too;
+* the prompt has run for :data:`MIN_RUN_S` since it was last interrupted, and was interrupted fewer than
+  :data:`MAX_PREEMPTIONS` times, so that every prompt gets done.
+
+Of several prompts, that of the worst rank is taken, then the one of which most is left. A request that is already late
+interrupts nothing. An owner that was granted beside a long prompt may interrupt it until its own first token comes
+(:class:`GrantedBeside`). Never interrupted are requests of several prompts or answers, some of which may be done and
+would be lost, and requests without an answer (embeddings).
 
 Source: ours, after QoServe 3.4 (selective preemption of prefills, inside an engine). Measured:
 ``docs/results/front.md``.
@@ -29,13 +35,13 @@ from scheduling.core.engine_step import progressed
 from scheduling.core.placement import points_up_to
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, is_long
 
-RUNS_S = 0.5  # between two interruptions: more than sending it again costs
-MOST = 10  # interruptions of one request
+MIN_RUN_S = 0.5  # between two interruptions of a prompt: more than sending it again costs
+MAX_PREEMPTIONS = 10  # interruptions of one request
 
 
 @dataclass(frozen=True, slots=True)
 class LongPrompt:
-    """A prompt that runs and whose first output token has not come."""
+    """A prompt that an engine computes: its first output token has not come."""
 
     request: QueuedRequest  # as it was granted
     backend: str
@@ -45,8 +51,8 @@ class LongPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request that would have to wait for a long prompt: it lacks prefill credit, or was granted beside one, as an
-    owner of reserved capacity is."""
+    """A request that a long prompt keeps waiting: it lacks prefill credit, or was granted beside the prompt, as
+    owners of reserved capacity are."""
 
     request: QueuedRequest
     backend: str = ""  # the replica it was granted on; empty: it waits, and runs wherever it has room
@@ -54,15 +60,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A prompt to interrupt, and how much of it is computed by then, at least, as far as is known [tokens]."""
+    """A prompt to interrupt. ``computed``: how much of it is computed by then, by prediction [tokens]."""
 
     prompt: LongPrompt
     computed: int
     claimed_by: str  # request id
 
 
-class Beside:
-    """Requests that were granted beside a long prompt, and may still wait for it inside the engine."""
+class GrantedBeside:
+    """Owners' requests that were granted beside a long prompt, and may wait for it inside the engine."""
 
     def __init__(self) -> None:
         self._claims: dict[str, Claim] = {}
@@ -71,14 +77,14 @@ class Beside:
         return bool(self._claims)
 
     def granted(self, grants: Iterable[Grant], view: PoolView) -> None:
-        """``view``: the pool with these grants."""
+        """Notes new grants. ``view``: the pool after them."""
         for grant in grants:
             backend = view.backends.get(grant.backend)
             if backend is not None and backend.computes_long and grant.request.ttft_deadline_s is not None:
                 self._claims[grant.request.id] = Claim(grant.request, grant.backend)
 
     def waiting(self, view: PoolView, now_s: float) -> list[Claim]:
-        """Those that may wait now; others are forgotten."""
+        """Those that may still wait; others are forgotten."""
         self._claims = {name: claim for name, claim in self._claims.items() if _still_waits(claim, view, now_s)}
         return list(self._claims.values())
 
@@ -90,13 +96,13 @@ def _still_waits(claim: Claim, view: PoolView, now_s: float) -> bool:
 
 
 def again_in_s(prompts: Iterable[LongPrompt], now_s: float) -> float:
-    """When one of these may be interrupted that may not now; 0: none."""
+    """Seconds until one more of these may be interrupted; 0: none."""
     return min((s for prompt in prompts if (s := _runs_on_s(prompt, now_s)) > 0), default=0.0)
 
 
 def _runs_on_s(prompt: LongPrompt, now_s: float) -> float:
-    """For how long it is not interrupted again."""
-    return prompt.granted_s + RUNS_S - now_s if prompt.request.preempted else 0.0
+    """Seconds for which it may not be interrupted again."""
+    return prompt.granted_s + MIN_RUN_S - now_s if prompt.request.preempted else 0.0
 
 
 def preemptions(
@@ -106,8 +112,9 @@ def preemptions(
     now_s: float,
     goes_before: Callable[[QueuedRequest, QueuedRequest], bool],
 ) -> list[Preemption]:
-    """At most one for each claim, none for two of them. ``view`` as the decision before left it; ``goes_before``:
-    whether the policy lets a request go before another one, of which a part may be computed."""
+    """The prompts to interrupt: at most one for each claim, and each for one claim only. ``view``: the pool as the last
+    decision left it; ``goes_before``: whether the policy puts a request before another one, part of which may be
+    computed."""
     chosen: dict[str, Preemption] = {}
     for claim in claims:
         best: tuple[tuple[int, int], Preemption] | None = None
@@ -130,8 +137,8 @@ def preemptions(
 
 
 def interrupted(request: QueuedRequest, backend: str, computed: int) -> QueuedRequest:
-    """The request as it waits again: it resumes where so many tokens of its prompt are computed. What others know of
-    the prompt is known of that part only."""
+    """The request as it waits again: it resumes on ``backend``, where ``computed`` tokens of its prompt are cached. Its
+    prefix points beyond those are dropped, since nothing is cached there."""
     return replace(
         request,
         resumes_at=backend,
@@ -144,8 +151,8 @@ def interrupted(request: QueuedRequest, backend: str, computed: int) -> QueuedRe
 
 
 def waits_for(request: QueuedRequest, ready: Iterable[BackendView]) -> str:
-    """The replica that has begun an interrupted request, which waits for it: others would compute it anew. Empty: it
-    may run anywhere, as that one has failed it, is not ready, or cannot take it any more."""
+    """The replica for which an interrupted request waits, as others would compute its prompt anew. Empty: it may run
+    anywhere, since that replica failed it, is not ready, or cannot take it any more."""
     at = request.resumes_at
     if not at or at == request.exclude_backend:
         return ""
@@ -154,7 +161,7 @@ def waits_for(request: QueuedRequest, ready: Iterable[BackendView]) -> str:
 
 
 def left_of(prompt: LongPrompt, backend: BackendView) -> int:
-    """How much of it is left to compute, as the replica's pace predicts it [tokens]."""
+    """How much of the prompt is left to compute, by the replica's predicted pace [tokens]."""
     return min(prompt.held, backend.prefill_used)
 
 
@@ -163,7 +170,7 @@ def _may_run_there(claim: Claim, backend: BackendView) -> bool:
     if claim.backend:
         return True
     elsewhere = request.resumes_at not in ("", backend.id) or request.exclude_backend == backend.id
-    return not elsewhere and backend.roomy(request.kv_tokens) and backend.serves(request.adapter)
+    return not elsewhere and backend.has_slot_and_kv(request.kv_tokens) and backend.serves(request.adapter)
 
 
 def _interrupts(request: QueuedRequest, prompt: LongPrompt, left: int, backend: BackendView, now_s: float) -> bool:
@@ -176,7 +183,7 @@ def _interrupts(request: QueuedRequest, prompt: LongPrompt, left: int, backend: 
         return False
     if RIGHTS[other.service_class].reserved and not RIGHTS[request.service_class].reserved:
         return False
-    if other.preempted >= MOST or _runs_on_s(prompt, now_s) > 0 or request.prefill_tokens > left:
+    if other.preempted >= MAX_PREEMPTIONS or _runs_on_s(prompt, now_s) > 0 or request.prefill_tokens > left:
         return False
     per_s = backend.prefill_per_s
     return per_s <= 0 or now_s + (left + request.prefill_tokens) / per_s > due_s

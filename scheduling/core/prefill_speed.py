@@ -73,7 +73,7 @@ class PrefillSpeed:
             self.tokens_per_s = self._tokens / self._seconds
 
     def lost(self, tokens: int) -> None:
-        """A prompt of so many tokens left its engine before its end, as its client left: what was computed of it is not
+        """A prompt of ``tokens`` left its engine before its end, as its client left: what was computed of it is not
         counted."""
         self._lost += tokens
 

@@ -122,7 +122,7 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
 
 
 def parts_of(scheduler: Scheduler, now_s: float) -> tuple[QueuePart, ...]:
-    """What the policy's queue consists of, where it says so."""
+    """The parts of the policy's queue; empty for a queue that shows none."""
     queue = scheduler.queue
     return tuple(queue.parts(now_s)) if isinstance(queue, ShowsParts) else ()
 
@@ -132,8 +132,9 @@ _End = tuple[float, int, str, str, int, int, int, int]
 
 
 def _running(pool: PoolView, now_s: float, occupation_s: float) -> list[_End]:
-    """When what runs now would end: which requests those are nobody says here, only how many where and of whom. Where
-    sequences are more than requests, each ends for itself, and as many of them as there are requests end one."""
+    """When the running requests are expected to end. How many run on each replica and for each entitlement is known,
+    which ones is not. Where a request has several sequences, each ends by itself, and as many of them as there are
+    requests end one."""
     counts = pool.running_by_entitlement.items()
     owners = [name for _, name in sorted((i / count, name) for name, count in counts for i in range(count))]
     slots: list[tuple[BackendView, int]] = [(b, i) for b in pool.backends.values() for i in range(b.running)]

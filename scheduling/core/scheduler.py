@@ -93,24 +93,24 @@ class Scheduler:
 
     @property
     def kv_hold(self) -> str | None:
-        """The request that a replica is kept free for until it has the KV cache, if any."""
+        """The id of the request for which a replica is kept free until it has enough KV cache, if any."""
         hold = self._holds.kv
         return hold.request_id if hold is not None and hold.backend else None
 
     @property
     def credit_holds(self) -> Mapping[str, str]:
-        """Replicas that were kept for a request in the last step, as it lacked only their prefill credit."""
+        """Replicas that the last step kept for a request that lacked only their prefill credit, and its id."""
         return self._holds.by_replica
 
     def goes_before(self, request: QueuedRequest, other: QueuedRequest) -> bool:
-        """Whether the policy lets one request go before another one, which may be running."""
+        """Whether the policy puts a request before another one, which may be running."""
         policy = self.policy
         place = place_among_running(policy.policy if isinstance(policy, Composed) else policy)
         return place(request) < place(other)
 
     @property
     def lacks_credit(self) -> list[QueuedRequest]:
-        """For whom those replicas were kept."""
+        """The requests for which those replicas were kept."""
         return [self._waiting[name] for name in self._holds.by_replica.values() if name in self._waiting]
 
     @property
@@ -123,7 +123,7 @@ class Scheduler:
         return self._queue.explain(request)
 
     def empty(self) -> Scheduler:
-        """Another one by the same policy and rules, in which nothing waits and nothing is remembered."""
+        """A scheduler with the same policy and rules, and nothing waiting or remembered."""
         scheduler = Scheduler(
             self.policy, self.routing, max_grants=self._max_grants, patience_s=self._patience_s, rights=self._rights
         )
@@ -131,7 +131,7 @@ class Scheduler:
         return scheduler
 
     def copied(self, shared: dict[int, object]) -> Scheduler:
-        """The same again, with a router that remembers nothing. ``shared``: objects by id that both may hold."""
+        """A copy whose router remembers nothing. ``shared``: objects by id that both may hold."""
         keep = shared | {id(self.policy): self.policy, id(self.routing): self.routing}
         keep[id(self._router)] = self.routing.router()
         keep[id(self._counted)] = OrderedDict()
@@ -174,11 +174,12 @@ class Scheduler:
         return over
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
-        """What a granted request has really used, for queues that count it; 0 for a grant that came to nothing."""
+        """What a granted request really used, for queues that count it; 0 if the grant came to nothing."""
         self._queue.settle(request_id, input_tokens, output_tokens)
 
     def served(self, served: Served) -> None:
-        """A request has ended, wherever it was granted. Told again it changes nothing."""
+        """Counts a request that has ended, wherever it was granted. Calling it again for the same request has no
+        effect."""
         if not self._shares:
             self._queue.settle(served.request_id, served.input_tokens, served.output_tokens)
             return
@@ -192,7 +193,7 @@ class Scheduler:
                 shares.serve(served)
 
     def watch(self, running: Iterable[tuple[str, ServiceClass, float, int]]) -> None:
-        """What runs now, wherever it was granted: entitlement, class, weight and how many."""
+        """Counts what runs, wherever it was granted. ``running``: entitlement, class, weight, number of requests."""
         if not self._shares:
             return
         by_shares: dict[str, dict[str, tuple[int, float]]] = {shares.group: {} for shares in self._shares}
@@ -203,11 +204,11 @@ class Scheduler:
             shares.watch(by_shares[shares.group])
 
     def kept_shares(self) -> dict[str, dict[str, float]]:
-        """Who had how much, for the scheduler that goes on after this one; nothing where the policy counts none."""
+        """The share counters by group, for the next leader's scheduler; empty where the policy counts none."""
         return {shares.group: shares.kept() for shares in self._shares}
 
     def resume_shares(self, kept: Mapping[str, Mapping[str, float]]) -> None:
-        """Goes on from what another scheduler kept. Before anything waits."""
+        """Goes on from another scheduler's share counters. Call it before anything waits."""
         for shares in self._shares:
             if shares.group in kept:
                 shares.resume(kept[shares.group])
@@ -221,13 +222,13 @@ class Scheduler:
         return isinstance(self._router, LearnsPlaces)
 
     def learn(self, places: Mapping[str, str]) -> None:
-        """Where prompts ran that were granted elsewhere, for routing that goes by it."""
+        """Where prompts ran that were granted elsewhere, for routing by prefix."""
         if isinstance(self._router, LearnsPlaces):
             self._router.learn(places)
 
     def swap(self, policy: OrderingPolicy, routing: RoutingPolicy, now_s: float) -> None:
-        """Changes the policy; everything that waits moves into the new order. Where prefixes ran is forgotten only if
-        the routing is another one."""
+        """Changes the policy; everything that waits moves into the new order. What is known of where prefixes ran is
+        kept unless the routing changes."""
         if routing != self.routing:
             self._route_by(routing)
         self.policy, self.routing = policy, routing
@@ -238,7 +239,7 @@ class Scheduler:
         self._holds = Holds()
 
     def step(self, view: PoolView, now_s: float) -> list[Grant]:
-        """Grants what may run now, best first, and books it in ``view``. Requests that have expired are dropped."""
+        """Decides which requests run now, best first, and books them in ``view``. Drops requests that have expired."""
         self.expire(now_s)
         grants: list[Grant] = []
         if not self._waiting:
@@ -277,8 +278,8 @@ class Scheduler:
         return grants
 
     def _rounds(self, step: SchedulerStep) -> Iterator[Round]:
-        """Who may be chosen, in turn: owners within what is reserved for them, then everyone within limits (while the
-        headroom is spared only those with a baseline), then who may burst."""
+        """The rounds of a step, in order: owners within their reserved capacity; everyone within limits (only those
+        with a baseline while the headroom is kept); those that may burst."""
         view = step.view
         if self._rights and self._any_wait(RESERVED):
             yield Round(view, step.fits_reserved, self._turn_of(RESERVED), cached=self._cached)

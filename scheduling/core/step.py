@@ -101,7 +101,8 @@ class SchedulerStep:
                 self._wants_credit_only(first, able)
 
     def fits(self, request: QueuedRequest) -> bool:
-        """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
+        """Whether the request's entitlement and at least one replica have room. Within a step it changes from true to
+        false only."""
         # asked of up to a thousand requests a step, so what _beyond_limits says is written out
         if 0 < request.concurrency <= self._running.get(request.entitlement, 0):
             return False
@@ -114,19 +115,19 @@ class SchedulerStep:
         return self._fits_somewhere(request)
 
     def fits_reserved(self, request: QueuedRequest) -> bool:
-        """Whether it is an owner's who runs less than is reserved for it, and fits."""
+        """Whether the request is an owner's within its reserved capacity, and fits."""
         return self._owns(request) and self.fits(request)
 
     def fits_bursting(self, request: QueuedRequest) -> bool:
-        """Whether its entitlement may run more than its r_e, and a replica has room."""
+        """Whether the request's entitlement may exceed its baseline, and a replica has room."""
         return not self.sparing() and request.service_class in BURSTS and self._fits_somewhere(request)
 
     def sparing(self) -> bool:
-        """Whether what is free now is kept for those within their baselines."""
+        """Whether all free slots are kept for entitlements within their baselines."""
         return self._free <= self._spare > 0
 
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
-        """Replicas that may run it now."""
+        """The replicas that may run the request now."""
         excluded = self._excluded(request)
         able = [b for b in self.open if b.id != excluded and b.id != self._closed and b.serves(request.adapter)]
         if request.resumes_at:
@@ -135,12 +136,13 @@ class SchedulerStep:
         return with_room(able, request.kv_tokens, request.prefill_tokens, self._owns(request), warmth)
 
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
-        """The request with the exclusion that holds now."""
+        """The request with the excluded replica that holds now."""
         excluded = self._excluded(request)
         return request if request.exclude_backend == excluded else replace(request, exclude_backend=excluded)
 
     def book(self, request: QueuedRequest, backend: BackendView, warmth: Warmth | None) -> QueuedRequest:
-        """It runs there; with what of its prompt does not count."""
+        """Books the request on a replica; returns it with what of its prompt does not count against the prefill
+        credit."""
         request = counted_on(backend, request, warmth)
         self._free -= min(request.sequences, backend.slots - backend.running)
         backend.running += request.sequences
@@ -156,21 +158,21 @@ class SchedulerStep:
         return request
 
     def warmth_of(self, request: QueuedRequest) -> Warmth | None:
-        """What replicas are believed to have cached of its prompt, where that need not count."""
+        """What replicas are believed to have cached of the request's prompt, where that need not count."""
         return self._warmth(request) if self._trusts and request.prefixes else None
 
     def _look_at_kv(self) -> None:
-        """KV cache that is free on no open replica more than this [tokens], and whether more is reserved of one than is
-        offered: both only fall within a step."""
+        """Notes the most KV cache that any open replica has free [tokens], and whether more is reserved of one than it
+        offers. Both only fall within a step."""
         free = [backend.kv_tokens - backend.kv_used for backend in self.open]
         self._most_kv, self._over = max(free, default=0), min(free, default=0) < 0
 
     def _goes_over(self, request: QueuedRequest) -> bool:
-        """Whether it is an owner's, and more is reserved of a replica's KV cache than is offered."""
+        """Whether the request is an owner's and some replica has more KV cache reserved than it offers."""
         return self._over and self._owns(request)
 
     def _owns(self, request: QueuedRequest) -> bool:
-        """Whether it is an owner's who runs less than is reserved for it."""
+        """Whether the request is an owner's within its reserved capacity."""
         owns = self._rights and request.service_class in RESERVED and request.entitlement not in self._unreserved
         return owns and self._running.get(request.entitlement, 0) < request.concurrency
 
@@ -178,7 +180,7 @@ class SchedulerStep:
         return 0 < request.concurrency <= self._running.get(request.entitlement, 0)
 
     def _beyond_limits(self, request: QueuedRequest) -> bool:
-        """Whether its entitlement or what is spared stops it, whatever room the replicas have."""
+        """Whether its entitlement's limit or the headroom stops the request, whatever room the replicas have."""
         return self._entitlement_full(request) or (self.sparing() and request.service_class not in BASELINE)
 
     def _fits_somewhere(self, request: QueuedRequest) -> bool:
@@ -194,17 +196,17 @@ class SchedulerStep:
         return False
 
     def _able(self, request: QueuedRequest) -> list[BackendView]:
-        """Replicas that have room for it, were it not for their prefill credit."""
+        """Open replicas with a slot and KV cache for the request, whatever their prefill credit."""
         excluded = request.exclude_backend and self._excluded(request)
         kv, closed, adapter = request.kv_tokens, self._closed, request.adapter
         owner = self._owns(request)
-        able = [b for b in self.open if b.roomy(kv, owner) and b.id != excluded and b.id != closed]
+        able = [b for b in self.open if b.has_slot_and_kv(kv, owner) and b.id != excluded and b.id != closed]
         if adapter:
             able = [b for b in able if adapter in b.adapters]
         return self._where_it_resumes(request, able) if request.resumes_at else able
 
     def _where_it_resumes(self, request: QueuedRequest, able: list[BackendView]) -> list[BackendView]:
-        """Of those, the one that has computed a part of its prompt, while it can go on with it."""
+        """Of ``able``, only the replica that has computed part of the prompt, while it can go on with it."""
         at = waits_for(request, self._ready)
         return [b for b in able if b.id == at] if at else able
 
@@ -244,8 +246,9 @@ class SchedulerStep:
             owns = self._owns(request)
             ready = self._where_it_resumes(request, self._ready) if request.resumes_at else self._ready
             for backend in ready:
-                named = backend.id
-                if named in kept and named != excluded and backend.roomy(kv, owns) and backend.serves(adapter):
+                if backend.id not in kept or backend.id == excluded:
+                    continue
+                if backend.has_slot_and_kv(kv, owns) and backend.serves(adapter):
                     return True
             return False
         if self._pending:
@@ -263,7 +266,8 @@ class SchedulerStep:
         return True
 
     def _excluded(self, request: QueuedRequest) -> str:
-        """Where it failed before, unless that is the only replica left: it is ready again, so it has been probed."""
+        """The replica where the request failed before; empty if no other is ready, since that one has been probed
+        again."""
         former, adapter = request.exclude_backend, request.adapter
         if former and any(b.id != former and b.serves(adapter) for b in self._ready):
             return request.exclude_backend

@@ -62,7 +62,7 @@ class StepModel:
         self._odd, self._until = 0, LEAST_STEPS
 
     def due(self) -> tuple[LoggedStep, ...]:
-        """The steps to be fitted now; none, where it is not time. What comes of it goes to :meth:`took`."""
+        """The steps to fit now; empty before it is time. The fit goes to :meth:`took`."""
         if self._out or self._until > 0 or len(self._steps) < LEAST_STEPS:
             return ()
         self._out, self._until = True, EVERY

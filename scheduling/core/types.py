@@ -277,7 +277,7 @@ class KeySpec:
     expires_s: float | None = None
     project: str = ""
     subset: tuple[str, ...] = ()  # of the project's entitlements; empty: all
-    user: str = ""  # who its use is attributed to, where a request names nobody
+    user: str = ""  # to whom its use is attributed where a request names no user
     limits: RateLimits | None = None  # in each pool that it opens
     user_limits: RateLimits | None = None  # of each of its users, likewise
     tokens_per_day: int = 0  # in all pools together; 0: no limit
@@ -450,7 +450,7 @@ class BackendView:
 
     def room_for(self, kv_tokens: int, prefill_tokens: int, owner: bool = False) -> bool:
         """The one rule for room: a slot, KV cache and prefill credit. ``owner``: of reserved capacity, within it."""
-        return self.roomy(kv_tokens, owner) and self.has_credit(prefill_tokens, owner)
+        return self.has_slot_and_kv(kv_tokens, owner) and self.has_credit(prefill_tokens, owner)
 
     def has_credit(self, prefill_tokens: int, owner: bool = False) -> bool:
         """Whether its prefill credit has room, whatever else it lacks."""
@@ -485,12 +485,13 @@ class BackendView:
         """Whether a request that needs so much fits into it at all, were nothing else there."""
         return kv_tokens <= self.kv_tokens and not 0 < self.longest < kv_tokens
 
-    def roomy(self, kv_tokens: int, owner: bool = False) -> bool:
-        """Whether it has room, were it not for its prefill credit. ``owner``: of reserved capacity, within it.
+    def has_slot_and_kv(self, kv_tokens: int, owner: bool = False) -> bool:
+        """Whether it has a slot and KV cache free, whatever its prefill credit. ``owner``: whether the request is one
+        within reserved capacity.
 
-        A slot is free while fewer sequences run than there are slots. A request of several takes a replica that has
-        one, so it may run over by all but one of them: one that had to wait until all its slots are free would be
-        passed by narrow ones for ever.
+        A slot is free while fewer sequences run than there are slots. A request of several sequences needs one free
+        slot only, and may exceed the slots by the rest: if it had to wait for all of them, requests of one sequence
+        would overtake it for ever.
         """
         free = self.ready and self.running < self.slots and kv_fits(self.kv_tokens, self.kv_used, kv_tokens, owner)
         return free and not 0 < self.longest < kv_tokens

@@ -31,7 +31,7 @@ class Beginnings:
         return max(0, min(tokens, most - self.tokens))
 
     def with_one(self, point: str, tokens: int) -> Beginnings:
-        """With one more prompt of which so many do not count."""
+        """These with one more prompt, of which ``tokens`` do not count."""
         prompts, before = self.held.get(point, (0, tokens))
         return Beginnings({**self.held, point: (prompts + 1, before)})
 

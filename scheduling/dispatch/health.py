@@ -154,8 +154,8 @@ class BackendMonitor:
                 former.longest, former.wanted_credit = pool.max_model_len, wanted_credit(pool, kind)
 
     def decided(self, view: PoolView, waits: bool, prompts: Iterable[int]) -> None:
-        """After a decision that granted all it could: ``view`` is the pool with its grants, ``waits`` whether a request
-        is left over that could run somewhere, ``prompts`` the lengths of what was granted [tokens]."""
+        """After a decision that granted all it could. ``view``: the pool with its grants; ``waits``: whether a request
+        is left that could run somewhere; ``prompts``: the lengths of the granted prompts [tokens]."""
         self._prompts.add(prompts)
         for name, backend in self._backends.items():
             seen = view.backends.get(name)
@@ -163,8 +163,8 @@ class BackendMonitor:
         self.phases.limited(view, waits)
 
     def lost(self, name: str, tokens: int, *, taken_back: bool = False) -> None:
-        """A prompt of so many tokens left a replica before its end, so its engine does not count what it computed: its
-        client left, or it was ``taken_back``."""
+        """A prompt of ``tokens`` left a replica before its end: its client left, or it was ``taken_back``. The engine
+        does not count what it computed of it."""
         if (backend := self._backends.get(name)) is not None:
             backend.credit.lost(tokens)
             backend.speed.taken_back() if taken_back else backend.speed.lost(tokens)
@@ -175,8 +175,8 @@ class BackendMonitor:
             backend.limited = False
 
     def overcommit(self, use: KvUse, running: Mapping[str, tuple[int, int]], most: float) -> None:
-        """How much may be reserved of each replica's KV cache. ``running``: by entitlement, how many run and the KV
-        tokens that they reserve."""
+        """Sets how much may be reserved of each replica's KV cache. ``running``: by entitlement, how many requests run
+        and the KV tokens that they reserve."""
         expected = use.expected(running)
         for backend in self._backends.values():
             backend.overcommit = expected.overcommit(limits_of(backend)[0].kv_tokens, most)
@@ -188,7 +188,7 @@ class BackendMonitor:
         return [status_of(b, self.phases, self.adapters, comes, now_s) for _, b in sorted(self._backends.items())]
 
     def suspect(self, name: str, why: str) -> None:
-        """A gateway reports a failure: look at once, and grant nothing there until the answer is in."""
+        """A gateway reports a failure: the replica is probed at once, and gets no grants until the answer is in."""
         backend = self._backends.get(name)
         if backend is None or backend.state != "ready":
             return
@@ -198,8 +198,8 @@ class BackendMonitor:
         backend.nudge.set()
 
     def pause(self, name: str, pause_s: float, why: str, *, refused: bool) -> None:
-        """A gateway took its slots away for a moment. Where it failed requests, a generation is asked of it; one that
-        admits nothing (``refused``) would refuse that as well, and may only be busy."""
+        """A gateway paused the replica. If it failed requests, it is probed; one that admits nothing (``refused``)
+        would refuse the probe as well, and may only be busy."""
         backend = self._backends.get(name)
         if backend is None or backend.state != "ready":
             return
@@ -213,7 +213,8 @@ class BackendMonitor:
             backend.nudge.set()
 
     def report(self, attempts: Mapping[str, Attempts]) -> None:
-        """What one gateway's attempts came to: who fails what others do is ejected, but for the last that serves."""
+        """Takes one gateway's attempts: a replica that fails what others serve is ejected, unless it is the last one
+        that serves."""
         now_s = asyncio.get_running_loop().time()
         told = {name: self._backends[name] for name in attempts if name in self._backends}
         whys = {name: backend.outlier.report(attempts[name], now_s) for name, backend in told.items()}
@@ -231,7 +232,7 @@ class BackendMonitor:
         await self._change(backend, "ejected", why)
 
     def mask(self, view: PoolView) -> None:
-        """Takes replicas out of a decision's view that this monitor would not use, and says how fast the others are."""
+        """Takes replicas out of a decision's view that this monitor would not use, and adds how fast the others are."""
         for name, seen in view.backends.items():
             backend = self._backends.get(name)
             seen.adapters = self.adapters.of(name)
@@ -242,7 +243,7 @@ class BackendMonitor:
                 seen.ready = False
 
     async def reconcile(self, snapshot: PoolSnapshot) -> None:
-        """Makes shared state say what this monitor knows, and learns the lease counts."""
+        """Corrects shared state where it differs from what this monitor knows, and reads the lease counts."""
         self._leases = {name: totals.running for name, totals in snapshot.backends.items()}
         if self.phases.apart or self._said_prefill:
             await self._tell_prefill()
@@ -253,8 +254,8 @@ class BackendMonitor:
         for name, totals in snapshot.backends.items():
             backend = self._backends.get(name)
             if totals.ready and (backend is None or not self.phases.answers(backend)):
-                ill = backend is not None and backend.state == "ejected"
-                await self._store.set_ready(self._epoch, name, None, ill=ill)
+                ejected = backend is not None and backend.state == "ejected"
+                await self._store.set_ready(self._epoch, name, None, ejected=ejected)
         if self.adapters:
             await self.adapters.publish(again=True)
         for name, backend in list(self._backends.items()):
@@ -270,8 +271,9 @@ class BackendMonitor:
                 self._on_ready()
 
     async def _tell_cached(self, snapshot: PoolSnapshot) -> None:
-        """Shared state, how far it goes by what it expects to be cached on each replica, where the routing says that it
-        may. Where other replicas compute prompts than those that it expects of, nothing is known of that."""
+        """Tells shared state how far to trust what it expects to be cached on each replica, where the routing uses
+        that. Nothing is known where prefill replicas compute the prompts, since the expectation is of the decode
+        replicas."""
         for name, shared in snapshot.backends.items():
             backend = self._backends.get(name)
             if backend is None or not shared.ready:
@@ -284,7 +286,7 @@ class BackendMonitor:
                 await self._store.set_cached(self._epoch, name, *wanted)
 
     async def _tell_prefill(self) -> None:
-        """Shared state, which prefill replicas are ready; their leases are the prompts that they compute."""
+        """Tells shared state which prefill replicas are ready; their leases are the prompts that they compute."""
         slots = self.phases.slots()
         legs = await self._store.set_prefill(self._epoch, slots)
         self._said_prefill = bool(slots)
@@ -356,7 +358,7 @@ class BackendMonitor:
         return metrics
 
     async def _ask(self, backend: WatchedBackend, engines: int) -> None:
-        """What the engine says of its limits: once for each of its starts, since it may take long to say."""
+        """Asks an engine for its limits, once for each of its starts, since the answer may take long."""
         try:
             backend.facts = await backend.control.facts(engines)
         except EngineError as error:
@@ -373,7 +375,7 @@ class BackendMonitor:
                 log.warning("backend %s: %s", backend.spec.id, why)
 
     def _learn(self, backend: WatchedBackend, metrics: EngineMetrics, leases: int, now_s: float) -> None:
-        """What its engine was seen to do: how many it runs at once, how full its steps are."""
+        """Learns from the engine's counters how many sequences it runs at once and how full its steps are."""
         if limits_of(backend)[0].prefill_tokens and (backend.facts is None or backend.facts.slots is None):
             backend.learned.seen(metrics.running, metrics.waiting, leases, now_s, metrics.kv_usage)
         self._caches.count(backend.spec.id, metrics.cached_tokens, metrics.prompt_tokens)
@@ -385,7 +387,8 @@ class BackendMonitor:
         backend.speed.seen(counted, backend.limited, backend.credit.budget)
 
     async def _tell_prefilled(self, backend: WatchedBackend, metrics: EngineMetrics, asked_s: float) -> None:
-        """Nobody sees the first token of a whole answer: those that do not wait in the engine have been prefilled."""
+        """Returns the prefill credit of whole answers, whose first token nobody sees: those that do not wait in the
+        engine have been prefilled."""
         if not serves(backend) or not limits_of(backend)[0].prefill_tokens or not self._leases.get(backend.spec.id, 1):
             return
         if backend.spec.phase is not Phase.BOTH:
@@ -439,7 +442,8 @@ class BackendMonitor:
             await self._change(backend, "ejected", backend.watch.why)
 
     def _seen(self, backend: WatchedBackend, metrics: EngineMetrics | None, asked_s: float, fresh: bool) -> HealthStep:
-        """An answer came to what was asked at ``asked_s``; ``fresh``: the lease counts are."""
+        """Feeds an engine's counters, asked for at ``asked_s``, to the watches. ``fresh``: whether the lease counts are
+        recent."""
         now_s = asyncio.get_running_loop().time()
         leases = self._leases.get(backend.spec.id, 0) if fresh else None
         if metrics is None:
@@ -453,8 +457,8 @@ class BackendMonitor:
         return step
 
     def _answers_others(self, backend: WatchedBackend, since_s: float) -> bool:
-        """Whether gateways saw tokens of a replica while it was asked for one and gave none. Where its kind takes no
-        priority a probe stands behind the requests of others."""
+        """Whether gateways saw tokens of a replica while it was probed and gave none. Where an engine knows no
+        priority, a probe waits behind the other requests."""
         now_s = asyncio.get_running_loop().time()
         return not backend.kind.takes_priority and backend.outlier.moved(now_s, now_s - since_s)
 
@@ -480,7 +484,7 @@ class BackendMonitor:
         backend.metrics = None
 
     async def _sleeps_on(self, backend: WatchedBackend) -> bool:
-        """Whether it says that it is asleep: a generation asked of it would wait until it is woken."""
+        """Whether the engine reports that it is asleep: a probe would wait until it is woken."""
         try:
             metrics = await backend.control.scrape()
         except EngineError:
@@ -502,7 +506,7 @@ class BackendMonitor:
             if state == "asleep":
                 await self.sleep.tell_waking()  # before it is out of what is ready: nobody is refused in between
             spec = self.phases.offer(backend) if self.phases.answers(backend) else None
-            await self._store.set_ready(self._epoch, name, spec, ill=state == "ejected")
+            await self._store.set_ready(self._epoch, name, spec, ejected=state == "ejected")
             if prefills(backend):
                 await self._tell_prefill()
                 await self._offer_decode()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from scheduling.core.kv_overcommit import MOST
+from scheduling.core.kv_overcommit import MAX_OVERCOMMIT
 from scheduling.core.types import BackendSpec, Catalog, PoolSpec
 from scheduling.dispatch.leader import Leadership
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
@@ -49,7 +49,7 @@ class Resources:
     epochs: EpochFloor
     database: Executor  # for blocking questions to the database
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
-    kv_overcommit: float = MOST
+    kv_overcommit: float = MAX_OVERCOMMIT
     prefill_preemption: bool = True
 
 

@@ -161,8 +161,8 @@ EMPTY = _Compared(lambda attempts: attempts.empty_by_tenant, "were answered with
 
 
 def worse(one: Outlier, others: Iterable[Outlier], now_s: float) -> str:
-    """Why a replica is to be ejected because others fail distinctly less of the same, or answer what it answers without
-    content; "" where it is not.
+    """Why a replica is to be ejected because others fail distinctly fewer of the same attempts, or give content where
+    it gives none; empty if it is not.
 
     Each tenant's attempts at it are compared with the same tenant's at the others (the test of Cochran, Mantel and
     Haenszel), so that a tenant whose requests fail wherever they run, or that this replica alone served, shows nothing.

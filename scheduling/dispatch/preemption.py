@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from scheduling.core.prefill_preemption import Beside, Claim, LongPrompt, again_in_s, preemptions
+from scheduling.core.prefill_preemption import Claim, GrantedBeside, LongPrompt, again_in_s, preemptions
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import Grant, PoolView
 from scheduling.state.store import PoolStore
@@ -26,7 +26,7 @@ class Preempter:
     def __init__(self, store: PoolStore, pool_id: str) -> None:
         self._store = store
         self._pool_id = pool_id
-        self._beside = Beside()
+        self._beside = GrantedBeside()
         self.again_s = 0.0  # seconds until there may be more to preempt; 0: not known
         self._look_from_s = 0.0
         self._asked: dict[tuple[str, int], tuple[float, int]] = {}  # request and attempt -> when, and how often

@@ -33,8 +33,8 @@ class PromptCaches:
         return trust - trust % TRUST_STEP, int(min(most, MOST_TOKENS)) // TOKENS_STEP * TOKENS_STEP
 
     def count(self, replica: str, found: float, asked: float) -> None:
-        """An engine tells what it has found in its cache since it started, of the prompts that it was asked for. One
-        that counts less than before started anew, with nothing in its cache."""
+        """Takes an engine's counters of cached and asked prompt tokens since its start. A counter that fell means that
+        the engine started again, with an empty cache."""
         before = self._seen.get(replica)
         self._seen[replica] = found, asked
         if before is None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 
 from scheduling.catalog import CatalogCache
-from scheduling.core.kv_overcommit import MOST
+from scheduling.core.kv_overcommit import MAX_OVERCOMMIT
 from scheduling.core.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
 from scheduling.dispatch.loop import PoolDispatcher, Resources
@@ -49,7 +49,7 @@ class DispatchSetup:
     epochs: EpochFloor
     name: str = ""  # for people: which worker this is
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
-    kv_overcommit: float = MOST  # times a KV cache that may be reserved at most
+    kv_overcommit: float = MAX_OVERCOMMIT  # times a KV cache that may be reserved at most
     prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
     alive: Path | None = None  # touched as long as the loop runs, for a health check
 

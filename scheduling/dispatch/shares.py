@@ -59,7 +59,8 @@ class KeptShares:
             scheduler.served(Served(record.request_id, spec.id, tier.service_class, tier.weight, *used))
 
     async def look(self, scheduler: Scheduler, snapshot: PoolSnapshot, catalog: Catalog) -> None:
-        """Once a second: what runs, and what is kept for who leads next. Raises StateUnavailable."""
+        """Once a second: tells the scheduler what runs, and saves the share counters for the next leader. Raises
+        StateUnavailable."""
         specs = catalog.entitlements
         scheduler.watch(
             (name, specs[name].tier.service_class, specs[name].tier.weight, e.running)

@@ -102,8 +102,8 @@ class PoolSleep:
         return min(expected, default=self.added_in_s(now_s))
 
     def added_in_s(self, now_s: float) -> float:
-        """In how long a replica serves that somebody adds, or that starts; 0: none would be added, or what is there has
-        failed."""
+        """Seconds until a replica serves that a scaler adds or that is starting; 0: none would be added, or the present
+        ones have failed."""
         pool = self._pool
         if pool is None or not pool.scaling.to_zero:
             return 0.0
@@ -158,7 +158,8 @@ class PoolSleep:
                 self._begin(self._sleep(backend), f"sleep-{backend.spec.id}")
 
     async def _sleep(self, backend: WatchedBackend) -> None:
-        """Out of what is ready first: what was granted meanwhile ends before the engine sleeps."""
+        """Puts an engine to sleep. It leaves the ready replicas first, so that what was granted meanwhile ends
+        before."""
         backend.dozing = True
         await self._change(backend, "asleep", "put to sleep: nothing ran or waited")
         try:

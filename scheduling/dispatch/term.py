@@ -284,7 +284,8 @@ class Term:
 
     def _count_ended(self, records: Collection[LedgerRecord]) -> None:
         """What requests have really used, for policies that count it, and what engines take."""
-        if not self.waiting.loaded.is_set():  # who waits comes first: it is lifted to nobody who was served since
+        if not self.waiting.loaded.is_set():
+            # counted after the queue is read: what waits must not be lifted to the shares of those served since
             self._ended_early.extend(records)
             return
         self._shares.ended(self.scheduler, records, self._catalog)

@@ -92,7 +92,7 @@ class Waiting:
         self.parked.withdraw(request_id)
 
     def park(self, request: QueuedRequest) -> None:
-        """Nobody listens for its gateway: neither this request nor its others are decided about until somebody does."""
+        """A gateway does not listen: this request and its others are set aside until it does."""
         now_s = asyncio.get_running_loop().time()
         if not self.parked.holds(request.gateway):
             log.info("pool %s: gateway %s does not listen, its requests are parked", self._pool_id, request.gateway)
@@ -102,11 +102,11 @@ class Waiting:
         self.parked.park(request, now_s)
 
     def note_entitlements(self) -> None:
-        """Forgets those of which nothing waits."""
+        """Drops entitlements that have nothing waiting."""
         self.entitlements = {request.entitlement: None for request in self.scheduler}
 
     async def learn_places(self) -> None:
-        """Where prompts like those that began to wait ran before: most were granted on arrival, by the script."""
+        """Reads where prompts like those that began to wait ran before: the script granted most of them on arrival."""
         if self._unplaced:
             points = {name: None for text in self._unplaced for name, _ in read_points(text)[1]}
             self._unplaced.clear()
@@ -129,7 +129,8 @@ class Waiting:
         self._read_at = asyncio.get_running_loop().time()
 
     def compare(self, snapshot: PoolSnapshot) -> None:
-        """Notifications can be lost (the stream is bounded): when requests stay unknown the queue is read again.
+        """Notifications can be lost, since the stream is bounded: the queue is read again when Redis keeps knowing of
+        more requests than are here.
 
         The other way round needs no care: a grant for something that left is answered ``gone``.
         """
@@ -144,7 +145,7 @@ class Waiting:
         self._notify()
 
     async def call_back(self) -> None:
-        """Requests of gateways that listen again are decided about again.
+        """Returns parked requests whose gateways listen again.
 
         After a whole heartbeat what is parked is either swept or of a gateway that renews and does not hear: the queue
         is read again, and whoever left unnoticed is forgotten.

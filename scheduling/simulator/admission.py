@@ -25,15 +25,15 @@ from scheduling.core.admission import (
     AdmissionDecision,
     AdmissionView,
     Ask,
-    Prey,
+    PreemptibleLease,
     able_to_run,
+    any_with_slot_and_kv,
     baseline_slots,
     cap_of,
     choose_backend,
-    choose_prey,
+    choose_victims,
     decide_admission,
     first_weight,
-    is_roomy,
     learned_service_ms,
     not_entitled,
     refill,
@@ -54,7 +54,7 @@ from scheduling.core.types import (
     Standing,
 )
 
-PREY_AT_ONCE: Final = 100  # preemptible requests that one decision looks at, as the scripts do
+EVICTABLE_AT_ONCE: Final = 100  # preemptible requests that one decision looks at, as the scripts do
 NEVER_OVER_S: Final = -math.inf  # lab time is not the calendar's: an entitlement's state is that of when it was read
 LET_IN: Final = AdmissionDecision(AdmissionAnswer.QUEUE)
 
@@ -130,7 +130,7 @@ class Admission:
         self._service_ms: float | None = None
         self._shares: dict[str, Share] = {}
         self._entries: dict[str, _Entry] = {}
-        self._prey: dict[str, int] = {}  # preemptible requests that run: when they were granted
+        self._preemptible: dict[str, int] = {}  # preemptible requests that run: when they were granted
         self._places = PrefixIndex()
         self._headroom = Headroom()
         self._kept = pool.headroom_slots
@@ -163,7 +163,7 @@ class Admission:
     @property
     def has_preemptible(self) -> bool:
         """Whether any preemptible request runs."""
-        return bool(self._prey)
+        return bool(self._preemptible)
 
     def share(self, entitlement: str) -> Share:
         """What an entitlement has now."""
@@ -202,7 +202,7 @@ class Admission:
             weight=self._weight(spec),
             lightest=min(weights, default=None),
             heaviest=max(weights, default=None),
-            prey=self._newest_prey(),
+            preemptible=self._newest_preemptible(),
             kept=self._kept,
             told_ms=max(0, share.told_ms - now_ms),
             warmth=self._places.warmth(request.prefixes),
@@ -252,7 +252,7 @@ class Admission:
         if share.spec is not None:
             request = replace(request, expires_s=now_s + share.spec.tier.max_wait_s)
         entry.request, entry.backend, entry.prefill = request, "", 0
-        self._prey.pop(request.id, None)
+        self._preemptible.pop(request.id, None)
         self._count(entry, share, -1, 1)
         return request
 
@@ -282,7 +282,7 @@ class Admission:
     def make_room(self, request: QueuedRequest) -> tuple[str, tuple[str, ...]] | None:
         """Where a request that waits may run now at the cost of which preemptible ones; None: nowhere."""
         share = self.share(request.entitlement)
-        if 0 < request.concurrency <= share.running or not self._prey:
+        if 0 < request.concurrency <= share.running or not self._preemptible:
             return None
         backends = self._backends()
         exclude = request.exclude_backend if len(backends) > 1 else ""
@@ -292,9 +292,9 @@ class Admission:
         backend = choose_backend(backends, kv, exclude, prefill, self._places.warmth(request.prefixes), owner)
         if backend is not None:
             return backend, ()
-        if is_roomy(backends, kv, exclude, owner=owner):
+        if any_with_slot_and_kv(backends, kv, exclude, owner=owner):
             return None
-        return choose_prey(self._newest_prey(), backends, kv, exclude, prefill, owner)
+        return choose_victims(self._newest_preemptible(), backends, kv, exclude, prefill, owner)
 
     def turn_s(self) -> float:
         """About when a slot will be free for one more [s]: when an evicted request's client is told to come back."""
@@ -368,10 +368,12 @@ class Admission:
             return 0.0 if spec is None else spec.burst_tokens
         return refill(share.level, share.level_ms, spec.tokens_per_s, spec.burst_tokens, now_ms)
 
-    def _newest_prey(self) -> list[Prey]:
-        newest = sorted(((at, name) for name, at in self._prey.items()), reverse=True)[:PREY_AT_ONCE]
+    def _newest_preemptible(self) -> list[PreemptibleLease]:
+        newest = sorted(((at, name) for name, at in self._preemptible.items()), reverse=True)[:EVICTABLE_AT_ONCE]
         rows = ((name, self._entries[name]) for _, name in newest)
-        return [Prey(name, e.backend, e.request.kv_tokens, e.prefill, e.request.sequences) for name, e in rows]
+        return [
+            PreemptibleLease(name, e.backend, e.request.kv_tokens, e.prefill, e.request.sequences) for name, e in rows
+        ]
 
     def _run(self, entry: _Entry, backend: str, now_ms: int) -> None:
         request = entry.request
@@ -379,7 +381,7 @@ class Admission:
         entry.prefill = request.prefill_tokens if self.view.backends[backend].prefill_credit else 0
         self._places.ran(request.prefixes, backend)
         if request.service_class is ServiceClass.PREEMPTIBLE:
-            self._prey[request.id] = now_ms
+            self._preemptible[request.id] = now_ms
 
     def _count(self, entry: _Entry, share: Share, run: int, wait: int) -> None:
         request, able, due = entry.request, share.able, share.due
@@ -399,7 +401,7 @@ class Admission:
     def _close(self, request_id: str, used_tokens: int, now_ms: int) -> Share:
         entry = self._entries.pop(request_id)
         share = self.share(entry.request.entitlement)
-        self._prey.pop(request_id, None)
+        self._preemptible.pop(request_id, None)
         runs = bool(entry.backend)
         self._count(entry, share, -1 if runs else 0, 0 if runs else -1)
         if share.spec is not None and entry.charge:

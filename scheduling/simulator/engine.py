@@ -38,7 +38,7 @@ class EngineConfig:
     kv_tokens: int = 0  # KV cache; 0: not limited
     block: int = 16  # tokens per KV block
     watermark: float = 0.01  # share of the blocks that no new sequence may take
-    # Whom a full cache preempts: "tail" the last admitted, "priority" the worst rank first, "policy" who goes last by
+    # What a full cache preempts: "tail" the last admitted, "priority" the worst rank first, "policy" the last by
     # the policy, of what is left of it
     victims: str = "tail"
     preempt_prefills: bool = False  # an arrival that goes first interrupts a prefill between two chunks
@@ -50,7 +50,7 @@ class EngineConfig:
     ttlt_pace_s: float = 0.4  # pace per token that a request with only a TTLT target is held to (QoServe's artifact)
     relegate: bool = False
     first_rate: float = 8500.0  # prefill tokens/s believed before the first step
-    bucket_tokens: int = 200  # ranked: a running sequence is ranked anew when it has generated another so many
+    bucket_tokens: int = 200  # ranked: a running sequence is ranked again each time it has generated this many more
     jumps: bool = True  # False: every step by itself; the outcome is the same
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ from scheduling.core.entitlement import TICK_S
 from scheduling.core.evictions import entitled_to_room
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import Warmth, read_points
-from scheduling.core.prefill_preemption import Beside, Claim, LongPrompt, again_in_s, interrupted, preemptions
+from scheduling.core.prefill_preemption import Claim, GrantedBeside, LongPrompt, again_in_s, interrupted, preemptions
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.stuck import stuck
 from scheduling.core.token_pace import TokenPace
@@ -128,7 +128,7 @@ class Replay:
         self._cached_since: dict[str, tuple[int, int, int, int]] = {}  # as they are fed, since the last second
         self._warmths: dict[str, Warmth] = {}  # of requests that have not begun
         self._paced = NEVER  # when the next prediction is to be looked at
-        self._beside = Beside()
+        self._beside = GrantedBeside()
         self._computed: dict[str, int] = {}  # tokens of prompts whose prefill was interrupted
         self._taken_back: set[str] = set()  # those that are about to be
         self.interruptions = 0

@@ -82,8 +82,8 @@ def encode_ledger(record: LedgerRecord) -> bytes:
 
 
 def decode_ledger(data: bytes) -> LedgerRecord:
-    """Also of another version: what it does not know is left out, what it lacks is empty; a request and its end it must
-    have. Raises ValueError (``msgspec.ValidationError`` is one) for anything else."""
+    """Decodes a ledger record, also of another version: unknown fields are dropped, missing ones are empty, but a
+    request id and an end are required. Raises ValueError (``msgspec.ValidationError`` is one)."""
     try:
         return _ledger_decoder.decode(data)
     except msgspec.ValidationError:

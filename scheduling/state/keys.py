@@ -89,8 +89,8 @@ class PoolKeys:
         await self._resp.call(b"SET", self._key("preview"), data, b"PX", str(PREVIEW_MS).encode())
 
     async def keep_shares(self, epoch: int, data: bytes) -> None:
-        """Who had how much by this leader's count, for the next one. Each epoch has a field of its own: who was
-        superseded overwrites nothing that is read."""
+        """Saves the share counters for the next leader. Each epoch has a field of its own, so a superseded leader
+        overwrites nothing that is read."""
         await self._resp.call(b"HSET", self._key("shares"), str(epoch).encode(), data)
 
     async def former_shares(self, epoch: int) -> bytes | None:

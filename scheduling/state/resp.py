@@ -485,7 +485,8 @@ class RespConnection(Keeper):
         return reply
 
     def tell(self, script: Script, prefix: bytes, args: Sequence[Word]) -> None:
-        """Runs a script whose answer nobody waits for, and whose failure harms nobody: while Redis is away, not."""
+        """Runs a script without waiting for its answer. For scripts whose failure is harmless: while Redis is away,
+        nothing is sent."""
         wire = self._wire
         if wire is not None:
             answer = wire.send(pack((b"EVALSHA", script.sha, b"1", prefix, *args)))

@@ -68,7 +68,7 @@ _PLACEMENT = (
 _ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", "NO_BACKEND_RETRY_MS")
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/internals/state.md, "Time"). `believe` says what
-# has really passed since state time `since`, by a clock that nobody sets (-1: nobody knows): of steps forward, which
+# has really passed since state time `since`, by a monotonic clock (-1: not known): of steps forward, which
 # may have been pauses, that much is given back.
 REDIS_CLOCK: Final = """local CLOCK = KEYS[1] .. 'clock'
 local state_now
@@ -165,10 +165,10 @@ def enclosed(clock: str, needed: str, body: str) -> str:
 
 
 def needed_of(parts: Sequence[str], body: str, seldom: Sequence[str] = SELDOM) -> str:
-    """The statements of shared files (all of them ``local``, each below those it uses) that a body needs, directly or
-    through others. A server makes every function of a script anew in each call, and its collector walks over those of
-    all scripts: what a script has no use for would cost as much as what it does. So what only a function uses that is
-    ``seldom`` entered is declared inside it: 5 us less for each call of ``finish``."""
+    """The statements of the shared files (all ``local``, each below those it uses) that a script needs, directly or
+    through others. A server creates every function of a script in each call, and its garbage collector visits those of
+    all scripts, so unused ones would cost as much as used ones. What only a ``seldom`` entered function uses is
+    declared inside it: 5 us less for each call of ``finish``."""
     kept = _reached([s for part in parts for s in _statements(part)], body)
     for name in reversed(seldom):
         at = next((i for i, s in enumerate(kept) if s.startswith(f"local function {name}(", s.find("local "))), None)

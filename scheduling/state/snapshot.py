@@ -76,7 +76,7 @@ def make_snapshot(
 
 
 def _sum(totals: Mapping[str, str], name: str) -> int:
-    """A total; -1, which no sum can be, for what is not a number: the leader writes it anew."""
+    """A total; -1, which no total can be, for what is not a number, so that the leader rewrites it."""
     try:
         return int(totals.get(name, "0"))
     except ValueError:

@@ -309,8 +309,8 @@ class PoolStore(PoolKeys):
         _unfenced(await self._eval("set_stuck", epoch, count, -1 if kept is None else kept))
 
     async def set_waking(self, epoch: int, ms: int) -> None:
-        """In how long a pool without a ready replica is expected to serve, as one is woken for who waits; 0: none is,
-        and nobody is let in to wait."""
+        """Announces in how long a pool without a ready replica is expected to serve, as one is being woken; 0: none is,
+        and no request may wait."""
         _unfenced(await self._eval("set_waking", epoch, ms))
 
     async def listening(self, gateways: Sequence[str]) -> set[str]:
@@ -319,13 +319,13 @@ class PoolStore(PoolKeys):
         reply = await self._resp.call(b"PUBSUB", b"NUMSUB", *channels)
         return {channels[c] for c, listeners in zip(reply[::2], reply[1::2], strict=True) if listeners}
 
-    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
-        """Puts a replica in (``spec``) or out (None) of those that may get work. ``ill``: gateways are told."""
+    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ejected: bool = False) -> None:
+        """Puts a replica in (``spec``) or out (None) of those that may get work. ``ejected``: gateways are told."""
         ready, slots, kv = (0, 0, 0) if spec is None else (1, spec.slots, spec.kv_tokens)
         bounds = (0, 0, 0, FULL_SPEED, 0)
         if spec is not None:
             bounds = (spec.prefill_tokens, spec.step_tokens, spec.longest, spec.speed, int(spec.resumes))
-        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, *bounds))
+        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ejected else 0, *bounds))
 
     async def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
         """The prefill replicas that are ready, with their slots; how many prompts each replica is computing."""
@@ -397,8 +397,8 @@ class PoolStore(PoolKeys):
         return [name.decode() for name in reply]
 
     async def debit(self, epoch: int, start: int, debits: Sequence[BucketDebit]) -> int:
-        """Takes from up to 100 buckets what was used before the data was lost, once for each data set: ``start`` says
-        how many were debited before. How many were in all; no more than ``start``: nothing was changed."""
+        """Debits up to 100 buckets with what was used before the data was lost, once for each data set. ``start``: how
+        many were debited before. Returns how many are debited in all; ``start`` or less: nothing was changed."""
         flat = [word for d in debits for word in (d.entitlement, f"{d.tokens:.6f}", d.rate, d.depth)]
         return int(_unfenced(await self._eval("debit", epoch, start, *flat)))
 

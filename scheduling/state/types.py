@@ -54,7 +54,7 @@ ASKED_MS: Final = 10_000  # who looks at the queue asks again within this
 
 CATALOG_CHANNEL: Final = "qm:catalog"  # notification: the catalog has a new version
 RESIGNED_CHANNEL: Final = "qm:resigned"  # notification: the leadership of a pool (its id) was given back
-EJECTED_CHANNEL: Final = "qm:ejected"  # notification: a replica (its id) was found ill
+EJECTED_CHANNEL: Final = "qm:ejected"  # notification: the id of a replica that was ejected
 
 
 def gateway_channel(gateway: str) -> str:
@@ -68,7 +68,7 @@ def leader_channel(holder: str) -> str:
 
 
 def preview_key(pool: str) -> str:
-    """Where the leader shows the order of what waits (JSON); with ``:asked`` the mark of who looks."""
+    """The key of the leader's preview of the queue (JSON); with ``:asked``, the mark that somebody looks at it."""
     return f"qm:{{{pool}}}:preview"
 
 

@@ -13,7 +13,7 @@ from scheduling.core.admission import (
     AdmissionDecision,
     AdmissionView,
     Ask,
-    Prey,
+    PreemptibleLease,
     choose_backend,
     decide_admission,
     with_room,
@@ -216,14 +216,14 @@ STANDARD, GOLD = entitlement("standard", concurrency=4), entitlement(
     "gold", concurrency=4, tier=tier(service_class=ServiceClass.GUARANTEED)
 )  # fmt: skip
 BUSY = backend_view("b1", prefill_credit=1000, prefill_used=900, running=1)
-PREY = [Prey("cheap", "b1", 100, prefill=900)]
+PREEMPTIBLE = [PreemptibleLease("cheap", "b1", 100, prefill=900)]
 
 
 def admitted(backend: BackendView, need: int, spec: EntitlementSpec = STANDARD, **facts: object) -> AdmissionDecision:
     known: dict[str, object] = {
         "rebuilding_ms": 0, "backends": (backend,), "waiting": 0, "able": 0, "due": 0, "stuck": 0, "waiting_bytes": 0,
         "ent_running": 0, "ent_waiting": 0, "ent_kv": 0, "level": 0.0, "service_ms": 1.0, "ent_service_ms": 1.0,
-        "ent_stay_ms": 1.0, "weight": 1.0, "lightest": 1.0, "heaviest": 9.0, "prey": PREY,
+        "ent_stay_ms": 1.0, "weight": 1.0, "lightest": 1.0, "heaviest": 9.0, "preemptible": PREEMPTIBLE,
     }  # fmt: skip
     ask = Ask(kv=need, charge=0, body_bytes=10, prefill=need)
     return decide_admission(spec, pool_spec(backends=()), ask, AdmissionView(**(known | facts)), 1000)  # type: ignore[arg-type]
@@ -247,7 +247,8 @@ def test_nobody_is_evicted_for_want_of_credit_alone():
     assert admitted(owned, 1200, GOLD) == AdmissionDecision(AdmissionAnswer.QUEUE)
     full = replace(owned, slots=1)
     assert admitted(full, 1200, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1", evict=("cheap",))
-    assert admitted(full, 1200, GOLD, prey=[Prey("cheap", "b1", 100)]).evict == ()  # it has had its first token
+    begun = PreemptibleLease("cheap", "b1", 100)  # it has had its first token
+    assert admitted(full, 1200, GOLD, preemptible=[begun]).evict == ()
 
 
 def test_owners_within_what_is_theirs_have_a_credit_that_others_do_not_fill():

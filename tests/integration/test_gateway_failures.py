@@ -382,7 +382,7 @@ async def led(two: World) -> AsyncIterator[World]:
 async def test_an_ejection_whose_notification_was_lost_is_noticed_at_the_next_renewal(led: World) -> None:
     async with led.http() as client:
         asked = await hung(led, client)
-        await led.store.set_ready(led.epoch, led.pool.backends[0].id, None, ill=False)  # nobody is told
+        await led.store.set_ready(led.epoch, led.pool.backends[0].id, None, ejected=False)  # nobody is told
         async with asyncio.timeout(10):
             assert (await asked).status_code == 200
     assert [(r.backend, r.attempts) for r in await led.ledger_of(1)] == [(led.pool.backends[1].id, 2)]
@@ -394,7 +394,7 @@ async def test_who_was_moved_and_found_no_other_replica_is_told_how_long_it_wait
         await led.configure(tier=replace(TIER, max_wait_s=2.0))
         asked = await hung(led, client)
         for backend in led.pool.backends:
-            await led.store.set_ready(led.epoch, backend.id, None, ill=True)
+            await led.store.set_ready(led.epoch, backend.id, None, ejected=True)
         answer = await asked
     assert answer.headers["x-quartermaster-reason"] == "queue_timeout"
     assert int(answer.headers["x-quartermaster-queue-ms"]) >= 0

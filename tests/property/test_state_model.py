@@ -247,7 +247,7 @@ class StateMachine(RuleBasedStateMachine):
     def resign(self, **given: Any) -> None:
         self.world.resign(**given)
 
-    @rule(holder=HOLDER, at=AT, slots=st.sampled_from((None, 1, 2, 3)), again=AGAIN, ill=AGAIN)
+    @rule(holder=HOLDER, at=AT, slots=st.sampled_from((None, 1, 2, 3)), again=AGAIN, ejected=AGAIN)
     def set_ready(self, **given: Any) -> None:
         self.world.set_ready(**given)
 

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_roomy
+from scheduling.core.admission import RIGHTS, any_with_slot_and_kv, choose_backend, choose_victims
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.prefill_pace import FASTER, PrefillPace
@@ -200,7 +200,7 @@ class ReferenceLeader(PoolMemory):
         exclude, adapter = request.exclude_backend if len(backends) > 1 else "", request.adapter
         backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e), adapter)
         if backend is None:
-            return None if is_roomy(backends, e.kv, exclude, adapter, self._owns(e)) else GrantStatus.FULL
+            return None if any_with_slot_and_kv(backends, e.kv, exclude, adapter, self._owns(e)) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
         return self._grant_waiting(
             request_id, e, backend, self._cap(e.entitlement), note, now, *self._uncounted(backend, e)
@@ -254,8 +254,9 @@ class ReferenceLeader(PoolMemory):
         adapter = codec.decode_request(e.record).request.adapter
         backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner, adapter)
         if backend is None:
-            prey = [] if is_roomy(backends, e.kv, i.exclude_backend, adapter, owner) else self._prey()
-            found = choose_prey(prey, backends, e.kv, i.exclude_backend, e.prefill, owner, adapter)
+            has_room = any_with_slot_and_kv(backends, e.kv, i.exclude_backend, adapter, owner)
+            leases = [] if has_room else self._preemptible_leases()
+            found = choose_victims(leases, backends, e.kv, i.exclude_backend, e.prefill, owner, adapter)
             if found is None:
                 return GrantStatus.FULL
             backend, victims = found
@@ -306,7 +307,7 @@ class ReferenceLeader(PoolMemory):
         self._fence(epoch)
         self._keep_meta("waking", ms)
 
-    def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
+    def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ejected: bool = False) -> None:
         self._fence(epoch)
         if spec is None:
             self.ready.pop(backend_id, None)
@@ -316,7 +317,7 @@ class ReferenceLeader(PoolMemory):
             self.resuming.discard(backend_id)
             for name in ("tokens", "prompts"):
                 self.expected.pop(f"{backend_id} {name}", None)
-            if ill:
+            if ejected:
                 self._publish(EJECTED_CHANNEL, backend_id.encode())
         else:
             self.ready[backend_id] = (spec.slots, spec.kv_tokens, spec.prefill_tokens, spec.longest, spec.speed)

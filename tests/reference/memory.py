@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.core.admission import (
     RIGHTS,
-    Prey,
+    PreemptibleLease,
     able_to_run,
     baseline_slots,
     cap_of,
@@ -408,11 +408,11 @@ class PoolMemory(LimitMemory):
         self._count(e, 1, -1)
         return e
 
-    def _prey(self) -> list[Prey]:
+    def _preemptible_leases(self) -> list[PreemptibleLease]:
         """Preemptible requests that run, newest first."""
         newest = sorted(((at, name) for name, at in self.prey.items()), reverse=True)[:BATCH]
         rows = ((n, self.held[n]) for _, n in newest)
-        return [Prey(n, e.backend, e.kv, e.prefill, e.sequences) for n, e in rows]
+        return [PreemptibleLease(n, e.backend, e.kv, e.prefill, e.sequences) for n, e in rows]
 
     def _served(self, ent: str, tokens: int) -> None:
         if tokens:

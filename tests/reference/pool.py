@@ -135,7 +135,7 @@ class ReferencePool(ReferenceLeader):
             weight=self._weight(spec.id, first_weight(spec, pool)),
             lightest=min(self.weights.values(), default=None),
             heaviest=max(self.weights.values(), default=None),
-            prey=self._prey(),
+            preemptible=self._preemptible_leases(),
             told_ms=max(0, self.told.get(spec.id, 0) - now),
             warmth=self.places.warmth(request.prefixes),
             over=over,

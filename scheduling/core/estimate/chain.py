@@ -148,8 +148,8 @@ class Chain:
         self, facts: PromptFacts, actual: int, *, cut: bool = False, source: str = "", raw_p90: float = 0.0,
         others: Others | None = None,
     ) -> None:  # fmt: skip
-        """An answer had ``actual`` tokens. ``source`` and ``raw_p90``: who had predicted it, and its 90 % length.
-        ``others``: what all but the regression had said of it; None: they are asked where it is wanted."""
+        """Learns from an answer of ``actual`` tokens. ``source``, ``raw_p90``: what had predicted it, and its 90 %
+        length. ``others``: what all sources but the regression had said; None: they are asked if needed."""
         if not self._learning:
             return
         name = facts.tenant

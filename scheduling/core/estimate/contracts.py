@@ -34,7 +34,7 @@ class PromptFacts:
 @quickly_made
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Output lengths [tokens] with their probabilities, in increasing order, and who says so."""
+    """Output lengths [tokens] in increasing order, with their probabilities and the source that predicted them."""
 
     lengths: tuple[float, ...]
     probabilities: tuple[float, ...]

@@ -34,7 +34,8 @@ class Shares:
         self._move(owner, 0)
 
     def largest(self) -> str:
-        """Who holds most; of several, who has held so much for longest. Raises StopIteration where nobody does."""
+        """The holder of most; of several, the one that has held as much for longest. Raises StopIteration where there
+        is none."""
         while self._most and not self._by_count.get(self._most):
             self._most -= 1
         return next(iter(self._by_count.get(self._most, ())))

@@ -56,7 +56,7 @@ PREFILL_STEPS = 300.0  # token steps of KV that one prompt token's prefill is wo
 MAX_MISSES = 2 * LOOK_PAST  # requests without room that one round looks past
 SURPLUS = BAND_OF[ServiceClass.SPOT]  # the first band without a baseline
 ACROSS, WITHIN = 1, 2  # how requests that cannot be in time give way
-BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has generated another so many
+BUCKET_TOKENS = 100  # a preempted request is ranked again each time it has generated this many more
 
 
 @ordering("unified")

@@ -77,7 +77,7 @@ class _Charge:
 
 @dataclass(frozen=True, slots=True)
 class _Elsewhere:
-    """What runs of one entitlement that was not granted here, and what it was charged until it ends."""
+    """The running requests of one entitlement that were not granted here, and what they are charged until they end."""
 
     count: int = 0
     amount: float = 0.0  # tokens / weight
@@ -155,7 +155,7 @@ class Counters:
         self._add(request.entitlement, amount)
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
-        """What it was charged becomes what it used; False where nothing was charged for it here."""
+        """Replaces a request's charge with what it used; False where it was not charged here."""
         charge = self._take_charge(request_id)
         if charge is None:
             return False
@@ -180,7 +180,7 @@ class Counters:
         self._forget_idle()
 
     def watch(self, running: Mapping[str, tuple[int, float]]) -> None:
-        """What runs beyond what was granted here is charged the mean until it ends."""
+        """Charges the mean for each running request that was not granted here, until it ends."""
         elsewhere = {name: (max(0, n - self._granted.get(name, 0)), weight) for name, (n, weight) in running.items()}
         elsewhere = dict.fromkeys(self._elsewhere, (0, 1.0)) | elsewhere
         self._lift([name for name, (n, _) in elsewhere.items() if n > self._elsewhere.get(name, _NONE).count])
@@ -192,8 +192,8 @@ class Counters:
         self._forget_idle()
 
     def kept(self) -> dict[str, float]:
-        """Counters without what runs: who goes on charges that anew, for it knows of none who granted it. That of who
-        was active last is "" as well."""
+        """The counters without the charges of running requests, which the next leader charges anew. Under "": the
+        lowest counter of the active entitlements, or that of the last one that was active."""
         values = dict(self._value)
         charged = [(c.entitlement, c.amount) for c in self._charges.values()]
         for name, amount in chain(charged, ((name, runs.amount) for name, runs in self._elsewhere.items())):
@@ -204,8 +204,8 @@ class Counters:
         return values
 
     def resume(self, kept: Mapping[str, float]) -> None:
-        """Goes on from there. Until something is served, whoever waits is lifted to what is kept under "": those who
-        waited before come one after the other, and none of them comes late."""
+        """Goes on from saved counters. Until something is served, every waiting entitlement is lifted to the counter
+        saved under "", so that those that waited before take turns and none is put last."""
         self._value = dict(kept)
         self._resumed = kept.get("", 0.0)
         self._crowd = max(self._crowd, 2 * len(kept))
@@ -376,7 +376,7 @@ class FairQueue:
         self._aside.clear()
         for name in round_.lets_in(self._kept_out):
             del self._kept_out[name]
-            if round_.limited:  # who bursts is no more entitled than before
+            if round_.limited:  # bursting entitles to no more than before
                 self._counters.wake(name)
             self._able.put(name, self._counters[name])
         return self._counting

@@ -26,8 +26,8 @@ MAX_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MAX_BURST))  #
 
 
 def standing_factor(standing: Standing, coefficients: Coefficients = COEFFICIENTS) -> float:
-    """How many times as much an entitlement weighs for what it is owed and what it took: at most as much, either way,
-    as for the whole debt or the largest burst that counts (5 by the default coefficients)."""
+    """The factor by which debt raises and burst lowers an entitlement's weight, bounded either way by that of a full
+    debt or of the largest burst that counts (5 with the default coefficients)."""
     debt, burst = max(-1.0, min(1.0, standing.debt)), max(0.0, min(MAX_BURST, standing.burst))
     parts = factors(ServiceClass.ELASTIC, 1.0, debt, burst, coefficients)
     most = 1.0 + max(coefficients.debt, coefficients.burst * MAX_BURST)

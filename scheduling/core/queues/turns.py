@@ -169,7 +169,8 @@ class HintedTurns:
         return round_.asking(who_stands_fits)
 
     def _wanted(self, owner: QueuedRequest) -> QueuedRequest:
-        """Who takes the turn of ``owner``. Whoever it is has room: ``owner`` has, and it needs no more."""
+        """The request that takes the turn of ``owner``: one of the same entitlement that needs no more room, so that it
+        fits as well."""
         mine = self._wish_of[owner.id]
         for wish in islice(self._wishes[owner.entitlement], LOOK_PAST):
             other = self._waiting[wish[-1]]

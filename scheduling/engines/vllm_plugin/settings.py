@@ -35,7 +35,7 @@ class Settings:
     least: int = 128  # ... even where a token is late already
     pace_s: float = 0.4  # per token, of requests that only have a deadline for the last one; the most that is measured
     first_rate: float = 8500.0  # prompt tokens per second that are believed before the first step
-    bucket_tokens: int = 200  # a running request is ranked anew when it has generated another so many
+    bucket_tokens: int = 200  # a running request is ranked again each time it has generated this many more
     log_steps: int = 4096  # steps and requests that are kept to be read
     log_every: int = 1  # of how many steps one is kept
     host: str = "127.0.0.1"  # where metrics and log can be read

@@ -1,10 +1,10 @@
--- Admit, queue or refuse: scheduling/core/admission.py says the same in Python. A refusal changes nothing
--- but the time that the next one is told.
+-- Admit, queue or refuse: the rule of scheduling/core/admission.py. A refusal changes nothing but the retry time of
+-- the next one.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill
--- -> {granted|queued|refused|ended, backend or reason (queued: in how many ms a replica is awake), position or retry_ms, inflight, level, seq, attempt, what it
--- holds of a prefill credit}; with limits of a key or user in the record: their levels (`said`), and by which of
--- them it was refused
+-- -> {granted|queued|refused|ended, backend or reason (queued: ms until a replica is awake), position or retry_ms,
+-- inflight, level, seq, attempt, prefill credit held}; with limits of a key or user in the record: their levels
+-- (`said`), and which of them refused the request
 local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
 local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local r_e, rate, depth = tonumber(ARGV[11]), tonumber(ARGV[14]), tonumber(ARGV[15])
@@ -45,7 +45,7 @@ end
 known = ended(id)
 if known then return answer('ended', known, -1, 0, tonumber(ARGV[2])) end
 
-if waiting > 0 and hand_out(now) then  -- nobody leads: who waits goes first
+if waiting > 0 and hand_out(now) then  -- without a leader: waiting requests go first
   ready, v = survey(ent)
   waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
   inflight = ent_run + ent_wait
@@ -59,7 +59,7 @@ local function wait(reason, ms)
   return answer('refused', reason, math.max(MIN_RETRY_MS, ms), 0, tonumber(ARGV[2]))
 end
 
--- Refused clients are told to come back one after the other, each at a time of its own: `come_back` in Python.
+-- Refused clients are told to come back one after the other: `come_back` in Python.
 local served_ms = (tonumber(b[5]) or ent_service) / math.max(1, inflight)
 local function refuse(reason, first_ms, every_ms)
   if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
@@ -129,7 +129,7 @@ if contended and not protected and not waits_over and outranked() then
   return refuse('low_priority', service / math.max(1, slots))
 end
 
--- The free slots are enough for those who go first as well; of a prefill credit nobody knows for how many it is.
+-- `goes_at_once` in Python: free slots are enough for the requests that go first as well; a prefill credit may not be.
 local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
   and not beside_long(backend, credit, v[at + 3], pre)
 local evicting = not roomy and within and ARGV[25] == '1' and (reserved or able == 0)
@@ -192,5 +192,5 @@ if direct then
 end
 x.queued = now
 put_waiting(id, x, now)
-call('HSET', META, 'headroom', headroom)  -- for who hands out slots while nobody leads
+call('HSET', META, 'headroom', headroom)  -- for hand-outs while there is no leader
 return answer('queued', #ready == 0 and m[5] or '', waiting + 1, seq, x.attempt)

@@ -1,5 +1,5 @@
--- Re-creates one lease (or, with backend "-", one waiting entry) that a lost state forgot. It is added without asking
--- for room, for it does run; its charge is taken again, for the bucket was forgotten too.
+-- Re-creates one lease (or, with backend "-", one waiting entry) after a loss of state. It is added whether or not there
+-- is room, since it runs already; it is charged again, since the bucket was lost too.
 -- id attempt ent class backend kv charge work bytes gateway seq record rate depth cap first_weight served base prefill
 -- -> {ok|known|ended, reason}
 local id, ent, backend = ARGV[1], ARGV[3], ARGV[5]

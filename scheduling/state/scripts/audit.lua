@@ -1,6 +1,6 @@
--- What buckets, leases and the ledger stream say of tokens at one instant, for the leader to compare. Changes nothing.
+-- The tokens in buckets, leases and the ledger stream at one instant, for the leader to compare. Changes nothing.
 -- most -> {now, born, last id of the ledger stream, {ent, charge of what is in flight, ...}, buckets}; or {now} where
--- more than `most` entries would have to be looked through
+-- there are more than `most` entries
 local now = now_ms()
 if call('HLEN', HELD) + call('HLEN', QUEUE) + call('HLEN', EVICTED) > tonumber(ARGV[1]) then return {now} end
 local reserved = {}

@@ -1,5 +1,5 @@
--- Takes from buckets what was used before the data was lost, once: `from` says how many were debited before this call.
--- epoch from, then <= 100 x (ent owed rate depth) -> fenced, or how many were debited in all
+-- Debits buckets with what was used before the data was lost, each once: `from` is how many were debited before.
+-- epoch from, then <= 100 x (ent owed rate depth) -> fenced, or how many are debited in all
 if fenced(ARGV[1]) then return 'fenced' end
 local done = tonumber(call('HGET', META, 'debited') or 0)
 if done ~= tonumber(ARGV[2]) then return done end

@@ -1,5 +1,5 @@
--- Takes or extends the leadership. It is free when its time is over, and when its process was heard to listen on its
--- channel and does not any more: it died. holder floor first_start -> {leader, epoch, holder, ttl_ms} | {follower, 0,
+-- Takes or extends the leadership. It is free when its lease has expired, and when its process has stopped to listen on
+-- its channel, which means that it died. holder floor first_start -> {leader, epoch, holder, ttl_ms} | {follower, 0,
 -- holder, ttl_ms}
 local holder, floor = ARGV[1], tonumber(ARGV[2])
 even_when_full()

@@ -1,5 +1,5 @@
--- Waiting requests that preemptible ones make room for, where no replica has any: the leader asks for those whom their
--- class lets. Each gets the slot in the same step, and its gateway is told as by `grant`.
+-- Evicts preemptible requests for waiting ones where no replica has room. The leader names those whose class may evict.
+-- Each gets its slot in the same step, and its gateway is told as by `grant`.
 -- epoch, then <= 100 x (id attempt cap exclude note) -> fenced, or per item: ok | gone | full | ent | away
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()

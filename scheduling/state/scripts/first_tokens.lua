@@ -1,7 +1,7 @@
--- The first tokens of streams have come: what their leases held of a prefill credit is given back, each once, and what
--- whole answers hold there that were granted before, unless a stream may have overtaken them (`shows` in Python). An
--- attempt that holds none any more (it ended, moved, or was told of before) gives nothing back. Who waits is told of
--- the room. <= 100 x (id attempt) -> how many gave something back
+-- First tokens of streams have come: returns the prefill credit that their leases held, each once, and that of whole
+-- answers granted before them, unless a stream may have overtaken those (`shows` in Python). An attempt that holds none
+-- any more (it ended, moved, or was reported before) returns nothing. The leader is told of the room.
+-- <= 100 x (id attempt) -> how many returned something
 local told, places, freed, now = 0, {}, false, now_ms()
 local function rank_of(text) return tonumber(string.match(text, '"rank":(%-?%d+)')) or 0 end
 

@@ -1,8 +1,8 @@
 -- The leader's decisions: waiting -> lease, each checked again here, each told to the gateway that waits.
--- A gateway that nobody hears for (PUBLISH counts its listeners) gets nothing, and a lease ends when the waiting entry
--- would have ended: a slot given to a dead gateway is not lost for longer than what it held when it died.
--- `turnaround`: from a decision to the engine [ms], as the leader measured it; -: not measured.
--- `tokens` of its prompt, up to a `point` (-: none), are believed to be cached there.
+-- A gateway that does not listen (PUBLISH counts listeners) gets nothing. A lease expires when the waiting entry would
+-- have, so a slot granted to a dead gateway is lost no longer than what it held when it died.
+-- `turnaround`: from a decision to the engine [ms], as measured by the leader; -: not measured.
+-- `tokens` of the prompt, up to `point` (-: none), are believed to be cached there.
 -- epoch turnaround, then <= 100 x (id attempt backend cap note point tokens) -> fenced, or per item: ok | gone | full | ent | away
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()

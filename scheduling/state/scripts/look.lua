@@ -1,7 +1,7 @@
--- What a decision needs and no more: the clock, the replicas that may get work with their sums, how many preemptible
--- requests run, and how many of each named entitlement.
--- Of each replica: run (sequences), kv, work, what counts against its prefill credit, in how many ms that falls if no first token
--- comes, and how much of it is owners'. -> {now_ms, rebuilding_ms, ready, sums: those of each replica, then run of
+-- What a decision needs: the clock, the ready replicas with their sums, how many preemptible requests run, and how many
+-- of each named entitlement.
+-- Sums of a replica: run (sequences), kv, work, what counts against its prefill credit, in how many ms that falls if no
+-- first token comes, and how much of it is owners'. -> {now_ms, rebuilding_ms, ready, sums: those of each replica, then run of
 -- each name and of the pool, preemptible,
 -- beginnings that do not count against a prefill credit, as `uncounted` has them}
 local now = now_ms()
@@ -30,4 +30,4 @@ for i = 1, #ready, 2 do
   sums[n + 6] = string.format('%.0f', owned_ahead(tonumber(read[j + 4]), ahead))
 end
 for i = #ready / 2 * 5 + 1, #read do sums[#sums + 1] = read[i] end
-return {now, math.max(0, pause), ready, table.concat(sums, ' '), call('ZCARD', PREY), call('HGETALL', UNCOUNTED)}
+return {now, math.max(0, pause), ready, table.concat(sums, ' '), call('ZCARD', PREEMPTIBLE), call('HGETALL', UNCOUNTED)}

@@ -1,5 +1,5 @@
--- A gateway saw a replica refuse or fail a request at once: it offers no slots until the leader says otherwise, and
--- stays ready. One that failed (`refused` is 0) does so only where another one offers some. The leader is told.
+-- A gateway saw a replica refuse or fail requests: it offers no slots until the leader says otherwise, but stays ready.
+-- One that failed (`refused` is 0) is paused only if another one offers slots. The leader is told.
 -- backend ms refused why -> paused | kept | gone
 local backend, refused = ARGV[1], ARGV[3]
 local ready = call('HGETALL', READY)

@@ -1,10 +1,9 @@
--- What an engine said of its own queue: so many sequences wait in it, so whole answers that were granted before those of
--- which they are have been prefilled, but for the last that may be in the middle of its prompt: one of which none waits,
--- if not one of which some do. What they held of a prefill credit is given back. What was granted less
--- than `age` ms and a step of the engine ago may not have been seen (`PrefillPace.unseen_ms` in Python). Where none wait
--- in the engine and some wait here while something still counts against its credit, its time per token is `hurry` thousandths of what was believed (1,000 where its
--- steps are full).
--- epoch backend waiting age_ms hurry -> fenced, or how many gave something back
+-- `waiting` sequences wait inside an engine, so whole answers granted before those have been prefilled: their prefill
+-- credit is returned. The last of them keeps its credit, since it may be in the middle of its prompt. What was granted
+-- less than `age` ms and one engine step ago may not have been seen (`PrefillPace.unseen_ms` in Python). Where none wait
+-- in the engine and some wait here, while something still counts against the credit, the believed time per token is
+-- multiplied by `hurry` thousandths (1,000 where steps are full).
+-- epoch backend waiting age_ms hurry -> fenced, or how many returned something
 if fenced(ARGV[1]) then return 'fenced' end
 local backend, now = ARGV[2], now_ms()
 local waiting, given, owned, granted = tonumber(ARGV[3]), 0, 0, nil

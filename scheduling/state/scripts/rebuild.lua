@@ -1,8 +1,7 @@
--- Compares the sums with the entries that they are sums over, and writes anew what differs: sums change only together
--- with entries, so at one instant any difference is a fault. An entry without an expiry gets one, so that it ends
--- unless somebody renews it; an expiry without an entry is removed. A bucket that cannot be true begins anew, or is
--- cut to its depth. Caps and baselines of those in flight stay: every admission
--- sets them. O(leases + queue): some 4 ms for 1,000.
+-- Compares the totals with the entries, and rewrites what differs. Totals change only together with entries, so any
+-- difference at one instant is a fault. An entry without an expiry gets one, so that it ends unless it is renewed; an
+-- expiry without an entry is removed. An impossible bucket starts full, or is cut to its depth. Caps and baselines
+-- stay: every admission sets them. O(leases + queue): some 4 ms for 1,000.
 -- epoch -> fenced, or the names of what differed, sorted
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()
@@ -161,7 +160,8 @@ for name, n in pairs(using) do
   differs['using:' .. name] = true
 end
 
--- The order is made of the queue. Versions before it kept none, and who was not listened for has left it: no fault.
+-- The order is rebuilt from the queue. Older versions kept none, and a request whose gateway did not listen has left
+-- it: no fault.
 local places = {}
 for id, text in pairs(queue) do
   local x = parse(text)
@@ -173,16 +173,16 @@ for member in pairs(members(ORDER)) do
 end
 for member in pairs(places) do call('ZADD', ORDER, 0, member) end
 
-local known = members(PREY)
+local known = members(PREEMPTIBLE)
 for id, granted in pairs(prey) do
   if not known[id] then
-    call('ZADD', PREY, granted, id)
+    call('ZADD', PREEMPTIBLE, granted, id)
     differs.prey = true
   end
 end
 for id in pairs(known) do
   if not prey[id] then
-    call('ZREM', PREY, id)
+    call('ZREM', PREEMPTIBLE, id)
     differs.prey = true
   end
 end
@@ -205,7 +205,7 @@ for ent in pairs(known) do
   end
 end
 
--- A bucket is whole, not fuller than it is deep, and not of tomorrow (it would not refill until then).
+-- A bucket has all its fields, no more tokens than its depth, and no time in the future (it would not refill until then).
 local kept, buckets = {}, {}
 flat = call('HGETALL', BUCKETS)
 for i = 1, #flat, 2 do

@@ -1,6 +1,6 @@
--- Ledger entries of requests that never had state, each id once. One that does live is left to `finish` and `sweep`.
--- `wanted` is what such a refusal says of its entitlement's demand: tokens that the pool had no room for, or 0. `used`:
--- by one that ran, and is sent again because Redis may have lost it.
+-- Ledger entries of requests that never had state, each id once. A request in flight is left to `finish` and `sweep`.
+-- `wanted`: the unmet demand of a refused request [tokens], or 0. `used`: tokens of one that ran, and is sent again
+-- because Redis may have lost its record.
 -- <= 100 x (id reason record ent wanted used) -> ok
 for i = 1, #ARGV, 6 do
   local id = ARGV[i]

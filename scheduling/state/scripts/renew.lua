@@ -1,5 +1,5 @@
--- Pushes the expiry of what a gateway holds. While nobody leads, who waits of it is in the order again.
--- `served`: tokens of it so far, input included; what is new of them is metered.
+-- Extends the expiry of what a gateway holds. Without a leader its waiting requests return to the order.
+-- `served`: tokens so far, input included; the new ones are metered.
 -- gateway, then <= 100 x (id attempt served) -> per item: h <backend> <note> <prefill> | w | e <reason> | s | u
 even_when_full()
 local gateway, now = ARGV[1], now_ms()

@@ -1,3 +1,3 @@
--- What a gateway's attempts came to since it last said so: opaque here. data (JSON) -> ok
+-- The attempts of a gateway since its last report, passed on to the leader. data (JSON) -> ok
 notify('a', ARGV[1])
 return 'ok'

@@ -1,7 +1,7 @@
--- An attempt that sent no byte failed at its replica: the next attempt takes another slot, or waits under its old
--- arrival number. Bounds are not asked again: the request is already admitted, and its charge stands.
--- `cap`: how many of its entitlement may run; `base`: how many of them the pool's headroom is for. One whose prefill was
--- `interrupted` waits: it made room for who waits already.
+-- An attempt failed before it sent a byte: the next one takes another slot, or waits under its old arrival number.
+-- Limits are not checked again: the request is admitted, and its charge stands.
+-- `cap`: how many of its entitlement may run; `base`: how many of them the pool's headroom is for. A request whose
+-- prefill was `interrupted` waits in any case: it made room for another one.
 -- id attempt cap exclude bytes record base headroom prefill interrupted -> as admit, or stale
 local id, attempt, cap, exclude = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()

@@ -1,4 +1,4 @@
--- Gives the leadership back at once, if it is the holder's, and tells who would like to lead. The epoch stays.
+-- Gives up the leadership, if it is the holder's, and tells the followers. The epoch stays.
 -- holder pool -> ok
 if call('HGET', META, 'leader') == ARGV[1] then
   call('HDEL', META, 'leader', 'leader_until', 'leader_listens')

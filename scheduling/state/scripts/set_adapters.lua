@@ -1,4 +1,4 @@
--- Which replicas have which adapter, as the leader saw it: all of them at once.
+-- Replaces which replicas have which adapter, as the leader sees it.
 -- epoch, then (adapter, `1 ` or `0 ` and replicas: shared/adapters.lua) -> ok | fenced
 if fenced(ARGV[1]) then return 'fenced' end
 call('DEL', ADAPTERS)

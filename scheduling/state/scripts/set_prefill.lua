@@ -1,4 +1,4 @@
--- The prefill replicas that are ready, with their slots, as a whole; what is open at each, which may be none of them.
+-- Replaces the ready prefill replicas and their slots. Returns the open legs of each replica, also of former ones.
 -- epoch, then replica slots ... -> fenced, or {replica, legs, replica, ...}, sorted
 if fenced(ARGV[1]) then return 'fenced' end
 call('DEL', PREFILL)

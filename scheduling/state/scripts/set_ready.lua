@@ -1,6 +1,6 @@
--- Puts a replica in or out of those that may get work; its leases stay. One that is taken out because it is ill is
--- told to all gateways: what runs there without a byte yet had better run elsewhere.
--- epoch backend in slots kv ill prefill_credit step_tokens longest speed resumes -> ok | fenced
+-- Puts a replica in or out of those that may get work; its leases stay. An ejected one is announced to all
+-- gateways, so that what has sent no byte there moves elsewhere.
+-- epoch backend in slots kv ejected prefill_credit step_tokens longest speed resumes -> ok | fenced
 local function bound(name, value, usual)
   if value == (usual or '0') then call('HDEL', CREDITS, name) else call('HSET', CREDITS, name, value) end
 end

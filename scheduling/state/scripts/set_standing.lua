@@ -1,5 +1,5 @@
--- What the leader's tick found: weight, debt and burst of each entitlement. Those in flight are compared by the new
--- weight at once. Without figures ("-") an entitlement is forgotten, its meter with it.
+-- Sets weight, debt and burst of entitlements, after the leader's tick. The new weights apply to requests in flight at
+-- once. An entitlement without figures ("-") is deleted, with its meter.
 -- epoch, then <= 100 x (ent weight debt burst) -> ok | fenced
 if fenced(ARGV[1]) then return 'fenced' end
 for i = 2, #ARGV, 4 do

@@ -1,3 +1,3 @@
--- A gateway saw a replica fail: the leader looks at once. backend why -> ok
+-- A gateway saw a replica fail: the leader probes it at once. backend why -> ok
 notify('s', ARGV[1] .. ' ' .. ARGV[2])
 return 'ok'

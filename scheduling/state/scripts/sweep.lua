@@ -1,8 +1,8 @@
--- Ends what nobody renewed, <= 100 leases and <= 100 waiting entries, each with its ledger entry in the same step, and
+-- Ends what was not renewed, <= 100 leases and <= 100 waiting entries, each with its ledger entry in the same step, and
 -- settles <= 100 evicted requests whose gateways have not reported their use.
--- What waited is refunded whole; of what ran nobody can say how much it used, so its charge stands.
--- After an outage of Redis every lease looks expired though its gateway lives: then renewals come first.
--- `passed`: since the leader's sweep before, by its monotonic clock; -1: it made none.
+-- A waiting request is refunded; what a running one used is not known, so its charge stands.
+-- After an outage of Redis all leases look expired although their gateways live: renewals come first then.
+-- `passed`: ms since the leader's last sweep, by its monotonic clock; -1: this is its first.
 -- epoch passed_ms -> fenced, or {id, entry, id, entry, ...}
 if fenced(ARGV[1]) then return 'fenced' end
 even_when_full()

@@ -1,6 +1,6 @@
 -- The prefill replica that computes the prompt of a lease: the one with the fewest open prompt tokens (`choose_leg` in
--- Python). Nothing is refused: how many prompts may be on their way was decided when the lease was granted.
--- id attempt tokens exclude -> replica, nothing where none is ready, or - where the lease is not held
+-- Python). Nothing is refused: the grant of the lease has limited how many prompts may be on their way.
+-- id attempt tokens exclude -> replica, nothing if none is ready, or - if the lease is not held
 local id, attempt, exclude = ARGV[1], ARGV[2], ARGV[4]
 local text = call('HGET', HELD, id)
 if not text or string.match(text, '^%d+') ~= attempt then return '-' end

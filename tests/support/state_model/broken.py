@@ -5,7 +5,7 @@ from __future__ import annotations
 FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
 EPOCH_CHECK = "return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(epoch)"
 DROP = (
-    "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n"
+    "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREEMPTIBLE, id) end\n"
     "  if x.pre > 0 then\n    call('ZREM', PREFILLS, id)\n"
     "    if x.pre >= LONG_TOKENS then call('ZREM', LONG, id) end\n"
     "    leave_beginning(x.backend, x.record, 1)\n  end\n"
@@ -155,7 +155,7 @@ BROKEN = {
     "evictions while there is room": ("admit", "local evicting = not roomy and", "local evicting = not direct and"),
     "evictions for the surplus": ("admit", "within and ARGV[25] == '1'", "within"),
     "evictions beyond r_e": ("admit", "not roomy and within and", "not roomy and"),
-    "evictions of the oldest": ("admit", "call('ZREVRANGE', PREY", "call('ZRANGE', PREY"),
+    "evictions of the oldest": ("admit", "call('ZREVRANGE', PREEMPTIBLE", "call('ZRANGE', PREEMPTIBLE"),
     "evictions that tell nobody": ("admit", "call('PUBLISH', 'qm:gw:' .. y.gateway", "call('PUBLISH', 'qm:g:'"),
     "evictions that keep the slot": ("admit", "drop_lease(id, y)\n", ""),
     "evicted requests that pay nothing": (

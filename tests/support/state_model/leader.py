@@ -34,8 +34,8 @@ class LeaderMoves(Sides):
         self._both("resign", again, holder)
 
     def set_ready(
-        self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False, credit: int = 0, step: int = 0,
-        longest: int = 0, speed: int = FULL_SPEED, resumes: bool = False,
+        self, holder: str, at: str, slots: int | None, again: bool, ejected: bool = False, credit: int = 0,
+        step: int = 0, longest: int = 0, speed: int = FULL_SPEED, resumes: bool = False,
     ) -> None:  # fmt: skip
         spec: BackendSpec | None = None
         if slots is not None:
@@ -43,7 +43,7 @@ class LeaderMoves(Sides):
             spec = dataclasses.replace(
                 spec, prefill_tokens=credit, step_tokens=step, longest=longest, speed=speed, resumes=resumes
             )
-        self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
+        self._both("set_ready", again, self.epochs[holder], at, spec, ejected=ejected)
         self._compare_told()
 
     def set_adapters(self, holder: str, homes: dict[str, tuple[bool, Collection[str]]], again: bool) -> None:

@@ -67,8 +67,8 @@ def step(world: World, rng: random.Random) -> None:
         if rng.random() < 0.7:
             world.set_stuck(holder, 0, again)  # it has decided
     elif move == "ready":
-        slots, ill = rng.choice((None, 1, 2, 2, 3)), rng.random() < 0.5
-        world.set_ready(holder, rng.choice(BACKENDS), slots, again, ill, rng.choice(CREDITS), rng.choice(STEPS),
+        slots, ejected = rng.choice((None, 1, 2, 2, 3)), rng.random() < 0.5
+        world.set_ready(holder, rng.choice(BACKENDS), slots, again, ejected, rng.choice(CREDITS), rng.choice(STEPS),
                         rng.choice(LONGEST), rng.choice(SPEEDS), rng.random() < 0.7)  # fmt: skip
     elif move == "adapters":
         homes = {name: (rng.random() < 0.5, set(rng.sample(BACKENDS, rng.choice((0, 1, 1, 2))))) for name in ADAPTERS}

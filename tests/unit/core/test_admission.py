@@ -14,11 +14,11 @@ from scheduling.core.admission import (
     AdmissionAnswer,
     AdmissionView,
     Ask,
-    Prey,
+    PreemptibleLease,
     able_to_run,
     cap_of,
     choose_backend,
-    choose_prey,
+    choose_victims,
     decide_admission,
     first_weight,
     refill,
@@ -241,7 +241,7 @@ def test_reserved_capacity_is_never_refused_for_contention_whatever_queue_there_
     assert decide(view(**(BUSY | {"ent_waiting": 0})), spec=no_queue, pool=pool)[0] is AdmissionAnswer.QUEUE
 
 
-CHEAP = (Prey("new", "b1", 100), Prey("old", "b1", 400))
+CHEAP = (PreemptibleLease("new", "b1", 100), PreemptibleLease("old", "b1", 400))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ CHEAP = (Prey("new", "b1", 100), Prey("old", "b1", 400))
 def test_who_is_within_its_baseline_takes_the_slot_of_the_newest_preemptible_request(
     service_class: ServiceClass, state: dict[str, Any], evicted: tuple[str, ...]
 ):
-    full = view(backends=(FULL,), prey=CHEAP, weight=40.0, lightest=0.1, heaviest=900.0, **state)
+    full = view(backends=(FULL,), preemptible=CHEAP, weight=40.0, lightest=0.1, heaviest=900.0, **state)
     decision = decide_admission(of_class(service_class), POOL, ASK, full, 5000)
     assert decision.evict == evicted
     assert (decision.verdict is AdmissionAnswer.GRANT) == bool(evicted)
@@ -269,19 +269,19 @@ def test_who_is_within_its_baseline_takes_the_slot_of_the_newest_preemptible_req
 
 
 def test_nobody_is_evicted_while_a_slot_is_free():
-    assert decide_admission(of_class(G), POOL, ASK, view(prey=CHEAP), 5000).evict == ()
+    assert decide_admission(of_class(G), POOL, ASK, view(preemptible=CHEAP), 5000).evict == ()
 
 
 def test_as_many_are_evicted_on_one_replica_as_the_request_needs_kv_and_none_in_vain():
     tight = BackendView("b1", 4, 1000, running=3, kv_used=1000)
     other = BackendView("b2", 4, 1000, running=4, kv_used=1000)
-    assert choose_prey(CHEAP, [tight], 100, "") == ("b1", ("new",))
-    assert choose_prey(CHEAP, [tight], 450, "") == ("b1", ("new", "old"))
-    assert choose_prey(CHEAP, [tight], 501, "") is None
-    assert choose_prey(CHEAP, [tight], 100, "b1") is None
-    assert choose_prey(CHEAP, [other], 100, "") is None
-    mixed = (Prey("x", "b2", 10), Prey("y", "b1", 50), Prey("z", "b2", 90))
-    assert choose_prey(mixed, [tight, other], 100, "") == ("b2", ("x", "z"))
+    assert choose_victims(CHEAP, [tight], 100, "") == ("b1", ("new",))
+    assert choose_victims(CHEAP, [tight], 450, "") == ("b1", ("new", "old"))
+    assert choose_victims(CHEAP, [tight], 501, "") is None
+    assert choose_victims(CHEAP, [tight], 100, "b1") is None
+    assert choose_victims(CHEAP, [other], 100, "") is None
+    mixed = (PreemptibleLease("x", "b2", 10), PreemptibleLease("y", "b1", 50), PreemptibleLease("z", "b2", 90))
+    assert choose_victims(mixed, [tight, other], 100, "") == ("b2", ("x", "z"))
 
 
 def test_waiting_requests_count_as_able_up_to_what_their_entitlement_may_run():
@@ -412,10 +412,12 @@ def test_an_owner_that_must_go_beside_others_prompts_goes_where_the_fewest_of_th
 def test_owners_are_let_in_beside_more_than_is_offered_and_nobody_else():
     """KV overcommit was taken back from a replica; what fits beside less than is offered is everybody's."""
     over = BackendView("b1", slots=4, kv_tokens=1_000, kv_used=1_001)
-    assert (over.roomy(100), over.roomy(100, owner=True)) == (False, True)
+    assert (over.has_slot_and_kv(100), over.has_slot_and_kv(100, owner=True)) == (False, True)
     assert choose_backend((over,), 100, "", owner=True) == "b1"
     free = dataclasses.replace(over, id="b2", kv_used=900)
     assert choose_backend((over, free), 100, "", owner=True) == "b2"
     tight = dataclasses.replace(over, kv_used=950)
-    assert (tight.roomy(50), tight.roomy(51), tight.roomy(51, owner=True)) == (True, False, False)
-    assert not dataclasses.replace(over, running=over.slots).roomy(100, owner=True)
+    assert tight.has_slot_and_kv(50)
+    assert not tight.has_slot_and_kv(51)
+    assert not tight.has_slot_and_kv(51, owner=True)
+    assert not dataclasses.replace(over, running=over.slots).has_slot_and_kv(100, owner=True)

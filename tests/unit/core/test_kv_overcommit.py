@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.kv_overcommit import CALM, FULL, MEMORY, MOST, PAUSE_S, TARGET, KvPressure, KvUse
+from scheduling.core.kv_overcommit import CALM, FULL, MAX_OVERCOMMIT, MEMORY, PAUSE_S, TARGET, KvPressure, KvUse
 
 CACHE = 400_000
 
@@ -103,7 +103,7 @@ REQUESTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 200_000), T
 RUNNING = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(0, 500), st.integers(0, 10**7)))
 
 
-@given(REQUESTS, RUNNING, st.integers(0, 10**7), st.sampled_from([1.0, 2.0, MOST]), st.floats(0.0, 1e9))
+@given(REQUESTS, RUNNING, st.integers(0, 10**7), st.sampled_from([1.0, 2.0, MAX_OVERCOMMIT]), st.floats(0.0, 1e9))
 def test_it_stays_between_the_cache_and_what_is_allowed(requests, running, kv_tokens, most, before) -> None:
     use = KvUse()
     use.inherit(before)

@@ -10,10 +10,10 @@ import pytest
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.placement import read_points, write_points
 from scheduling.core.prefill_preemption import (
-    MOST,
-    RUNS_S,
-    Beside,
+    MAX_PREEMPTIONS,
+    MIN_RUN_S,
     Claim,
+    GrantedBeside,
     LongPrompt,
     Preemption,
     again_in_s,
@@ -68,8 +68,8 @@ def test_an_interactive_request_interrupts_a_long_prompt_of_a_worse_tier():
         (urgent(resumes_at="b2"), long()),
         (urgent(kv_tokens=10**7), long()),
         (urgent(adapter="sql"), long()),
-        (urgent(), long(ran_s=RUNS_S - 0.1, preempted=1)),
-        (urgent(), long(preempted=MOST)),
+        (urgent(), long(ran_s=MIN_RUN_S - 0.1, preempted=1)),
+        (urgent(), long(preempted=MAX_PREEMPTIONS)),
         (urgent(service_class=ServiceClass.ELASTIC), long(service_class=ServiceClass.GUARANTEED)),
         (urgent(), long(output_bound=0)),
         (urgent(), long(sequences=2)),
@@ -128,7 +128,7 @@ def test_a_prompt_that_has_begun_this_moment_is_interrupted_as_nothing_is_lost()
 
 def test_when_a_prompt_may_be_interrupted_again_is_known():
     gone_on = long(1, ran_s=0.2, preempted=1)
-    assert again_in_s([long(2, ran_s=0.0), gone_on, long(3, preempted=2)], NOW_S) == pytest.approx(RUNS_S - 0.2)
+    assert again_in_s([long(2, ran_s=0.0), gone_on, long(3, preempted=2)], NOW_S) == pytest.approx(MIN_RUN_S - 0.2)
     assert again_in_s([long(2, ran_s=0.0), long(3, preempted=2)], NOW_S) == 0.0
 
 
@@ -139,7 +139,7 @@ def test_who_was_granted_beside_a_long_prompt_claims_its_place_until_its_first_t
         return pool_view(replica(prefill_owned=300, **changes), replica("b2", prefill_used=100))
 
     def claims(at: PoolView, now_s: float = NOW_S) -> list[Claim]:
-        beside = Beside()
+        beside = GrantedBeside()
         beside.granted([Grant(owner, "b1", "owner"), Grant(urgent(2), "b2", "room")], view())
         assert beside
         found = beside.waiting(at, now_s)

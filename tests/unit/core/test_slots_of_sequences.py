@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.admission import Prey, choose_prey
+from scheduling.core.admission import PreemptibleLease, choose_victims
 from scheduling.core.compose import make_policy
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.preview import copy_of, preview
@@ -59,10 +59,10 @@ def test_what_ends_gives_back_the_slots_that_it_took():
 
 def test_one_wide_preemptible_request_makes_the_room_of_all_its_answers():
     full = BackendView("b1", 4, 1000, running=9)
-    wide, narrow = Prey("wide", "b1", 100, sequences=8), Prey("narrow", "b1", 100)
-    assert choose_prey((wide, narrow), [full], 100, "") == ("b1", ("wide",))
-    assert choose_prey((narrow, wide), [full], 100, "") == ("b1", ("narrow", "wide"))
-    assert choose_prey((narrow,), [full], 100, "") is None
+    wide, narrow = PreemptibleLease("wide", "b1", 100, sequences=8), PreemptibleLease("narrow", "b1", 100)
+    assert choose_victims((wide, narrow), [full], 100, "") == ("b1", ("wide",))
+    assert choose_victims((narrow, wide), [full], 100, "") == ("b1", ("narrow", "wide"))
+    assert choose_victims((narrow,), [full], 100, "") is None
 
 
 def test_a_queue_is_shown_to_wait_until_enough_answers_have_ended():

@@ -30,10 +30,10 @@ class Store:
         self.looks.append((backend_id, waiting))
         return 0
 
-    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
+    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ejected: bool = False) -> None:
         if self.down:
             raise StateUnavailable("down")
-        if ill:
+        if ejected:
             self.told_ill.add(backend_id)
         self.ready.pop(backend_id, None)
         if spec is not None:

@@ -233,7 +233,7 @@ def saturated(
 
     def grant(at_s: float) -> None:
         nonlocal asked, limited, used
-        while view.roomy(sum(asked)):
+        while view.has_slot_and_kv(sum(asked)):
             view.prefill_used = pace.ahead(used, budget, gap_s * 1000, at_s * 1000)
             if credit is not None and not prefill_fits(credit.credit, view.prefill_used, asked[0]):
                 return

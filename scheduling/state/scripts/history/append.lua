@@ -1,6 +1,6 @@
 -- Adds observations: ARGV is how many are kept, then owner and sealed observation of each. ORDER has a member
--- `owner id-for-sorting id` per entry of the stream, OWNERS how many each owner has. Where there are too many, the
--- oldest of whoever has most leaves: an owner with less than an equal share loses nothing to the others.
+-- `owner id-for-sorting id` per entry of the stream, OWNERS how many each owner has. If there are too many, the oldest
+-- of the owner with most is deleted, so that an owner with less than an equal share loses nothing to the others.
 local kept = tonumber(ARGV[1])
 for i = 2, #ARGV, 2 do
   local owner = ARGV[i]

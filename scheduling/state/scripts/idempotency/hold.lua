@@ -1,4 +1,4 @@
--- Pushes the expiry of claims; one that state does not know any more is made again, unless another request has the key.
+-- Extends the expiry of claims. A claim that was lost is made again, unless another request has the key.
 -- gateway kept_ms, <= 100 x (key print request) -> per item held | done | lost
 local gateway, now = ARGV[1], now_ms()
 local answers = {}

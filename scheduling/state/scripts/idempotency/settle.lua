@@ -1,4 +1,4 @@
--- A request completed: its key is remembered as done, with its answer where one is given and fits. The oldest go first.
+-- A request completed: its key is kept as done, with its answer if one is given and fits. The oldest are deleted first.
 -- key print request gateway reason kept_ms max_keys max_bytes answer -> ok | lost
 local key, print, request, gateway, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local kept_ms, max_keys, max_bytes, answer = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]

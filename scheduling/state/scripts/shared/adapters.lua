@@ -1,5 +1,5 @@
--- Which replicas have the adapter that a request is for. ADAPTERS has, by adapter: `1 ` where a replica that lacks it
--- may be asked to load it, else `0 `, and the replicas that have it, with a space after each.
+-- Which replicas have the adapter of a request. ADAPTERS has by adapter: `1 ` if a replica that lacks it may be asked to
+-- load it, else `0 `; then the replicas that have it, each followed by a space.
 
 -- What is known of the adapter that a record names; nil for a request of the base model, which every replica has.
 local function homes_of(record)

@@ -54,7 +54,7 @@ local function settle_forgotten(ent, used, now)
   if level then set_level(ent, level - used, now, b[3], b[4]) end
 end
 
--- Tokens served, in all. A sum that can take no more (only a wrong figure makes it so) begins anew.
+-- Tokens served in all. A sum that cannot be increased, which only a wrong figure makes, starts from 0.
 local function add_served(ent, more)
   if more == 0 then return end
   local sum = redis.pcall('HINCRBY', METER, ent .. ':served', more)

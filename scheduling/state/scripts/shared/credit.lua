@@ -1,4 +1,4 @@
--- Prefill credit of replicas: who holds it, and what is predicted to be prefilled.
+-- Prefill credit of replicas: which leases hold it, and what is predicted to be prefilled.
 
 -- `prefill_fits` in Python: room for a prompt beside those that count (`ahead`): whose first token has not come and is
 -- not predicted to come by then. For an owner's prompt: those of owners that count (`owned_ahead`).
@@ -6,10 +6,10 @@ local function prefill_fits(credit, ahead, need)
   return credit == 0 or ahead == 0 or ahead + need <= credit
 end
 
--- What is held of a prefill credit by the prompts of owners is a part of what is held: never more of it counts.
+-- Owners' part of what is held of a prefill credit; never more of it counts than of the whole.
 local function owned_ahead(owned, ahead) return math.min(owned, ahead) end
 
--- Whether a request is an owner's of reserved capacity, of which its entitlement runs less than it may.
+-- Whether a request is an owner's within its reserved capacity.
 local function owns(x, run, base)
   return reserves(x.class) and base and run < base
 end
@@ -36,7 +36,7 @@ local function keep_pace(backend, p)
     p.tokens, p.last))
 end
 
--- As it is kept.
+-- The text that is stored.
 local function kept(x) return tonumber(string.format('%.3f', x)) end
 
 local function per_ms(p) return p.ms > 0 and p.tokens / p.ms or 0 end
@@ -58,7 +58,7 @@ local function pace_told(backend, used, given, granted, now, begun)
   keep_pace(backend, p)
 end
 
--- Of the `used` tokens those that count, and in how many ms they are fewer (0: not before a first token comes).
+-- How many of the `used` tokens count, and in how many ms they are fewer (0: not before a first token comes).
 local function ahead_of(backend, used, now)
   if used <= 0 then return 0, 0 end
   local p = pace_of(backend)
@@ -119,7 +119,7 @@ local function give_back(id, text)
   return pre, backend, tonumber(granted), reserves(class) and pre or 0
 end
 
--- So much is held no more on a replica, of it `owned` by owners. -> what is held there
+-- Returns credit on a replica, `owned` of it by owners. -> what is still held there
 local function given_back(backend, tokens, owned)
   shift('b:' .. backend .. ':own', -owned)
   return shift('b:' .. backend .. ':pre', -tokens)

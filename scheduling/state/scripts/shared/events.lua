@@ -1,4 +1,4 @@
--- What the leader is told of.
+-- Notifications to the leader.
 
 local function notify(kind, value)
   call('XADD', EVENTS, 'MAXLEN', '~', EVENTS_KEPT, '*', kind, value)

@@ -12,13 +12,13 @@ local function promote(id, x, backend, now, note, credit, used, point, tokens)
   count(x, 1, -1)
 end
 
--- What a gateway is told of a grant: the last word says what it takes of a prefill credit.
+-- The notification of a grant; its last word is the prefill credit that it takes.
 local function notice(id, x, backend, note, credit, pre)
   return id .. ' ' .. x.attempt .. ' ' .. backend .. ' ' .. note .. ' ' .. (credit > 0 and pre or 0)
 end
 
--- A decision made good: waiting -> lease, if replica and entitlement have room, and its gateway, which is told, listens
--- (PUBLISH counts who does). `tokens` of its prompt, up to a `point`, are believed to be cached there.
+-- Carries a decision out: waiting -> lease, if replica and entitlement have room and the gateway listens to the
+-- notification (PUBLISH counts listeners). `tokens` of the prompt, up to `point`, are believed to be cached there.
 -- -> ok | full | ent | away
 local function grant_waiting(id, x, backend, cap, note, now, point, tokens)
   local offer = call('HGET', READY, backend)

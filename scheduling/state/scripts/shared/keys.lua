@@ -16,7 +16,7 @@ local UNREAD = P .. 'ledger:unread'
 local STANDING = P .. 'standing'
 local WEIGHTS = P .. 'weights'
 local METER = P .. 'meter'
-local PREY = P .. 'prey'
+local PREEMPTIBLE = P .. 'prey'  -- leases that may be evicted
 local EVICTED = P .. 'evicted'
 local LEAVING = P .. 'leaving'
 local ORDER = P .. 'order'
@@ -35,12 +35,12 @@ local USERS = P .. 'users:'
 local USING = P .. 'using'
 local call = redis.call
 
--- A Redis that is out of memory refuses a script whose first write could need more of it. What has to go on then begins
--- with a write that does not: leaders, who move the ledger out; renewals, or all that runs would end; the sweep.
+-- A Redis that is out of memory refuses a script whose first write may need more. Scripts that must go on then begin
+-- with a write that does not: elections (leaders empty the ledger stream), renewals (all that runs would end), sweeps.
 local function even_when_full() call('HDEL', META, '') end
 
--- Leaders write under the pool's epoch. Any other is refused: a lower one was superseded, a higher one means that the
--- state behind it was lost and nobody has been elected since.
+-- Leaders write under the pool's epoch, and any other is refused: a lower one was superseded, a higher one means that
+-- state was lost and no leader has been elected since.
 local function fenced(epoch)
   return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(epoch)
 end

@@ -1,4 +1,4 @@
--- Who leads, and what happens while nobody does.
+-- Whether a leader decides, and hand-outs while none does.
 
 -- Whether somebody leads: its time is not over, and where its process was heard to listen it still does. What was
 -- killed is seen at once by that, what hangs by its time. -> whether somebody leads, and has begun to decide
@@ -11,14 +11,13 @@ end
 
 local BY_NOBODY = 'leaderless|nobody%20leads%20the%20pool:%20by%20class,%20then%20arrival'
 
--- While nobody leads and decides, free slots go to who waits all the same: owners of reserved capacity within it first,
--- then who is within a baseline, then who is within its r_e, then who may burst; within each of these in order of
--- arrival. Scripts that free a slot or hear of who waits do it (`finish`, `admit`, `renew`, `requeue`). -> whether
--- nobody does
--- The work of a call is bounded: so many grants, to so many of the entitlements in flight, the heaviest first, and so
--- many of each that cannot be granted. Those stop nobody else: an entitlement at its cap is passed over whole, a
--- request that nobody listens for leaves the order until it is renewed, and where all of these get nothing the next
--- entitlements are looked at. Nothing happens where leases may have to be announced again.
+-- While no leader decides, scripts that free a slot or hear of a waiting request hand out free slots (`finish`, `admit`,
+-- `renew`, `requeue`): to owners within their reserved capacity first, then within a baseline, then within r_e, then to
+-- those that may burst; in order of arrival within each. -> whether no leader decides
+-- The work of a call is bounded: in the number of grants, of entitlements (heaviest first), and of requests of each that
+-- cannot be granted. Those do not stop others: an entitlement at its cap is skipped, a request whose gateway does not
+-- listen leaves the order until it is renewed, and if no request is granted, the next entitlements are tried. Nothing is
+-- handed out while leases may have to be announced again.
 local function hand_out(now)
   local _, decides = led(now)
   if decides then return false end
@@ -27,7 +26,7 @@ local function hand_out(now)
   local headroom, from, known = tonumber(m[2]) or 0, tonumber(m[3]) or 0, call('ZCARD', WEIGHTS)
   if from >= known then from = 0 end
 
-  -- The entitlements that may get a slot, each with the first that wait of it.
+  -- The entitlements that may get a slot, each with its first waiting requests.
   local lines, fields = {}, {}
   local names = call('ZREVRANGE', WEIGHTS, from, from + ENTITLEMENTS_AT_ONCE - 1)
   for i, ent in ipairs(names) do
@@ -60,7 +59,7 @@ local function hand_out(now)
     return line.x
   end
 
-  -- `spared`: what is free is kept for who is within a baseline.
+  -- `spared`: the free slots are kept for baselines.
   local function band_of(line, spared)
     if line.base and line.run < line.base then
       return owns(line.x, line.run, line.base) and 0 or 1
@@ -113,7 +112,7 @@ local function hand_out(now)
     line.at, line.x = line.at + 1, nil
   end
 
-  -- Who waits beside free slots that it cannot use holds up no arrival.
+  -- Requests that wait beside free slots that they cannot use hold up no arrival.
   local stuck = idle and tonumber(call('HGET', TOTALS, 'able')) or 0
   if stuck == 0 then call('HDEL', META, 'stuck') else call('HSET', META, 'stuck', stuck) end
   if idle and granted == 0 and known > ENTITLEMENTS_AT_ONCE then
@@ -124,7 +123,7 @@ local function hand_out(now)
   return true
 end
 
--- A slot became free: of interest only while somebody waits.
+-- A slot became free, which matters only while requests wait.
 local function offer_free(backend, now)
   if call('HGET', TOTALS, 'wait') then
     notify('f', backend)

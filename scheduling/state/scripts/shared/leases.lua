@@ -20,7 +20,7 @@ local function keep_lease(id, x, expiry)
   remember_place(x)
   call('ZADD', LEASES, expiry, id)
   call('HSET', HELD, id, compose(x))
-  if x.class == 'preemptible' then call('ZADD', PREY, x.granted, id) end
+  if x.class == 'preemptible' then call('ZADD', PREEMPTIBLE, x.granted, id) end
 end
 
 local function put_lease(id, x, expiry)
@@ -31,7 +31,7 @@ end
 local function drop_lease(id, x, staying)
   call('ZREM', LEASES, id)
   call('HDEL', HELD, id)
-  if x.class == 'preemptible' then call('ZREM', PREY, id) end
+  if x.class == 'preemptible' then call('ZREM', PREEMPTIBLE, id) end
   if x.pre > 0 then
     call('ZREM', PREFILLS, id)
     if x.pre >= LONG_TOKENS then call('ZREM', LONG, id) end

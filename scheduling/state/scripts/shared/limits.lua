@@ -1,5 +1,5 @@
--- Limits of keys and users: their buckets, who is tracked, and the first limit that is exceeded.
--- Few requests have any. A server makes every function of a script anew in each call, so these are made for those that do.
+-- Limits of keys and users: their buckets, the tracked users, and the first limit that is exceeded.
+-- Few requests have any. A server creates every function of a script in each call, so these are created only if needed.
 
 local limiter
 local function limiting()
@@ -31,7 +31,7 @@ local function limiting()
     return limits
   end
 
-  -- Who is not tracked yet, where as many are as may be, becomes one of the rest. -> the record, with that in it
+  -- A user beyond the tracked ones counts as one of the rest. -> the record, with that in it
   local function place_users(limits, record, now)
     local words
     local more = 0  -- of this request: the user of its key and that of its project are two
@@ -54,7 +54,7 @@ local function limiting()
     return with_limits(record, table.concat(words, ' '))
   end
 
-  -- `kept_ms` in Python: for how long a scope differs from one that nobody used.
+  -- `kept_ms` in Python: for how long a scope differs from an unused one.
   local function keep_limit(l, now)
     local ms = 60000
     if l.requests > 0 then ms = math.max(ms, math.ceil((1 - l.r / l.requests) * 60000)) end
@@ -77,7 +77,7 @@ local function limiting()
     end
   end
 
-  -- It ended: charge -> actual (false: not known, so its charge stands); what never ran was no request.
+  -- A request ended: replaces its charge by its use (false: not known, the charge stands). One that never ran does not count.
   local function settle_all(x, actual, ran, now)
     local limits = at(x.record, now)
     for _, l in ipairs(limits or {}) do

@@ -1,4 +1,4 @@
--- Which replica a request goes to, and who makes room for it.
+-- The choice of a replica, and of requests to evict for it.
 
 -- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash.
 -- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, due, its baseline or false, then run,
@@ -69,7 +69,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     roomy = roomy or fits
     if fits then
       local held, over = v[j + 3], v[j + 1] + kv > k
-      -- never more counts
+      -- no more than the whole counts
       local ahead = not over and prefill_fits(credit, held, pre) and 0 or credit > 0 and ahead_of(name, held, now_ms()) or held
       credits[i], loads[i] = credit, v[j + 2] * 1000 / speed
       if not over and needs_fit(name, credit, ahead, pre, record) then
@@ -113,7 +113,7 @@ end
 -- at once: its slot and KV are free, its gateway is told, and it has ended. Only its accounts stay open until the
 -- gateway says how much it had used (`finish`), or is found dead (`sweep`).
 local function make_room(ready, v, kv, exclude, pre, now, owner, homes)
-  local ids = call('ZREVRANGE', PREY, 0, 99)
+  local ids = call('ZREVRANGE', PREEMPTIBLE, 0, 99)
   if #ids == 0 then return false end
   local texts = call('HMGET', HELD, unpack(ids))
   local place, out = {}, words_of(exclude)

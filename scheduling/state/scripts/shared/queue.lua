@@ -1,4 +1,4 @@
--- What waits. Waiting entries exist only together with their totals.
+-- Waiting entries. They exist only together with their totals.
 
 -- Its place in `order`, which is sorted by text: within an entitlement by arrival.
 local function place_of(id, x)
@@ -21,8 +21,8 @@ local function drop_waiting(id, x)
   count(x, 0, -1)
 end
 
--- An entry that cannot be read leaves no trace; its totals cannot be told, the leader writes them anew.
+-- Deletes an entry that cannot be read. Its totals are unknown: the leader rewrites them.
 local function drop_unread(id)
-  for _, key in ipairs({LEASES, WAITING, PREY, LEAVING, PREFILLS, LONG}) do call('ZREM', key, id) end
+  for _, key in ipairs({LEASES, WAITING, PREEMPTIBLE, LEAVING, PREFILLS, LONG}) do call('ZREM', key, id) end
   for _, key in ipairs({HELD, QUEUE, EVICTED}) do call('HDEL', key, id) end
 end

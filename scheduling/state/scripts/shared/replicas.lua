@@ -25,7 +25,7 @@ local function with_bounds(words, credit, longest, speed, cached)
 end
 
 -- The ready replicas, each with its offer: `slots kv credit longest speed trust most`. The last five have a hash of
--- their own, as trees that do not know them read two words of `ready`.
+-- their own, since older versions read two words of `ready`.
 local function offers()
   local ready, names = call('HGETALL', READY), {}
   if #ready == 0 then return ready end
@@ -43,10 +43,10 @@ local function offers()
   return ready
 end
 
--- `roomy` in Python: a slot is free while fewer sequences run than there are slots. A request of several takes a replica
--- that has one, so it may run over by all but one of them: one that had to wait until all its slots are free would be
--- passed by narrow ones for ever.
+-- `has_slot_and_kv` in Python: a slot is free while fewer sequences run than there are slots. A request of several
+-- sequences needs one free slot only, and may exceed the slots by the rest: if it had to wait for all of them, requests
+-- of one sequence would overtake it for ever.
 local function has_slot(run, slots) return run < slots end
 
--- `kv_fits` in Python: where more is reserved than is offered, owners do not wait until that has drained.
+-- `kv_fits` in Python: if more is reserved than offered, owners do not wait until the difference is gone.
 local function kv_fits(room, used, need, owner) return used + need <= room or (owner and used > room) end

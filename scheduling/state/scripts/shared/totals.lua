@@ -7,7 +7,7 @@ local function able_of(wait, run, cap)
   return math.max(0, math.min(wait, cap - run))
 end
 
--- And how many of them within its baseline; no base: it has none.
+-- And how many of them within its baseline; without a base there is none.
 local function due_of(wait, run, base)
   return base and able_of(wait, run, base) or 0
 end
@@ -15,8 +15,8 @@ end
 -- Whether a service class owns reserved capacity.
 local function reserves(class) return class == 'guaranteed' or class == 'dedicated' end
 
--- The sums change by one entry: `run` and `wait` say by how much more it runs and waits. A sum that reaches 0 is
--- deleted. An entitlement of which nothing is left in flight is forgotten, unless it is `staying`.
+-- Adds one entry to the totals, or takes it away: `run` and `wait` are 1, 0 or -1. A total that reaches 0 is deleted. An
+-- entitlement with nothing left in flight is deleted, unless it is `staying`.
 local function count(x, run, wait, staying)
   local e, b = 'e:' .. x.ent, 'b:' .. x.backend
   local fields = {'able', 'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', b .. ':run',
@@ -62,7 +62,7 @@ local function keep_total(name, value)
   if value then call('HSET', TOTALS, name, value) else call('HDEL', TOTALS, name) end
 end
 
--- An entitlement begins to have something in flight, or its cap or baseline is another now. `able` and `due` follow.
+-- An entitlement has its first request in flight, or its cap or baseline changed: updates `able` and `due`.
 local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
   if cap ~= old_cap then
     keep_total('e:' .. ent .. ':cap', cap)
@@ -74,7 +74,7 @@ local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
   end
 end
 
--- What an entitlement weighs, as the leader's last tick said; before the first of them, what the caller says.
+-- The weight of an entitlement, from the leader's last tick; before the first, from the caller.
 local function weight_of(ent, first)
   local s = call('HGET', STANDING, ent)
   return s and string.match(s, '^%S+') or first
