@@ -90,9 +90,9 @@ class Routine(logging.Filter):
 
 
 class Flood(logging.Filter):
-    """For a handler: bounds how many lines of a kind, and how many in all, are written. A kind is where in the code a
-    line comes from, so that words of a stranger make no new one. The next line of a kind says how many were left out.
-    What is below INFO passes: somebody asked for it."""
+    """A handler's filter that bounds the log lines of each kind, and of all kinds together. A kind is the place in the
+    code that logs, so strangers' input makes no new ones. The next line of a kind says how many were left out. Levels
+    below INFO pass, since they are logged on request only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -288,7 +288,7 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
         "tenants.api.authentication.PasswordAuthentication",
     ],
-    # Deny by default: a view that forgets to say who may use it serves nobody.
+    # Deny by default: a view that declares no permissions serves nobody.
     "DEFAULT_PERMISSION_CLASSES": ["controlplane.web.security.Nobody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["tenants.api.inputs.BoundedJSONParser"],

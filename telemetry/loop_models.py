@@ -142,7 +142,7 @@ class LabRecording(models.Model):
 
 
 class LabRun(models.Model):
-    """Policies tried side by side on one recording: what was asked, how far it is, what came of it."""
+    """A comparison of policies on one recording: its input, its progress, its results."""
 
     STATES = (
         ("queued", "queued"),

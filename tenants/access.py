@@ -141,7 +141,7 @@ MOST_OPERATORS = 500
 
 
 def operators() -> list[str]:
-    """Names of those who may operate: admins and operators who can sign in."""
+    """Names of the admins and operators who can sign in."""
     users = get_user_model()._default_manager.filter(is_active=True)
     may = Q(is_superuser=True) | Q(memberships__role__in=[Role.ADMIN, Role.OPERATOR])
     names = users.filter(may).order_by("username").values_list("username", flat=True)

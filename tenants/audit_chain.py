@@ -46,8 +46,8 @@ class Report:
 
 
 def verify(anchor: str = "") -> Report:
-    """Reads the whole chain and says where it is broken. ``anchor``: the ``end`` of an earlier report. Writers are held
-    up only for a moment: what is written while it reads belongs to the next report."""
+    """Reads the whole chain and reports where it is broken. ``anchor``: the ``end`` of an earlier report. Writers wait
+    for a moment only: entries written meanwhile belong to the next report."""
     for _ in range(RETAINED_MEANWHILE):
         with transaction.atomic():
             head = AuditHead.locked()

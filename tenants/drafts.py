@@ -69,7 +69,8 @@ def apply(actor: Actor, pool: Pool, changes: Sequence[Change]) -> None:
 
 
 def restore(actor: Actor, pool: Pool, changes: Sequence[Change]) -> list[str]:
-    """Gives objects back what they had; says which fields were left because somebody has changed them meanwhile."""
+    """Restores the objects' former values. Returns the fields that were left as they are, because somebody has changed
+    them since."""
     left = []
     for change in changes:
         try:
@@ -95,7 +96,7 @@ def as_if(
     lost: Collection[str] = (),
     newcomers: Mapping[str, str] | None = None,
 ) -> Iterator[Pool]:
-    """The pool as it would be under a draft. All of it is taken back, and nobody is told.
+    """The pool as it would be under a draft. Everything is rolled back, and nobody is notified.
 
     ``lost``: backends that would not answer, so that shares which cannot be kept without them are degraded.
     ``newcomers``: tenants that would be there as well, each with the entitlement whose share and tier it would have.

@@ -19,7 +19,7 @@ def seal(text: str, purpose: str) -> str:
 
 
 def unseal(sealed: str, purpose: str) -> str | None:
-    """What was sealed; None where it was sealed with another key, or is no seal."""
+    """The sealed value; None if it was sealed with another key, or is not sealed at all."""
     try:
         return _box(purpose).decrypt(sealed.encode()).decode()
     except (InvalidToken, ValueError):

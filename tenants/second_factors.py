@@ -46,7 +46,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What somebody has, and what is asked of them."""
+    """A user's second factors, and whether one is required."""
 
     enabled: bool
     mandatory: bool

@@ -492,7 +492,7 @@ def _touch(current: _Change, instance: models.Model) -> None:
 
 
 def _settle(*, actor: Actor, pool: Pool) -> None:
-    """Writes the verdicts of :mod:`tenants.binding` where they differ from what is stored."""
+    """Stores the verdicts of :mod:`tenants.binding` that differ from the stored ones."""
     configured, live = promises.there(pool)
     rows = {e.slug: e for e in pool.entitlements.select_related("tier", "tenant").order_by("pk")}
     claims = [

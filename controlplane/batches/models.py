@@ -59,7 +59,8 @@ OPEN = (Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING, Status.CANCELL
 
 
 class Batch(models.Model):
-    """Lines of a file, each a request. Who works on it holds a lease; ``claim`` counts those who did."""
+    """A file of requests, one a line. The executor that works on it holds a lease; ``claim`` counts the executors so
+    far."""
 
     public_id = models.CharField("id", max_length=40, unique=True)
     tenant = models.CharField(max_length=63)

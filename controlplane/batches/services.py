@@ -33,7 +33,7 @@ from tenants.models import Entitlement
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 10.0  # who works on a batch says so twice a second
+LEASE_S = 10.0  # the executor of a batch renews its lease twice a second
 CLAIMED, CLAIMED_OF_TENANT = 64, 4  # batches that one executor works on at once
 LOOKED_AT = 1_000  # open batches in one look for those
 CHUNK = 500  # rows of a statement
@@ -278,14 +278,14 @@ def _live(now: datetime) -> QuerySet[Batch]:
 
 @own_connection
 def due() -> bool:
-    """Whether something is left to do and nobody does it. Who works on batches finds further ones by itself."""
+    """Whether batches are left to do and no executor works. An executor finds further batches by itself."""
     return Batch.objects.filter(status__in=OPEN).exists() and not _live(timezone.now()).exists()
 
 
 @own_connection
 def claim(holder: str) -> list[Work]:
-    """Takes batches that nobody works on, a few of each tenant, those first that were taken least often: what cannot
-    get on holds up nobody else. None while another executor lives: it takes them."""
+    """Claims batches that no executor works on: a few of each tenant, those claimed least often first, so that a batch
+    that makes no progress holds up no others. Empty while another executor lives, which takes them."""
     now = timezone.now()
     with transaction.atomic():
         if _live(now).exclude(holder=holder).exists():

@@ -301,7 +301,7 @@ class Instance:
             raise CannotStart(f"{error}\n  waiting for: {'; '.join(report.get('waiting_for', [])) or '-'}") from None
 
     def _stop_all(self) -> None:
-        """Those who send first, those who serve next, those who store last."""
+        """Ends the processes in order: those that send requests, those that serve them, those that store."""
         if not self.children:
             return
         say("ending" + (" (again Ctrl-C ends it at once)" if "web" in self.children else ""))
@@ -328,7 +328,7 @@ class Instance:
 
 
 def readiness(base_url: str, metrics_token: str = "") -> tuple[bool, dict[str, Any]]:
-    """``/readyz`` and what it says; nothing where it does not answer."""
+    """The status of ``/readyz`` and its body; empty where it does not answer."""
     headers = {"Authorization": f"Bearer {metrics_token}"} if metrics_token else {}
     request = urllib.request.Request(f"{base_url}/readyz", headers=headers)  # noqa: S310 - our own address
     try:

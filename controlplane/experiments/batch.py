@@ -184,9 +184,9 @@ def run(
     home: Path, note: Note, *, lines: int, minutes: float, seed: int = 0, kills: tuple[str, ...] = KILLED,
     slice_s: float = SLICE_S, alone: int = ALONE_SLICES, nobody_s: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """What came of it so far, as JSON; ``complete`` says whether all of it is done. ``minutes``: then it stops, to be
-    gone on with in the same ``home``. ``nobody_s``: after each round of turns, without anybody. Raises
-    ExperimentError."""
+    """Runs the experiment, or goes on with it; the results so far, as JSON. ``complete``: everything is done.
+    ``minutes``: it stops after these, and the next call with the same ``home`` goes on. ``nobody_s``: pause without
+    people after each round. Raises ExperimentError."""
     home.mkdir(parents=True, exist_ok=True)
     path = home / "run.json"
     kept = RunState.read(path, lines, seed)

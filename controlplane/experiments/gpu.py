@@ -182,9 +182,8 @@ def serving(
 
 
 def catalog(pool: str, setup: Setup, mode: Mode) -> list[dict[str, Any]]:
-    """Three tiers with what they were promised, each of its own class: relegation goes by the class, and of three that
-    are all ``spot`` it knows none to put back first. A third of the slots is each one's baseline, which it may
-    exceed: the engine is what is scarce."""
+    """The catalog of the experiment: three tiers with their SLOs, each of its own service class, since relegation goes
+    by class. Each has a third of the slots as its baseline and may exceed it: the engine is what is scarce."""
 
     def item(what: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         return {"kind": what, "metadata": {"name": name}, "spec": spec}

@@ -110,8 +110,8 @@ async def drive(
     rank: bool = False,
     digest: bool = False,
 ) -> list[Answered]:
-    """Sends all when their time comes. ``keys`` by tier, where a gateway asks for them; ``rank``: the engine is told
-    each tier's rank as its priority; ``digest``: its plugin is told what a gateway would tell it."""
+    """Sends all requests at their times. ``keys``: by tier, for a gateway; ``rank``: sends each tier's rank to the
+    engine as priority; ``digest``: sends the plugin what a gateway would send."""
     expected = sum(one.output for one in asked) / max(1, len(asked))
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None, sock_connect=10)
     began = time.monotonic()

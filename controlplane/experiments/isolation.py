@@ -139,7 +139,7 @@ OUTAGE: Final = Experiment(
 
 
 def taken_back(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample]) -> Mapping[str, Any]:
-    """How soon an evicted stream had ended, and whether anybody got a slot before the owner who waited for it."""
+    """How soon evicted streams had ended, and whether anybody got a slot before the owner that waited for it."""
     evicting, lent = experiment.phases[0], experiment.phases[-1]
     owners = [row for row in rows if row.entitlement == "dedicated-owner" and row.status == 200]
     evicted = [row.done_s for row in rows if row.reason == "evicted" and row.done_s < evicting.ends_s]

@@ -67,7 +67,8 @@ class Experiment:
         return self.phases[-1].ends_s
 
     def crowds(self, *, admission: bool) -> tuple[Crowd, ...]:
-        """Without admission control nobody is told to come back: clients send on their pace, come what may."""
+        """The clients. Without admission control they send at their own pace, since nobody tells them to come back
+        later."""
         return tuple(m.crowd if admission else replace(m.crowd, open_loop=True) for m in self.members)
 
 

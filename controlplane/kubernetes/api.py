@@ -83,8 +83,8 @@ class Api:
         _checked(await self._client.patch(path, json=body, headers=MERGE))
 
     async def delete(self, path: str, **as_it_is: str) -> None:
-        """What is gone already is as good. ``uid``: one that was made anew meanwhile stays; ``resourceVersion``: one
-        that has changed meanwhile does."""
+        """Deletes an object; one that is gone already is no error. With ``uid`` an object created anew since is left,
+        with ``resourceVersion`` one that has changed."""
         options = {"preconditions": as_it_is} if as_it_is else {}
         answer = await self._client.request("DELETE", path, json=options)
         if answer.status_code not in (404, 409):

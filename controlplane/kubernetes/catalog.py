@@ -239,7 +239,7 @@ class CatalogReplica:
 
     backend: str
     url: str
-    drained_here: bool  # it drains because the cluster says so, and nobody else
+    drained_here: bool  # it drains only because the cluster asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +389,8 @@ def _forget_leases(rows: QuerySet[Entitlement]) -> None:
 
 @own_connection
 def release(namespaces: Iterable[str], actor: Actor) -> list[str]:
-    """Lets rows go that resources of these namespaces keep, or of all where none is named: they stay as they are, and
-    people may change them. What was let go."""
+    """Ends the ownership of rows by resources of these namespaces, of all if none is named. The rows stay, and people
+    may change them. Returns the resources."""
     owners = Owner.objects.filter(namespace__in=list(namespaces)) if namespaces else Owner.objects.all()
     with transaction.atomic():
         let_go = list(owners)

@@ -33,8 +33,8 @@ FOR_KEY = f"{GROUP}/key"  # label of a Secret: the resource that may have values
 
 
 def tenants_by_namespace(pairs: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Whose keys a namespace's resources may ask for, from ``NAMESPACE/TENANT``; ``NAMESPACE/`` alone: nobody's. A
-    namespace that is not there may ask for anybody's.
+    """The tenants whose keys each namespace's resources may ask for, from ``NAMESPACE/TENANT``; ``NAMESPACE/`` alone
+    allows none. A namespace that is not listed may ask for all.
 
     Raises:
         ValueError: the text is no such pair.
@@ -92,8 +92,8 @@ class SecretReference:
         return text
 
     def check_ours(self, resource: CustomResource, secret: Mapping[str, Any]) -> None:
-        """Whether a value may be written into a Secret that is there: into one that was made for this resource, or that
-        somebody who may write Secrets has labelled for it. Whoever may write ApiKeys may not write Secrets by that.
+        """Whether a key may be written into an existing Secret: only into one created for this resource, or labelled
+        for it by somebody who may write Secrets. Permission to write ApiKeys is none to write Secrets.
 
         Raises:
             KeyFault: it is somebody else's.

@@ -48,8 +48,8 @@ class Reservation:
 
 
 def quantities(amounts: Amounts, *, up: bool) -> dict[str, str]:
-    """Whole numbers, as extended resources have to be: what is asked for is rounded up, what is offered down. A
-    dimension without a bound, or of which nothing is asked, is left out."""
+    """Whole numbers, as extended resources require: requests are rounded up, offers down. Unbounded and empty
+    dimensions are left out."""
     result = {}
     for attribute, name in RESOURCES.items():
         value = getattr(amounts, attribute)

@@ -41,7 +41,7 @@ LIMITS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the report does not say of the engines, or what is asked instead of what it says (None: as it says)."""
+    """What the report does not say of the engines, or is to be overridden (None: as the report says)."""
 
     preset: str
     credit: int | None = None

@@ -58,7 +58,7 @@ UNCHANGED = "unchanged"  # the same, on the traffic and the pool as they were
 
 
 class LabError(ValueError):
-    """What was asked cannot be done: what is wrong."""
+    """A lab run that cannot be done; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Job:
 
 
 def modes_of(settled: bool) -> tuple[str, ...]:
-    """What is compared where nobody says what."""
+    """The modes that are compared by default."""
     return ("automatic", "random", "off", HINDSIGHT) if settled else (*MODES, "oracle")
 
 

@@ -34,8 +34,9 @@ class OneIssuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # has no typ
 
 
 def login(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """allauth would take scopes, and any parameter of the question to the provider, from the address: whoever writes a
-    link would say where the answer goes and how somebody has to prove who they are."""
+    """Drops all parameters of the address but :data:`OF_AN_ADDRESS`. allauth would take scopes and any parameter for
+    the provider from it, so that the author of a link could decide where the answer goes and how somebody has to
+    authenticate."""
     kept = request.GET.copy()
     for name in set(kept) - set(OF_AN_ADDRESS):
         del kept[name]

@@ -82,8 +82,8 @@ def tend(
 
 
 def _recalibrate(pool: Pool, now: datetime) -> None:
-    """Finds anew how fast the engines are, every quarter of an hour in which they had something to do; sooner where it
-    was found from few requests."""
+    """Measures again how fast the engines are: every quarter of an hour with requests, sooner if the last measurement
+    had few of them."""
     last = replicas.latest(pool.slug)
     every = RECALIBRATE if last is None or last.requests >= ENOUGH else RECALIBRATE_SOON
     if last is None or now - last.at >= every:
@@ -455,7 +455,7 @@ def _seconds(at: datetime | None) -> float | None:
 
 
 def _changed(pool: Pool) -> datetime | None:
-    """From when on traffic is held against traffic: prompts changed, or somebody was advised to cut queues anew."""
+    """From when on traffic is compared: since prompts changed, or new queue boundaries were advised."""
     return max((row.at for row in (_cut_for_drift(pool), _advised(pool).first()) if row is not None), default=None)
 
 

@@ -58,9 +58,9 @@ NEAR_RANKS = 0.015  # of the middle: where two tiers are served apart it may lie
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Simulated against live on one window, of the same requests. ``figures``: name to (live, simulated) [s].
-    ``near``: of those that are a middle, the live latencies of :data:`NEAR_RANKS` below and above it [s].
-    ``refused``: of those that were asked for [%], likewise. ``attainment``: by tier with an SLO [%], likewise."""
+    """Simulated against live figures of the same requests. ``figures``: name to (live, simulated) [s]. ``near``: for
+    medians, the live latencies :data:`NEAR_RANKS` ranks below and above [s]. ``refused``: refused share of all requests
+    (live, simulated) [%]. ``attainment``: likewise by tier with an SLO [%]."""
 
     requests: int
     figures: dict[str, tuple[float, float]]
@@ -112,8 +112,8 @@ def setting_of(serving: Serving) -> dict[str, Any]:
 
 
 def logged_steps(pool: str) -> dict[str, StepFit]:
-    """What the schedulers inside a pool's engines say of their steps now, by backend, where it predicts well enough to
-    go by; empty where none does, or nobody is heard."""
+    """The step-time models of the schedulers inside a pool's engines, by backend, where they predict well enough; empty
+    where none does, or nothing is reported."""
     step_times = {name: row.get("step_time") or {} for name, row in _backends_now(pool).items()}
     return {
         name: StepFit(
@@ -126,7 +126,7 @@ def logged_steps(pool: str) -> dict[str, StepFit]:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is known of an engine: what it says of itself, and how many sequences it was seen to run at once."""
+    """What is known of an engine: its reported limits, and how many sequences it was seen to run at once."""
 
     facts: EngineFacts = field(default_factory=EngineFacts)
     learned: int | None = None
@@ -143,7 +143,7 @@ class Told:
 
 
 def told_of(pool: str) -> dict[str, Told]:
-    """What is known now of a pool's engines, by backend; empty where nobody is heard."""
+    """What a pool's engines report now, by backend; empty if its leader reports nothing."""
     return {name: Told.of(row) for name, row in _backends_now(pool).items()}
 
 
@@ -243,8 +243,8 @@ def as_traffic(
     calibration: Calibration | None = None,
     without: Collection[str] = (),
 ) -> Traffic | None:
-    """A recording on the pool's own engines (``without`` some), under its own limits: what it refused then is decided
-    anew."""
+    """A recording on the pool's own engines (``without`` some), under its present limits: requests that were refused
+    then are admitted or refused again."""
     rows = [row for row in recording.rows if row.ran or row.turned_away or row.in_flight]
     rows = rows[-most:] if most else rows
     logged = None if calibration is not None else logged_steps(pool.slug)  # one that is asked for is what is tried
@@ -364,7 +364,8 @@ def timed(pool: str, since: datetime, until: datetime) -> list[Timed]:
 
 
 def running_now(unended: Sequence[InFlight], since: datetime, until: datetime) -> list[Timed]:
-    """What runs of a window's requests, as the calibration wants it: load, of which nothing else is known yet."""
+    """The requests of a window that still run, as the calibration takes them: as load, since no more is known of
+    them."""
     return [
         Timed(
             one.row.backend, one.received_at.timestamp() + one.row.wait_s, None,
@@ -463,8 +464,8 @@ def _latencies(rows: Sequence[Recorded]) -> dict[str, list[float]]:
 
 
 def _kept(rows: Sequence[Recorded], slos: Mapping[str, Slo]) -> dict[str, float]:
-    """By tier that promises something: what was kept of everything asked [%]. What is in flight and may still be in
-    time is not in it; of an answer that came whole the first token is not seen."""
+    """Attainment by tier with an SLO [%]. Requests in flight that may still be in time are left out; the first token of
+    a whole answer is not known."""
     kept: dict[str, list[bool]] = {}
     for row in rows:
         slo = slos[row.tier]

@@ -24,7 +24,7 @@ class Starter:
         """The loop reads the ledger itself."""
 
     def sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
-        """Sends for what is due. Never raises: what is lost is made up for ten seconds later."""
+        """Starts the tasks that are due. Never raises: what fails is tried again ten seconds later."""
         if sample.at_s - self._tended_s.get(sample.pool.id, 0.0) < TEND_EVERY_S:
             return
         self._tended_s[sample.pool.id] = sample.at_s

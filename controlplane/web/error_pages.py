@@ -70,7 +70,8 @@ def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def database_unavailable(request: HttpRequest) -> HttpResponse:
-    """Whoever asks cannot be told from anybody else, and nothing can be read or changed: since when, and what works."""
+    """The page shown while the database does not answer: since when, and what still works. The same for everybody,
+    since nobody can be identified."""
     outage = sources.database_outage()
     return notice(
         request,

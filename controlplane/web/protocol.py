@@ -30,7 +30,7 @@ from scheduling.gateway.headers import NO_RETRY, retry_after
 
 KEPT_HEAD_S = 2.0  # one that may only ask for health has this long for its head
 FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may be so large, and half of the body
-PIECES, PIECE_BYTES = 4096, 16  # so many pieces of a body of any size; further ones must have so many bytes on average
+PIECES, PIECE_BYTES = 4096, 16  # a body may have as many pieces of any size; more must have this mean size
 UNWANTED_BYTES = 1024 * 1024  # of a body whose request was answered without it
 SENT_AHEAD = 16  # requests that wait on one connection for the answer to an earlier one
 MIN_READ = 64 * 1024  # bytes that a reader must take within the time to send, once its answer is complete

@@ -56,7 +56,7 @@ class ContentSecurityPolicy(Middleware):
 
 
 class NotKept(Middleware):
-    """No cache keeps an answer unless its view allows that: who asks decides what is in it."""
+    """Forbids caching unless the view allows it, since an answer depends on who asks."""
 
     def now(self, request: HttpRequest) -> HttpResponse:
         return self._mark(self.passed(request))

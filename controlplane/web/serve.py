@@ -68,15 +68,15 @@ class Server(uvicorn.Server):
         began = time.monotonic()
         application.leave()
         await self._leave(self.servers if sockets else [])
-        # Still listening where nobody else does: whoever asks is told "not ready" and "try again elsewhere" instead of
+        # Still listening, as no other process does: clients are told "not ready" and "try again elsewhere" instead of
         # finding a closed port.
         await application.drain(max(0.0, self.drain_s - (time.monotonic() - began)))
         await self._refuse_the_last()
         await super().shutdown(sockets)
 
     async def _refuse_the_last(self) -> None:
-        """Nobody can come any more. Whoever has just come, and whose request is on its way, is told to try again
-        elsewhere: a proxy must not repeat a request that was lost with its connection, but may one that was refused."""
+        """Closes the listeners, then refuses for a moment what was already connecting: a proxy may repeat a refused
+        request elsewhere, but not one that was lost with its connection."""
         for server in self.servers:
             server.close()
         end = time.monotonic() + LAST_S

@@ -116,7 +116,7 @@ def replica(alert: Alert) -> str:
 
 
 def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
-    """What can be done, the nearest first: ``do`` names a button of the console, ``of`` what it acts on."""
+    """Possible actions, the most likely first: ``do`` names a button of the console, ``of`` its object."""
     choices: list[Json] = []
 
     def add(do: str, text: str, of: str = "") -> None:

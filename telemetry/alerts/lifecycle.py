@@ -53,7 +53,7 @@ def fire(
     at_s: float,
     began_s: float | None = None,
 ) -> bool:
-    """Opens a rule's alert; False where it is open already. ``began_s``: when what it is about began, if known."""
+    """Opens a rule's alert; False if it is open already. ``began_s``: when the condition began [epoch s], if known."""
     name = f"rule {rule.pk}:{pool}:{subject}:{at_s:.0f}"[:200]
     same = Alert.objects.filter(rule=rule, pool=pool, subject=subject[:200], silenced_until__gt=timezone.now())
     silenced: dict[str, Any] = dict(same.values("silenced_until", "silenced_by", "note").first() or {})
@@ -83,7 +83,7 @@ def silence(alert: Alert, actor: audit.Actor, until: datetime | None, note: str)
 
 
 def assign(alert: Alert, actor: audit.Actor, to: str) -> None:
-    """Who looks after it; nobody for an empty name. Recorded in the audit log."""
+    """Assigns an alert to somebody; an empty name to nobody. Recorded in the audit log."""
     by, at = (actor.name, timezone.now()) if to else ("", None)
     _mark(alert, actor, "assign" if to else "unassign", assigned_to=to, assigned_by=by, assigned_at=at)
 

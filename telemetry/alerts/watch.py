@@ -37,8 +37,8 @@ class AlertWatch:
         looked: Callable[[str, float], None] | None = None,
         costs: Callable[[float], Costs] | None = None,
     ) -> None:
-        """``looked`` is told of each pool whose rules were looked at, and when: what is not looked at is not fine.
-        ``costs`` are those of tenants on the day of a moment."""
+        """``looked`` is called with each pool whose rules were evaluated, and the time: a rule that is not evaluated
+        counts as unknown, not as fine. ``costs``: the tenants' costs on the day of a time."""
         self._read_costs = costs
         self._costs: tuple[float, Costs] = (float("-inf"), {})
         self._start_delivery = start_delivery

@@ -19,7 +19,7 @@ OPTIONAL = "x-optional"  # in the schema: true, or the fields that may be missin
 
 
 class HolderSerializer(serializers.Serializer[Any]):
-    """Who had slots while somebody waited."""
+    """A tenant that held slots while a request waited."""
 
     tenant = serializers.CharField()
     slot_s = serializers.FloatField(help_text="Slot-seconds held meanwhile.")

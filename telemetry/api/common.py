@@ -63,8 +63,8 @@ class OperatorsSeeAdminsWrite:
 
 
 class ChangedInTurn:
-    """Mixed into views of one row before DRF's: a change reads the row under its lock. Two people who change different
-    fields at the same moment both do, and what was deleted meanwhile does not come back."""
+    """A mixin for views of one row, before DRF's: a change reads the row under its lock. So two people who change
+    different fields at the same moment both succeed, and a row deleted meanwhile does not come back."""
 
     def patch(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         with transaction.atomic():

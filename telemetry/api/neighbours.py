@@ -27,7 +27,7 @@ class NeighboursQuery(serializers.Serializer[Any]):
 
 
 class NeighboursView(Telemetry, APIView):
-    """Who had the slots while a tenant waited. Operators and admins: members never see who else is there."""
+    """Which tenants held the slots while a tenant waited. For operators and admins: members never see other tenants."""
 
     @extend_schema(
         summary="Who had the slots while a tenant's requests waited",

@@ -104,7 +104,7 @@ def send_rows(
 
 
 def _typed(value: Any, kind: str | None) -> Any:
-    """As the column's type wants it; what is empty is null where it is no text."""
+    """The value in the column's type; an empty one is null unless the column is text."""
     if kind is None:
         return str(value)
     if value is None or value == "":

@@ -81,7 +81,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         """Lets in who is logged in and belongs somewhere; anyone else is refused in the handshake (403)."""
         try:
             viewer = await self._look_again()
-        except DatabaseTrouble:  # nobody can be told from anybody: closed until it is back
+        except DatabaseTrouble:  # nobody can be identified: closed until it is back
             await self.close(code=TRY_LATER)
             return
         if viewer is None or not viewer.sees_something:

@@ -259,7 +259,7 @@ def _tenant(row: dict[str, Any]) -> Point:
 
 
 def _entitlement(row: dict[str, Any]) -> Point:
-    """Its share of the pool, and where it stands; nothing but its tenant where it has neither."""
+    """An entitlement's share of the pool and its standing; only its tenant where it has neither."""
     share = {
         "running": row["running"],
         "waiting": row["waiting"],

@@ -250,7 +250,7 @@ class LiveHub:
         return _text({"type": "removed", "pool": name})
 
     async def reload(self) -> None:
-        """Takes over what is stored where it is newer than what is known. Never raises."""
+        """Takes over stored snapshots that are newer than the known ones. Never raises."""
         async with self._loading:
             versions = {name: (pool.epoch, pool.snapshot["seq"]) for name, pool in self._pools.items()}
             try:

@@ -89,8 +89,8 @@ class LiveStore:
         return bool(kept)
 
     def keep_only(self, pools: Collection[str]) -> list[str]:
-        """Forgets what is stored of other pools, by name. Only of those that nobody leads: a process that has not heard
-        of a new pool yet must not take it from the one that leads it."""
+        """Deletes what is stored of other pools; returns their names. Only pools without a leader are deleted: a
+        process that has not heard of a new pool must not take it from its leader."""
         try:
             silent = self._redis.zrangebyscore("qm:live:pools", "-inf", time.time() - SILENT_S)
             gone = sorted(set(map(bytes.decode, silent)) - set(pools))
@@ -180,7 +180,7 @@ class LiveStore:
 
 
 def _read(row: bytes, keys: Collection[str]) -> dict[str, Any] | None:
-    """What was stored, or None where it lacks one of ``keys``: one row of another release must not end every socket."""
+    """The stored row, or None if it lacks one of ``keys``: a row of another release must not end every socket."""
     try:
         value = msgspec.json.decode(row)
     except msgspec.DecodeError:

@@ -102,9 +102,10 @@ def explored(
     between: tuple[datetime | None, datetime | None] = (None, None),
     over_time_of: QuerySet[LedgerEntry] | None = None,
 ) -> Json:
-    """``rows``: those that fit, at any time; ``between``: the time that was asked for. ``reach``: how far back of it
-    they can be searched; None: to its beginning. ``heat``: of which duration the map is. ``over_time_of``: with figures
-    over that time; all rows that the viewer may see, before the first of which nothing is known.
+    """The figures of the explorer. ``rows``: requests that match, at any time; ``between``: the chosen period;
+    ``reach``: how far back of it can be searched, None: to its beginning; ``heat``: the duration that the heat map
+    shows; ``over_time_of``: adds figures over time, from all rows that the viewer may see (before the first of them
+    nothing is known).
 
     Raises:
         KeyError: ``group_by`` is not in :data:`GROUPS`.

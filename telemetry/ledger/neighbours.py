@@ -178,7 +178,7 @@ def _runs(pool: str, spans: Sequence[Span], live: Iterable[Run]) -> tuple[list[R
 
 
 def ahead_of(row: LedgerEntry) -> Json | None:
-    """What was granted while a request waited, in hindsight; None where it did not wait or never ran.
+    """What was granted while a request waited; None if it did not wait or never ran.
 
     ``steps``: [ms after it was received, how many still went before it]. Only what has ended by now is in the ledger.
     """

@@ -58,7 +58,7 @@ def prompt_of(row: LedgerEntry) -> Prompt | None:
 
 
 def ahead_of(row: LedgerEntry) -> Ahead | None:
-    """What was ahead of a request in its engine at its grant; None where it never ran."""
+    """What was ahead of a request in its engine when it was granted; None if it never ran."""
     own = prompt_of(row)
     if own is None or row.granted_at is None:
         return None

@@ -22,8 +22,8 @@ MOST_COUNTED = 1000
 
 
 def retry_of(row: LedgerEntry) -> Json | None:
-    """None where it was not refused. ``told_s`` is None where it was told nothing, or an older release did not record
-    it. ``obeyed``: None where the key did not come back, or came within the spread."""
+    """When the key of a refused request came back; None if it was not refused. ``told_s``: None if it was told no time,
+    or an older release did not record it. ``obeyed``: None if the key did not come back, or came within the spread."""
     if row.outcome != Outcome.REFUSED:
         return None
     figures: Json = msgspec.json.decode(row.admission) if row.admission else {}

@@ -41,7 +41,7 @@ class Epoch(Func):
 
 # by the names under which they are asked for
 SPANS: dict[str, Any] = {
-    "waited": Case(  # for a slot, also who gave up; who got one on arrival was in no queue
+    "waited": Case(  # for a slot, in vain as well; a request granted on arrival was in no queue
         When(queued_at=None, granted_at__isnull=False, then=Value(0.0)),
         default=Between(F("queued_at"), Coalesce(F("granted_at"), F("done_at"))),
         output_field=FloatField(),

@@ -115,7 +115,7 @@ class ScopedView(APIView):
         return Actor.of(self.request, "api")
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
-        """Refused attempts of those who are signed in are in the audit log, like what was done."""
+        """Writes refused attempts of signed-in users into the audit log."""
         user = getattr(request, "user", None)
         if response.status_code == status.HTTP_403_FORBIDDEN and user is not None and user.is_authenticated:
             what = f"{request.method} {request.path}"
@@ -172,8 +172,8 @@ def is_trial(request: Request) -> bool:
 
 
 def check_write(request: Request, *, trial: bool = False) -> None:
-    """The query of a write is ``dry_run``, where it can be tried only (``trial``), and nothing else. Another or a
-    misspelled one would be done, and who asked believe that it was not, or not so."""
+    """Refuses query parameters of a write other than ``dry_run``, and that one too where nothing can be tried
+    (``trial`` false). A misspelled one would be ignored, and the write done although the caller wanted a trial."""
     if request.method in SAFE_METHODS:
         return
     unknown = next((name for name in request.query_params if name != "dry_run"), None)

@@ -283,7 +283,7 @@ class PriceViewSet(WritableViewSet):
 
 @described("membership", "memberships", *WRITES)
 class MembershipViewSet(WritableViewSet):
-    """Who acts for whom: admins and operators for all, members for their tenant."""
+    """Users' memberships in tenants: admins and operators manage all of them, members see their tenant's."""
 
     model = Membership
     veiled = True

@@ -166,8 +166,8 @@ def _fresh(change: Change, actor: Actor) -> Model:
 
 
 def _row(model: type[Model], name: str | None, where: Any, attribute: str, found: _Found) -> Model | None:
-    """The row that another one names. Asked for once: kinds are in the order in which they need each other, so that
-    what is named has been written by then, and what is deleted goes last."""
+    """The row with this name, looked up once. Kinds are applied in the order of their dependencies and deleted in
+    reverse, so a named row exists by then."""
     if name is None:
         return None
     row = found.get((model, name)) or model._default_manager.filter(slug=name).first()

@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Owner(models.Model):
-    """A custom resource in a cluster that keeps one row of the catalog: what it says, nobody else changes."""
+    """A Kubernetes resource that owns a row of the catalog: nobody else may change the fields that it sets."""
 
     kind = models.CharField(max_length=32, help_text="Kind of the row, as in files: TokenPool, Tenant and so on.")
     name = models.CharField(max_length=63, help_text="Name of the row.")

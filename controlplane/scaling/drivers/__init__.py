@@ -45,8 +45,8 @@ class Driver(Protocol):
         removed by somebody else, through the management API."""
 
     def in_turn(self, names: Sequence[str]) -> Sequence[str] | None:
-        """In which order these have to end, where whoever carries it out chooses; None where it ends those it is
-        told."""
+        """The order in which these replicas have to end, where the platform chooses which one ends next; None where the
+        driver ends the ones it is told."""
 
     def grow(self, order: Order) -> None:
         """Sees to it that there are ``order.replicas``."""
