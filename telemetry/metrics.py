@@ -277,16 +277,13 @@ class Metrics:
     ) -> None:
         """``home``: whose disk is measured."""
         self._home = home
-        self._requests: dict[Labels, int] = {}
-        self._rejected: dict[Labels, int] = {}
-        self._tokens: dict[Labels, int] = {}
-        self._violations: dict[Labels, int] = {}
-        self._kept: dict[Labels, int] = {}
-        self._asked: dict[Labels, int] = {}
-        self._usage_rejected: dict[Labels, int] = {}
-        self._answers_rejected: dict[Labels, int] = {}
-        self._prefill_preemptions: dict[Labels, int] = {}
-        self._storm_refusals: dict[Labels, int] = {}
+        self._counters: dict[str, dict[Labels, int]] = {metric.name: {} for metric in TABLE if metric.kind == "counter"}
+        # those of every request: one look-up less
+        self._requests = self._counters["requests_total"]
+        self._tokens = self._counters["tokens_total"]
+        self._violations = self._counters["slo_violations_total"]
+        self._kept = self._counters["slo_kept_total"]
+        self._asked = self._counters["slo_asked_total"]
         self._wait = _Histogram(_WAIT)
         self._first = _Histogram(_FIRST)
         self._token = _Histogram(_TOKEN)
@@ -294,7 +291,6 @@ class Metrics:
         self._gauges: dict[str, float] = dict.fromkeys(_PROCESS_GAUGES, 0.0)
         self._skew_s: float | None = None
         self._connections: dict[str, float] = {}  # nothing where no server counts them
-        self._connections_refused: dict[Labels, int] = {}
         self._state_available = 0.0
         self._tenants: dict[str, str] = {}
         of_backend = {metric.name: metric.of_backend for metric in TABLE if metric.of_backend}
@@ -333,24 +329,23 @@ class Metrics:
 
     def rejected(self, reason: str, status: int) -> None:
         """A request without a valid key, or outside any route, was answered."""
-        self._rejected[(reason,)] = self._rejected.get((reason,), 0) + 1
+        self._count("rejected_total", (reason,))
 
     def usage_rejected(self, pool: str, backend: str) -> None:
         """An engine's usage could not be true, or was missing."""
-        self._usage_rejected[pool, backend] = self._usage_rejected.get((pool, backend), 0) + 1
+        self._count("engine_usage_rejected_total", (pool, backend))
 
     def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
         """An engine's answer was not passed on."""
-        self._answers_rejected[pool, backend, cause] = self._answers_rejected.get((pool, backend, cause), 0) + 1
+        self._count("engine_answers_rejected_total", (pool, backend, cause))
 
     def prefill_preempted(self, pool: str, backend: str) -> None:
         """A long prompt was taken back from an engine."""
-        self._prefill_preemptions[pool, backend] = self._prefill_preemptions.get((pool, backend), 0) + 1
+        self._count("prefill_preemptions_total", (pool, backend))
 
     def storm_refused(self, pool: str, tenant: str, reason: str) -> None:
         """A request of a key that storms was refused without asking."""
-        labels = (pool, self._tenants.get(tenant) or self._label(tenant), reason)
-        self._storm_refusals[labels] = self._storm_refusals.get(labels, 0) + 1
+        self._count("storm_refusals_total", (pool, self._tenants.get(tenant) or self._label(tenant), reason))
 
     def state_available(self, available: bool) -> None:
         """Redis became reachable or unreachable."""
@@ -372,7 +367,7 @@ class Metrics:
     def connections(self, inside: int, most: int, sockets: int, most_sockets: int, refused: Mapping[str, int]) -> None:
         """What the server counts: connections, WebSockets, their limits, and those it refused, by reason."""
         self._connections = dict(zip(_CONNECTIONS, (inside, most, sockets, most_sockets), strict=True))
-        self._connections_refused = {(reason,): count for reason, count in refused.items()}
+        self._counters["connections_refused_total"] = {(reason,): count for reason, count in refused.items()}
 
     def render(self) -> bytes:
         """The page for Prometheus (:data:`CONTENT_TYPE`). Takes milliseconds, and up to ``pool_gauges.FIRST_S``
@@ -386,6 +381,11 @@ class Metrics:
         if self._pools is not None:
             self._pools.close()
 
+    def _count(self, name: str, labels: Labels) -> None:
+        """Adds one to a counter of :data:`TABLE`."""
+        counter = self._counters[name]
+        counter[labels] = counter.get(labels, 0) + 1
+
     def _label(self, tenant: str) -> str:
         if len(self._tenants) >= MAX_TENANTS:
             return OTHER
@@ -393,20 +393,6 @@ class Metrics:
         return tenant
 
     def _collect(self) -> Iterator[Any]:
-        counted: dict[str, dict[Labels, int]] = {
-            "state_rebuilt_total": {},
-            "requests_total": self._requests,
-            "rejected_total": self._rejected,
-            "connections_refused_total": self._connections_refused,
-            "tokens_total": self._tokens,
-            "slo_violations_total": self._violations,
-            "slo_kept_total": self._kept,
-            "slo_asked_total": self._asked,
-            "engine_usage_rejected_total": self._usage_rejected,
-            "engine_answers_rejected_total": self._answers_rejected,
-            "prefill_preemptions_total": self._prefill_preemptions,
-            "storm_refusals_total": self._storm_refusals,
-        }
         histograms = {
             "queue_wait_seconds": self._wait,
             "time_to_first_token_seconds": self._first,
@@ -420,14 +406,14 @@ class Metrics:
             gauges |= disk_gauges.samples(self._home)
         if self._pools is not None:
             gauges |= self._pools.samples()
-            counted |= self._pools.counted()
+            self._counters |= self._pools.counted()
         if self._skew_s is not None:
             gauges.setdefault(SKEW, []).append((("web", ""), self._skew_s))
         for metric in TABLE:
             name = PREFIX + metric.name
             if metric.kind == "counter":
                 counter = CounterMetricFamily(name, metric.help, labels=metric.labels)
-                for labels, count in list(counted[metric.name].items()):
+                for labels, count in list(self._counters[metric.name].items()):
                     counter.add_metric(labels, count)
                 yield counter
             elif metric.kind == "histogram":
