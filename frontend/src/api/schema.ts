@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema ca8f8ec35695bf14, body 81ea196b5dc3e74d
+// schema 2d87468687233cb4, body 117f8b63198273f0
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -769,7 +769,7 @@ export interface components {
             /** @description Epoch seconds; null: no request. */
             to: number | null;
         };
-        /** @description Who had slots while somebody waited. */
+        /** @description A tenant that held slots while a request waited. */
         Holder: {
             /** @description Of these, how many came later and went first. */
             overtook: number;
