@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.tuning import replicas
-from controlplane.tuning.loop import traffic_so_far
+from controlplane.tuning.proposals import traffic_so_far
 from telemetry.api.answers import OPTIONAL
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Calibration

@@ -6,7 +6,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from controlplane.tuning import loop
+from controlplane.tuning import loop, proposals
 from tenants import tuning
 from tenants.models import Pool, Trial, TrialState
 from tests.support.tuning_world import ANN, traffic, tuned
@@ -34,7 +34,7 @@ def test_what_a_person_proposes_is_tried_on_recent_traffic_in_any_mode(pool: Poo
 
 def test_what_a_person_proposes_and_wins_waits_for_that_person(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     tuned(pool)
-    monkeypatch.setattr(loop, "gate", lambda *_: (True, "it wins", {"passed": True}))
+    monkeypatch.setattr(proposals, "gate", lambda *_: (True, "it wins", {"passed": True}))
     traffic(300, timezone.now())
     trial = asked(pool, urgency=2.0)
     assert loop.tend("llama") == "proposed"

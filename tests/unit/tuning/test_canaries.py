@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from controlplane.tuning import loop
+from controlplane.tuning import loop, partitions
 from tenants import services, tuning
 from tenants.models import AuditEntry, Author, PolicyVersion, Pool, Trial, TrialState
 from tenants.versions import Note, because
@@ -138,7 +138,7 @@ def test_a_canary_after_prompts_changed_is_held_against_what_came_since(pool: Po
     """Before the change nearly all was in time; since then every second request, and the canary is no worse."""
     tuned(pool)
     now = timezone.now()
-    with because(Note(f"{loop.DRIFT} (Kolmogorov-Smirnov 0.40, p 1e-9)", Author.OPTIMISER)):
+    with because(Note(f"{partitions.DRIFT} (Kolmogorov-Smirnov 0.40, p 1e-9)", Author.OPTIMISER)):
         services.set_policy(actor=tuning.OPTIMISER, pool=pool, policy="ewsjf", params={"partition": "1-300,301-9000"})
     cut = PolicyVersion.objects.filter(pool=pool).first()
     traffic(400, now - timedelta(seconds=70), met=1.0)

@@ -10,7 +10,7 @@ import pytest
 import redis
 from django.utils import timezone
 
-from controlplane.tuning import in_flight, loop, recent, replicas
+from controlplane.tuning import in_flight, loop, proposals, recent, replicas, studies
 from scheduling.core.types import Slo
 from scheduling.simulator.recording import IN_FLIGHT, Recorded, Recording
 from telemetry.ledger import writer
@@ -154,7 +154,7 @@ def test_without_redis_nothing_is_calibrated_compared_or_searched(pool: Pool, mo
 def test_a_study_finds_the_same_window_when_what_was_in_flight_has_ended(
     pool: Pool, state: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loop, "WRITTEN", timedelta(seconds=-2))
+    monkeypatch.setattr(studies, "WRITTEN", timedelta(seconds=-2))
     now = timezone.now()
     traffic(300, now - timedelta(seconds=5))
     arrival = now.timestamp() - 2
@@ -162,13 +162,13 @@ def test_a_study_finds_the_same_window_when_what_was_in_flight_has_ended(
         state.hset(QUEUE, f"req_w{n}", entry(f"req_w{n}", "acme", "gw-1", arrival_s=arrival, tier="premium"))
     tuned(pool, cpu_share=0.001)
     windows = []
-    searched = loop.Search
+    searched = studies.Search
 
     def search(found, *rest):  # type: ignore[no-untyped-def]
         windows.append(found.rows)
         return searched(found, *rest)
 
-    monkeypatch.setattr(loop, "Search", search)
+    monkeypatch.setattr(studies, "Search", search)
     assert loop.tend("llama", now=now).startswith("replayed")
     state.delete(QUEUE)
     writer.write(
@@ -208,5 +208,5 @@ def test_how_much_traffic_there_is_for_a_replay_is_counted_without_asking_redis(
     monkeypatch.setattr(recent, "in_flight", lambda slug, _: asked.append(slug) or [])
     now = timezone.now()
     traffic(20, now - timedelta(seconds=5))
-    assert loop.traffic_so_far(tuned(pool), now)[1] == 20
+    assert proposals.traffic_so_far(tuned(pool), now)[1] == 20
     assert not asked

@@ -10,7 +10,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from controlplane.tuning import loop, replicas
+from controlplane.tuning import loop, proposals, replicas, studies
 from scheduling.simulator.compare import GRANT_DELAY_S
 from scheduling.tuning import study
 from scheduling.tuning.gate import Gate
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger of these tests is written beforehand, with requests that end a little after "now"."""
-    monkeypatch.setattr(loop, "WRITTEN", timedelta(seconds=-60))
+    monkeypatch.setattr(studies, "WRITTEN", timedelta(seconds=-60))
 
 
 def test_a_pool_of_which_nobody_said_anything_gets_advice_and_keeps_what_it_has(pool: Pool):
@@ -89,7 +89,7 @@ def test_a_study_that_was_interrupted_after_every_replay_goes_on_as_if_it_had_no
     whole, rows = Study.objects.get().replays, list(Trial.objects.order_by("number").values_list("values", "reward"))
     Trial.objects.all().delete()
     Study.objects.all().delete()
-    monkeypatch.setattr(loop, "RING_S", 0.0)
+    monkeypatch.setattr(studies, "RING_S", 0.0)
     assert loop.tend("llama", now=now).startswith("replayed 1 of at most")
     assert finished(now=now + timedelta(seconds=5)) != "not due"
     assert Study.objects.get().replays == whole
@@ -103,13 +103,16 @@ def test_what_a_killed_worker_had_not_stored_is_replayed_again_and_stored_once(
     now = timezone.now()
     tuned(pool, "advise")
     traffic(500, now)
-    monkeypatch.setattr(loop, "RING_S", 0.0)
+    monkeypatch.setattr(studies, "RING_S", 0.0)
     loop.tend("llama", now=now)
     study = Study.objects.get()
     other = replicas.traffic_of(pool, study.window_from, study.at, most=600)
     search = Search(other, replicas.serving_of(study.base), tuning.tuning_of(pool).loop, 1, study.replays)
     loop.tend("llama", now=now)
-    assert loop._go_on(pool, study, search, tuning.tuning_of(pool).loop, False, 0.0) == "another worker was quicker"
+    assert (
+        studies._replay_share(pool, study, search, tuning.tuning_of(pool).loop, False, 0.0)
+        == "another worker was quicker"
+    )
     assert Study.objects.get().done == 2
 
 
@@ -117,17 +120,17 @@ def test_requests_that_reach_the_ledger_during_a_study_are_not_in_it(pool: Pool,
     """One that ended later would move the window between two calls, and replays of others would be compared."""
     now = timezone.now()
     tuned(pool, "advise")
-    monkeypatch.setattr(loop, "WRITTEN", timedelta(seconds=15))
+    monkeypatch.setattr(studies, "WRITTEN", timedelta(seconds=15))
     traffic(500, now - timedelta(seconds=30))
     seen: list[tuple[object, ...]] = []
-    monkeypatch.setattr(loop, "RING_S", 0.0)
-    real = loop.Search
+    monkeypatch.setattr(studies, "RING_S", 0.0)
+    real = studies.Search
 
     def search(traffic: Traffic, *rest: Any) -> Search:
         seen.append(traffic.rows)
         return real(traffic, *rest)
 
-    monkeypatch.setattr(loop, "Search", search)
+    monkeypatch.setattr(studies, "Search", search)
     loop.tend("llama", now=now)
     traffic(50, now, first=1000)  # received before the study began, and written only now
     loop.tend("llama", now=now)
@@ -140,15 +143,15 @@ def test_all_replays_of_a_study_are_on_the_engines_that_it_began_with(pool: Pool
     now = timezone.now()
     tuned(pool, "advise")
     traffic(500, now)
-    monkeypatch.setattr(loop, "RING_S", 0.0)
+    monkeypatch.setattr(studies, "RING_S", 0.0)
     seen: list[Traffic] = []
-    real = loop.Search
+    real = studies.Search
 
     def search(found: Traffic, *rest: Any) -> Search:
         seen.append(found)
         return real(found, *rest)
 
-    monkeypatch.setattr(loop, "Search", search)
+    monkeypatch.setattr(studies, "Search", search)
     loop.tend("llama", now=now)
     slower = {"t0": 0.9, "a": 8e-5, "b": 1e-4, "c": 1e-7, "e": 0.0, "knee": 0.0, "a2": 0.0}
     Calibration.objects.create(
@@ -171,7 +174,7 @@ def test_all_replays_of_a_study_are_on_the_engines_that_it_began_with(pool: Pool
 def test_a_study_that_is_stopped_ends_without_a_result(pool: Pool, monkeypatch: pytest.MonkeyPatch, how: str):
     tuned(pool, "advise")
     traffic(500, timezone.now())
-    monkeypatch.setattr(loop, "RING_S", 0.0)
+    monkeypatch.setattr(studies, "RING_S", 0.0)
     loop.tend("llama")
     if how == "off":
         tuned(pool, "off")
@@ -240,11 +243,11 @@ def test_what_waits_is_not_started_where_nobody_asked_for_it_or_when_its_study_i
     winning(monkeypatch)
     tuned(pool)
     assert finished() == "proposed"
-    trusted(pool, at=now + loop.STALE)
+    trusted(pool, at=now + studies.STALE)
     tuned(pool, "advise")
     assert loop.tend("llama") == "not due"
     tuned(pool)
-    assert loop.tend("llama", now=now + loop.STALE + timedelta(seconds=9)) != "canary"
+    assert loop.tend("llama", now=now + studies.STALE + timedelta(seconds=9)) != "canary"
     assert not Trial.objects.filter(state=TrialState.CANARY).exists()
 
 
@@ -299,7 +302,7 @@ def test_studies_come_soon_after_prompts_changed_and_then_at_twice_the_distance(
 
 
 def test_queues_that_are_old_are_cut_anew_though_nothing_changed(pool: Pool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loop, "_study", lambda *_: "not due")
+    monkeypatch.setattr(loop, "continue_study", lambda *_: "not due")
     tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), recut_s=600.0)
     now = timezone.now()
     traffic(400, now)
@@ -318,7 +321,7 @@ def test_a_candidate_that_starves_long_prompts_is_rejected_by_the_replay(pool: P
     settings = tuning.tuning_of(tuned(pool)).loop
     serving = replicas.serving_of(pool)
     poison = {"partition": "1-300,1900-4100", "urgency": 0.01, "urgency_slope": -10.0, "base": 100.0}
-    passed, reason, told = loop.gate(Gate(found, serving, settings), serving, poison)
+    passed, reason, told = proposals.gate(Gate(found, serving, settings), serving, poison)
     assert not passed
     assert "starves premium, long" in reason
     assert told["waits"]["premium, long"][1] > told["waits"]["premium, long"][0]
@@ -359,7 +362,7 @@ def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
     traffic(100, now)
     found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
     serving = replicas.serving_of(pool)
-    passed, reason, _ = loop.gate(Gate(found, serving, LoopSettings()), serving, {"urgency": -1.0})
+    passed, reason, _ = proposals.gate(Gate(found, serving, LoopSettings()), serving, {"urgency": -1.0})
     assert not passed
     assert "invalid policy" in reason
 
@@ -367,7 +370,7 @@ def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
 def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_change(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loop, "_study", lambda *_: "not due")
+    monkeypatch.setattr(loop, "continue_study", lambda *_: "not due")
     pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}))
     now = timezone.now()
     traffic(400, now)
