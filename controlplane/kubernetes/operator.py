@@ -1,8 +1,8 @@
 """The operator: custom resources into the catalog, the catalog's states back, and capacity through the scheduler.
 
-kopf watches, keeps finalizers and retries deletions. Everything else is one loop that goes by what is there now and not
-by what happened: what changed is applied at once, everything again every ``AGAIN_S``, so that a change made behind its
-back, an event that was missed and a restart all come to the same.
+kopf watches, keeps finalizers and retries deletions. Everything else is one loop, driven by the present state and not
+by events: changes are applied at once, and everything again every ``AGAIN_S``. So a change behind its back, a missed
+event and a restart all end in the same state.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
 
@@ -35,8 +35,8 @@ REFUSED_AGAIN_S = 15.0  # a status that the API server refused is written again
 
 
 class Backoffs:
-    """Pauses between tries of one call, without end: kopf gives a watch up for good with the last one, and the operator
-    would live on without hearing anything."""
+    """Endless pauses between tries of one call. After the last one kopf would give a watch up, and the operator would
+    go on without hearing of anything."""
 
     def __iter__(self) -> Iterator[float]:
         return chain((1.0, 2.0, 3.0), repeat(5.0))
@@ -44,13 +44,25 @@ class Backoffs:
 
 @dataclass(slots=True)
 class RefusedStatus:
-    """A status that the API server would not take, and what became of it. Until it takes one."""
+    """A status that the API server refused, until it accepts one."""
 
     generation: int
     said: str
     at: float
     logged: set[str]  # reasons
-    conditions: bool = True  # these alone it takes
+    conditions: bool = True  # whether it accepts the conditions alone
+
+
+@dataclass(slots=True)
+class _Status:
+    """The status of a resource as it is put together."""
+
+    fields: dict[str, Any]
+    reason: str
+    conditions: list[tuple[str, bool, str, str]] = field(default_factory=list)
+
+    def condition(self, name: str, holds: bool, reason: str, message: str) -> None:
+        self.conditions.append((name, holds, reason, message))
 
 
 class Operator:
@@ -84,7 +96,7 @@ class Operator:
         self._discoveries.clear()
 
     def on_resource(self, kind: str, event: str | None, body: dict[str, Any]) -> None:
-        """A resource was listed, made, changed or has gone."""
+        """A resource was listed, created, changed or deleted."""
         key = (kind, body["metadata"]["namespace"], body["metadata"]["name"])
         if event == "DELETED":
             self._resources.pop(key, None)
@@ -105,10 +117,10 @@ class Operator:
         self._wake.set()
 
     async def on_delete(self, kind: str, body: dict[str, Any]) -> None:
-        """A resource is being deleted: its row goes first.
+        """A resource is being deleted: deletes its row first.
 
         Raises:
-            kopf.TemporaryError: the row is still needed, or the catalog is away; asked again.
+            kopf.TemporaryError: the row is still needed, or the catalog does not answer; kopf tries again.
         """
         wanted = _custom_resource(kind, body)
         try:
@@ -139,7 +151,7 @@ class Operator:
     # --- the loop
 
     async def run(self) -> None:
-        """Until cancelled. A fault of the API or of the catalog is logged, and tried again."""
+        """Runs until cancelled. A failure of the API or of the catalog is logged and tried again."""
         again_at = 0.0
         clock = asyncio.get_running_loop().time
         while True:
@@ -230,7 +242,7 @@ class Operator:
                 self._faults.pop(key, None)
 
     async def _reconcile_key(self, api: Api, one: CustomResource) -> str:
-        """Empty, or why the key cannot be as its resource says."""
+        """Applies an ApiKey resource; empty, or why that is not possible."""
         base = f"/api/v1/namespaces/{one.namespace}/secrets"
         try:
             place = key_secrets.SecretReference.of(one)
@@ -267,7 +279,7 @@ class Operator:
         return ""
 
     def _reconcile_discovery(self) -> None:
-        """A discovery for each pool whose replicas the cluster has."""
+        """Runs a discovery for each pool whose replicas are in the cluster."""
         wanted = {
             key: _custom_resource(key[0], body)
             for key, body in self._resources.items()
@@ -288,50 +300,45 @@ class Operator:
             self._discoveries[key] = discovery, asyncio.create_task(discovery.run(self._info)), self._info
 
     async def _write_status(self, api: Api, key: Key, body: dict[str, Any], snapshot: Snapshot) -> None:
-        """Only if it differs from what the cluster has."""
-        kind, namespace, name = key
-        fault = self._faults.get(key, "")
+        """Writes a resource's status if it differs from what the cluster has."""
+        kind, _, name = key
         generation = self._applied.get(key)
         if generation is None:
             return
-        status: dict[str, Any] = {"observedGeneration": generation}
-        if kind == "TokenPool" and not fault:
-            status |= snapshot.pools.get(name, {})
-            status["node"] = leases.node_name(namespace, name) if self._with_leases else None
-            node_fault = self._capacity.node_fault(namespace, name)
-            discovery = self._discoveries.get(key)
-            status["replicas"] = discovery[0].status() if discovery is not None else None
-        reason = fault
-        if kind == "TokenPool" and not fault:
-            reason = node_fault
+        fault = self._faults.get(key, "")
+        about = _Status({"observedGeneration": generation}, fault)
+        about.condition("Ready", not fault, "Refused" if fault else "Applied", fault)
         if kind == key_secrets.KIND:
-            status["keyId"] = self._key_ids.get(body["metadata"]["uid"])
+            about.fields["keyId"] = self._key_ids.get(body["metadata"]["uid"])
+        if kind == "TokenPool" and not fault:
+            self._add_pool(about, key, snapshot)
         if kind == "TokenEntitlement" and not fault:
-            states = snapshot.entitlements.get(name, {})
-            status |= {"state": states.get("state"), "lease": states.get("lease") or None}
-            reason = states.get("reason", "")
-        status["reason"] = reason or None  # a merge patch takes None for "remove it"
+            _add_entitlement(about, snapshot.entitlements.get(name, {}))
+        about.fields["reason"] = about.reason or None  # a merge patch takes None for "remove it"
         old = {c["type"]: c for c in (body.get("status") or {}).get("conditions") or []}
-        conditions = [_condition("Ready", not fault, "Applied" if not fault else "Refused", fault, old, generation)]
-        if kind == "TokenEntitlement" and not fault:
-            state = states.get("state") or "unknown"
-            conditions.append(_condition("Bound", state == "bound", state.capitalize(), reason, old, generation))
-        if kind == "TokenPool" and not fault and self._with_leases:
-            word = "Refused" if node_fault else "Offered"
-            conditions.append(_condition("Offered", not node_fault, word, node_fault, old, generation))
-        if kind == "TokenPool" and not fault and discovery is not None:
-            problem = discovery[0].problem()
-            conditions.append(
-                _condition("ReplicasFound", not problem, "Incomplete" if problem else "Found", problem, old, generation)
-            )
-        status["conditions"] = conditions
-        await self._send_status(api, key, body, status, old)
+        about.fields["conditions"] = [_condition(*one, old, generation) for one in about.conditions]
+        await self._send_status(api, key, body, about.fields, old)
+
+    def _add_pool(self, about: _Status, key: Key, snapshot: Snapshot) -> None:
+        """What a pool's status has besides: its capacity, node and discovered replicas."""
+        _, namespace, name = key
+        about.reason = node_fault = self._capacity.node_fault(namespace, name)
+        about.fields |= snapshot.pools.get(name, {})
+        about.fields["node"] = leases.node_name(namespace, name) if self._with_leases else None
+        if self._with_leases:
+            about.condition("Offered", not node_fault, "Refused" if node_fault else "Offered", node_fault)
+        discovery, *_ = self._discoveries.get(key, (None,))
+        about.fields["replicas"] = discovery.status() if discovery is not None else None
+        if discovery is not None:
+            problem = discovery.problem()
+            about.condition("ReplicasFound", not problem, "Incomplete" if problem else "Found", problem)
 
     async def _send_status(
         self, api: Api, key: Key, body: dict[str, Any], status: dict[str, Any], old: dict[str, dict[str, Any]]
     ) -> None:
-        """Only if it differs. One that the API server refuses for good (a definition of another version, a right) holds
-        up nothing: it is logged once for each reason, said in a condition if that is taken, and tried again later."""
+        """Sends a status if it differs. One that the API server keeps refusing (another version's definition, missing
+        rights) holds nothing up: it is logged once for each reason, shown in a condition if that is accepted, and tried
+        again later."""
         plural, (kind, namespace, name) = BY_KIND[key[0]].plural, key
         uid, generation = body["metadata"]["uid"], status["observedGeneration"]
         refused = self._refused.get(uid)
@@ -368,6 +375,14 @@ class Operator:
             refused.conditions = False
         else:
             body["status"] = (body.get("status") or {}) | short
+
+
+def _add_entitlement(about: _Status, states: Mapping[str, Any]) -> None:
+    """What an entitlement's status has besides: its state and its lease."""
+    about.reason = states.get("reason", "")
+    about.fields |= {"state": states.get("state"), "lease": states.get("lease") or None}
+    state = states.get("state") or "unknown"
+    about.condition("Bound", state == "bound", state.capitalize(), about.reason)
 
 
 def _differs(body: dict[str, Any], status: dict[str, Any]) -> bool:
