@@ -96,7 +96,7 @@ class Cluster:
         life.replica = number
         if self._cached is not None:
             life.prefilled = self._cached(number, request)
-        self._rouse(number)
+        self._schedule_wake(number)
 
     def _ended(self, life: Life) -> None:
         view = self._views[f"replica-{life.replica:03d}"]
@@ -104,7 +104,7 @@ class Cluster:
         view.work_tokens -= work_of(life.sim.queued)
         self._lives.append(life)
 
-    def _rouse(self, number: int) -> None:
+    def _schedule_wake(self, number: int) -> None:
         at = max(self.kernel.now_fs, self.engines[number].clock)
         if at < self._wakes[number]:
             self._wakes[number] = at
@@ -122,4 +122,4 @@ class Cluster:
             self.kernel.post(life.end_fs, ENDED, life)
         self._seen[number] = len(finished)
         if goes_on:
-            self._rouse(number)
+            self._schedule_wake(number)

@@ -1,27 +1,27 @@
-"""A pool's requests through its own scheduler: one queue in front of all replicas, as it is served live.
+"""Simulates a pool as it is served live: one queue in front of all replicas, decided by the live scheduler.
 
-The live loop grants a request a place on a replica by what is free there (slots, KV cache, prefill credit, its
-entitlement's concurrency, the pool's headroom), and the replica, which batches continuously, works on what it was
-granted; :class:`scheduling.core.scheduler.Scheduler` decides here as it does there, by the same rule of room. (A
-:class:`scheduling.simulator.cluster.Cluster` has a queue in every replica instead, as a policy inside vLLM has.)
+:class:`scheduling.core.scheduler.Scheduler` grants a request a place on a replica by what is free there (slots, KV
+cache, prefill credit, its entitlement's concurrency, the pool's headroom), and the replica batches continuously. (In a
+:class:`scheduling.simulator.cluster.Cluster` every replica has a queue of its own instead, as with a policy inside
+vLLM.)
 
-What a grant took comes back ``signal_s`` after it was over: prefill credit after the first token, slot and KV cache
-after the last one. Live that is the way from an engine over a gateway to the leader's next grant. Nobody sees the first
-token of an answer that comes whole: its credit comes back, as live, with that of a stream granted later to the same
-replica, at a look at the engine's queue in which it waits no more, or at its end. What is predicted to be prefilled
-when the next grant reaches the engine counts no more (:class:`scheduling.core.prefill_pace.PrefillPace`, as live).
+What a grant took is returned ``signal_s`` after its end: prefill credit after the first token, slot and KV cache after
+the last one. Live that is the way from an engine over a gateway to the leader's next grant. The first token of a whole
+answer cannot be seen: its credit is returned, as live, with that of a stream granted later to the same replica, when
+the engine's queue shows that it no longer waits, or at its end. What is predicted to be prefilled when the next grant
+reaches the engine does not count (:class:`scheduling.core.prefill_pace.PrefillPace`, as live).
 
-With an :class:`scheduling.simulator.admission.Admission` a request passes it when it arrives, as it does live: it runs
-at once, waits up to its tier's longest wait, or is refused, and a preemptible one may be ended for an owner. Clients
-come back after their Retry-After up to ``returns`` times. Without one everybody is let in and waits.
+With an :class:`scheduling.simulator.admission.Admission` a request is admitted when it arrives, as live: it runs at
+once, waits up to its tier's longest wait, or is refused, and may evict preemptible ones. Clients come back after their
+Retry-After up to ``returns`` times. Without one every request is admitted and waits.
 
-Where replicas have phases, the prompt of a request on a decode replica is computed by a prefill replica first
-(:class:`scheduling.simulator.legs.Legs`), and its credit comes back when that is done, of whole answers, too.
+With replicas of different phases, a prefill replica computes the prompt of a request on a decode replica first
+(:class:`scheduling.simulator.legs.Legs`); its credit is returned when that is done, also for whole answers.
 
-With an ``estimator`` what is believed of a request is formed when it arrives, and learned from when it has ended.
+With an ``estimator`` a request is estimated when it arrives, and its end is learned from.
 
-Every replica has a prefix cache: what it finds there of a prompt's blocks is not computed. Requests that say nothing of
-their blocks share none.
+Every replica has a prefix cache: blocks of a prompt that it finds there are not computed. Requests without blocks share
+nothing.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from scheduling.simulator.result import Outcome, outcome_of, refused_outcome
 from scheduling.simulator.returning_clients import ReturningClients
 from scheduling.simulator.workload import SimRequest
 
-# ranks of events at one instant
-FIRST, ENDED, TAKEN_BACK, ARRIVED, WAKE, LOOK, COUNT, PACED, OVER, HANDED = range(10)
+# Kinds of events, in the order in which those of one instant are handled.
+FIRST, ENDED, TAKEN_BACK, ARRIVED, WAKE, LOOK, SECOND, DECIDE, EXPIRED, HANDED_OVER = range(10)
 Setting = Callable[[PoolView], Admission]  # makes a pool's admission from the view of its replicas
 
 Looker = Callable[[float, Sequence[Life], Mapping[str, float]], OrderingPolicy | None]
 
 
 class Replay:
-    """One run. ``requests`` in order of arrival, with ids of their own. ``headroom``: the last free slots, kept for who
-    is within a baseline. ``signal_s``: from an engine's token to the grant that follows from it [s].
+    """One run over requests in order of arrival, with unique ids. ``headroom``: free slots kept for baselines.
+    ``signal_s``: from an engine's token to the grant that follows from it [s].
 
     Raises ValueError for a request that no replica could ever hold.
     """
@@ -99,7 +99,7 @@ class Replay:
             self._scheduler.unreserved = self._admission.unreserved
         self._clients = ReturningClients(returns, seed)
         self._running: dict[str, Life] = {}  # what was granted and has not ended
-        self._firsts: set[str] = set()  # of those: whose first token has come
+        self._begun: set[str] = set()  # of those: the ones whose first token has come
         self._refused: list[Outcome] = []
         self._counted = 0  # seconds
         self._signal_fs = to_fs(signal_s)
@@ -127,19 +127,19 @@ class Replay:
         self._cache_trusts = {name: CacheTrust() for name in self._view.backends}
         self._cached_since: dict[str, tuple[int, int, int, int]] = {}  # as they are fed, since the last second
         self._warmths: dict[str, Warmth] = {}  # of requests that have not begun
-        self._paced = NEVER  # when the next prediction is to be looked at
+        self._next_decision_fs = NEVER  # when the next decision is due if nothing happens before
         self._beside = GrantedBeside()
-        self._computed: dict[str, int] = {}  # tokens of prompts whose prefill was interrupted
-        self._taken_back: set[str] = set()  # those that are about to be
+        self._computed: dict[str, int] = {}  # computed tokens of prompts whose prefill was interrupted
+        self._taken_back: set[str] = set()  # prompts that are about to be interrupted
         self.interruptions = 0
 
     def run(
         self, requests: Sequence[SimRequest], look: Looker | None = None, *, every_s: float = 10.0
     ) -> list[Outcome]:
-        """Serves them all; outcomes in order of arrival, waits counted until the grant, those refused among them.
+        """Serves all requests. Returns outcomes in order of arrival, refused ones included; waits end at the grant.
 
-        ``look`` is called every so often while requests arrive, with the time [s], what has ended so far and how long
-        the oldest request waits [s]; the policy it returns, if any, serves from then on.
+        ``look`` is called every ``every_s`` while requests arrive, with the time [s], what has ended so far and how
+        long the oldest request waits [s]; the policy that it returns, if any, serves from then on.
         """
         if look is not None and requests:
             last_s = to_s(requests[-1].arrival_fs)
@@ -148,7 +148,7 @@ class Replay:
         self._ranks = {request.queued.rank for request in requests}
         self._engine_order = _order_of(self._scheduler.policy, self._ranks)
         if requests:
-            self._kernel.post(requests[0].arrival_fs + to_fs(EVERY_S), COUNT, None)
+            self._kernel.post(requests[0].arrival_fs + to_fs(EVERY_S), SECOND, None)
         for request in requests:
             if request.queued.kv_tokens > max(backend.kv_tokens for backend in self._view.backends.values()):
                 raise ValueError(f"{request.queued.id} needs {request.queued.kv_tokens} KV tokens; no replica has them")
@@ -159,19 +159,19 @@ class Replay:
                 self._wake(what)
             elif rank == ARRIVED:
                 self._arrive(what)
-            elif rank == OVER:
+            elif rank == EXPIRED:
                 self._end_waits()
-            elif rank == HANDED:
+            elif rank == HANDED_OVER:
                 self._handed_over(what)
             elif rank == TAKEN_BACK:
                 self._take_back(*what)
             elif rank == LOOK:
                 self._look(what)
-            elif rank == COUNT:
-                self._count()
-            elif rank == PACED:
-                if self._kernel.now_fs == self._paced:
-                    self._paced = NEVER
+            elif rank == SECOND:
+                self._each_second()
+            elif rank == DECIDE:
+                if self._kernel.now_fs == self._next_decision_fs:
+                    self._next_decision_fs = NEVER
                     self._grant()
             else:
                 (self._first_token if rank == FIRST else self._ended)(what)
@@ -180,8 +180,7 @@ class Replay:
         return sorted([*map(outcome_of, self._lives), *self._refused], key=lambda outcome: outcome.index)
 
     def give_room(self, headroom: int, headroom_most: int, credits: Sequence[int | None]) -> None:
-        """Another headroom and other prefill credits from now on, as when somebody changes the pool's; to be called
-        from ``look``."""
+        """Changes headroom and prefill credits, as a change of the pool does; to be called from ``look``."""
         if self._admission is not None:
             self._admission.keep(headroom, headroom_most)
         self._scheduler.headroom = headroom
@@ -191,12 +190,12 @@ class Replay:
 
     @property
     def view(self) -> PoolView:
-        """What the scheduler believes of the replicas. To look at, not to change."""
+        """The replicas as the scheduler sees them. Read only."""
         return self._view
 
     @property
     def headroom(self) -> int:
-        """The last free slots, kept for who is within a baseline."""
+        """Free slots kept for baselines."""
         return self._scheduler.headroom
 
     @property
@@ -208,7 +207,7 @@ class Replay:
         """As shared state counts: whole milliseconds that have passed."""
         return int(self._now_s * 1000.0)
 
-    # --- who comes
+    # --- arrivals
 
     def _arrive(self, request: SimRequest) -> None:
         if self._estimator is not None:
@@ -244,7 +243,7 @@ class Replay:
 
     def _wait(self, queued: QueuedRequest) -> None:
         if queued.expires_s is not None:
-            self._kernel.post(max(self._kernel.now_fs, to_fs(queued.expires_s)), OVER, None)
+            self._kernel.post(max(self._kernel.now_fs, to_fs(queued.expires_s)), EXPIRED, None)
         self._scheduler.offer(queued, self._now_s)
         self._grant()
 
@@ -252,14 +251,14 @@ class Replay:
         return counted_on(self._view.backends[backend], queued, self._scheduler.warmth(queued))
 
     def _run_at_once(self, queued: QueuedRequest, backend: str, why: str) -> None:
-        """It runs although the scheduler has not chosen it."""
+        """Runs a request that the scheduler has not chosen."""
         room.take(self._view, queued, backend)
         if queued.prefixes and self._scheduler.learns_places:
             self._scheduler.learn({name: backend for name, _ in read_points(queued.prefixes)[1]})
         self._start(Grant(queued, backend, why))
 
     def _refuse(self, request: SimRequest, reason: Reason, retry_s: float | None) -> None:
-        """The client is told so; it comes back, or has nothing."""
+        """Refuses a request: its client comes back later, or gives up."""
         back = self._clients.back(request, reason, retry_s, self._kernel.now_fs)
         if back is None:
             waited_s = to_s(self._kernel.now_fs - request.arrival_fs)
@@ -268,7 +267,7 @@ class Replay:
         self._kernel.post(back[0], ARRIVED, back[1])
 
     def _end_waits(self) -> None:
-        """Who has waited as long as its tier lets it has nothing."""
+        """Refuses requests that have waited as long as their tier allows."""
         admission = self._admission
         if admission is None:
             return
@@ -279,12 +278,12 @@ class Replay:
             self._refuse(request, Reason.QUEUE_TIMEOUT, None)
 
     def _evict(self, request_id: str, admission: Admission) -> None:
-        """A preemptible request makes room; what it has generated is charged."""
+        """Evicts a preemptible request, which is charged for what it has generated."""
         life = self._running.pop(request_id)
         number, queued = life.replica, life.sim.queued
-        if request_id not in self._firsts:
+        if request_id not in self._begun:
             self._credit.give_back(life)
-        self._firsts.discard(request_id)
+        self._begun.discard(request_id)
         leg = self._legs.end(request_id)
         in_leg = leg is not None and leg.life is life
         self.engines[leg.at if leg is not None and in_leg else number].cancel(life)
@@ -296,7 +295,7 @@ class Replay:
         self._refuse(request, Reason.EVICTED, admission.turn_s())
 
     def _make_room(self, admission: Admission) -> None:
-        """Owners whom no replica has room for run in the place of preemptible requests."""
+        """Evicts preemptible requests for owners' requests that fit on no replica."""
         for queued in entitled_to_room(self._scheduler, self._view):
             room = admission.make_room(queued)
             if room is None:
@@ -308,7 +307,7 @@ class Replay:
             admission.granted(queued, room[0], self._now_ms)
             self._run_at_once(queued, room[0], "a preemptible request made room")
 
-    # --- who runs
+    # --- decisions and engines
 
     def _look(self, look: Looker) -> None:
         policy = look(self._now_s, self._lives, oldest_waits(self._scheduler, self._now_s))
@@ -317,11 +316,11 @@ class Replay:
             self._engine_order = _order_of(policy, self._ranks)
             self._grant()
 
-    def _count(self) -> None:
-        """A second has passed: credits and speeds follow what engines did, as long as anything is left."""
-        self._watch.look(self._now_s, self._what_runs())
+    def _each_second(self) -> None:
+        """Once a second, while anything is left: credits and speeds follow what the engines did."""
+        self._watch.look(self._now_s, self._running_by_entitlement())
         self._trust_caches()
-        self._look_at_queues()
+        self._read_engine_queues()
         if self._admission is not None:
             self._counted += 1
             self._admission.look(self._now_ms)
@@ -330,18 +329,18 @@ class Replay:
             self._scheduler.headroom = self._admission.headroom
         self._grant()
         if len(self._kernel):
-            self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), COUNT, None)
+            self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), SECOND, None)
 
     def _trust_caches(self) -> None:
-        """How far expectations are believed follows what caches had, as the leader has it."""
+        """Adjusts how far expected cache hits are trusted to those found, as the leader does."""
         most_s = 0.0 if Phase.DECODE in self._phases else getattr(self._scheduler.routing, "uncounted_s", 0.0)
         for name, backend in self._view.backends.items():
             self._cache_trusts[name].seen(*self._cached_since.pop(name, (0, 0, 0, 0)))
             backend.cache_trust = self._cache_trusts[name].per_mille if most_s else 0
             backend.uncounted_most = int(most_s * backend.prefill_per_s)
 
-    def _what_runs(self) -> dict[str, tuple[int, int]]:
-        """By entitlement: how many run, and the KV tokens that they reserve."""
+    def _running_by_entitlement(self) -> dict[str, tuple[int, int]]:
+        """By entitlement: how many requests run, and the KV tokens that they reserve."""
         running: dict[str, tuple[int, int]] = {}
         for life in self._running.values():
             queued = life.sim.queued
@@ -366,12 +365,12 @@ class Replay:
                 self._make_room(admission)
             admission.stuck = stuck(self._scheduler, self._view)
         if self._scheduler.credit_holds:
-            self._look_again()
-        self._interrupt(grants)
+            self._decide_when_credit_falls()
+        self._preempt_prefills(grants)
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
 
-    def _interrupt(self, grants: Sequence[Grant]) -> None:
-        """Long prompts are taken back from their engines for who would wait for them."""
+    def _preempt_prefills(self, grants: Sequence[Grant]) -> None:
+        """Takes long prompts back from their engines for requests that would wait for them."""
         self._beside.granted(grants, self._view)
         claims = self._beside.waiting(self._view, self._now_s)
         if not any(backend.computes_long for backend in self._view.backends.values()):
@@ -382,7 +381,7 @@ class Replay:
         prompts = [
             LongPrompt(self._requests[name].queued, _name(life.replica), held, to_s(life.sim.arrival_fs))
             for name, life in self._running.items()
-            if (held := life.sim.queued.prefill_tokens) >= LONG_TOKENS and name not in self._firsts
+            if (held := life.sim.queued.prefill_tokens) >= LONG_TOKENS and name not in self._begun
         ]
         if again_s := again_in_s(prompts, self._now_s):
             self._decide_at(self._kernel.now_fs + to_fs(again_s))
@@ -394,10 +393,10 @@ class Replay:
                 self._kernel.post(self._kernel.now_fs + self._signal_fs, TAKEN_BACK, (life, found.computed))
 
     def _take_back(self, life: Life, computed: int) -> None:
-        """Its gateway hangs up, and it waits again. ``computed``: as much of its prompt as is believed to be."""
+        """Its gateway hangs up, and the request waits again. ``computed``: predicted tokens of the prompt that are."""
         name, number = life.sim.queued.id, life.replica
         self._taken_back.discard(name)
-        seen = name in self._firsts or (life.first_fs >= 0 and not life.sim.whole)
+        seen = name in self._begun or (life.first_fs >= 0 and not life.sim.whole)
         if self._running.get(name) is not life or seen or not self.engines[number].cancel(life):
             return  # its client has a first token, or it has ended
         del self._running[name]
@@ -414,20 +413,20 @@ class Replay:
         self._requests[name] = replace(request, queued=queued)
         self._wait(queued)
 
-    def _look_again(self) -> None:
-        """Somebody waits for credit: the next decision is due when less is predicted to count."""
+    def _decide_when_credit_falls(self) -> None:
+        """A request waits for credit: the next decision is due when less of it is predicted to count."""
         waited_for = self._scheduler.credit_holds
         falls = [b.falls_s for b in self._view.backends.values() if b.id in waited_for and b.falls_s > 0]
         self._decide_at(self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER)
 
     def _decide_at(self, at: int) -> None:
-        """The next decision is due then, unless one is before. Not at this instant again, at which nothing has changed:
-        a moment in seconds may be less than a femtosecond away."""
+        """Makes the next decision due at ``at`` [fs], unless one is due before; never at this instant, when nothing
+        has changed: a time in seconds may be less than a femtosecond away."""
         at = max(at, self._kernel.now_fs + 1)
-        if at < self._paced or self._paced <= self._kernel.now_fs:
-            self._paced = at
+        if at < self._next_decision_fs or self._next_decision_fs <= self._kernel.now_fs:
+            self._next_decision_fs = at
             if at != NEVER:
-                self._kernel.post(at, PACED, None)
+                self._kernel.post(at, DECIDE, None)
 
     def _start(self, grant: Grant) -> None:
         number = int(grant.backend)
@@ -462,10 +461,10 @@ class Replay:
         self._credit.granted(number, grant.request, request.whole, self._now_s)
         if request.whole and not apart:
             self._credit.unseen(number, life, request.queued.rank)
-        self._rouse(at)
+        self._schedule_wake(at)
 
     def _handed_over(self, life: Life) -> None:
-        """The KV cache of a prompt has arrived where the answer is written."""
+        """The KV cache of a prompt has arrived at its decode replica."""
         if self._legs.of(life) is None:
             return  # it was evicted meanwhile
         number, request_id = life.replica, life.sim.queued.id
@@ -473,11 +472,11 @@ class Replay:
         writes = self.engines[number].offer(request)
         writes.replica, writes.prefilled = number, request.input_tokens - 1
         self._running[request_id] = writes
-        self._rouse(number)
+        self._schedule_wake(number)
 
     def _first_token(self, life: Life) -> None:
         if self._legs.of(life) is not None:  # its gateway sees the prompt's end, whatever the answer comes as
-            self._first_tokens_known(life.replica, [life])
+            self._first_tokens_came(life.replica, [life])
             return
         request_id = life.sim.queued.id
         if self._running.get(request_id) is not life:
@@ -485,25 +484,25 @@ class Replay:
         if life.sim.whole:
             return
         rank = self._requests[request_id].queued.rank
-        self._first_tokens_known(life.replica, [life, *self._credit.unseen_before(life, rank)])
+        self._first_tokens_came(life.replica, [life, *self._credit.unseen_before(life, rank)])
 
-    def _look_at_queues(self) -> None:
-        """What engines say of their queues. One where nothing waits although requests wait here is faster than was
-        thought (``scheduling/state/scripts/prefilled.lua``)."""
+    def _read_engine_queues(self) -> None:
+        """Reads the engines' queues. An engine in which nothing waits although requests wait here is faster than was
+        believed (``scheduling/state/scripts/prefilled.lua``)."""
         for number, backend in enumerate(self._view.backends.values()):
             waiting = self._watch.waiting(backend.id)
             arrived = self._credit.arrived(number, self._kernel.now_fs)
             prefilled, begun = self._credit.prefilled(number, arrived, waiting)
             if prefilled:
-                self._first_tokens_known(number, prefilled, begun)
+                self._first_tokens_came(number, prefilled, begun)
             if not waiting and arrived and len(self._scheduler) > 0:
                 self._credit.idle(number, self._watch.hurry(backend.id), self._now_s)
 
-    def _first_tokens_known(self, number: int, lives: Sequence[Life], begun: int | None = None) -> None:
-        """First tokens are known to have come, on one replica; ``begun`` as in :meth:`HeldCredit.first_tokens`."""
+    def _first_tokens_came(self, number: int, lives: Sequence[Life], begun: int | None = None) -> None:
+        """First tokens came on one replica; ``begun`` as in :meth:`HeldCredit.first_tokens`."""
         for life in lives:
             request_id = life.sim.queued.id
-            self._firsts.add(request_id)
+            self._begun.add(request_id)
             self._credit.give_back(life)
             if self._admission is not None:
                 self._admission.first_token(request_id)
@@ -514,9 +513,9 @@ class Replay:
         if self._running.get(request_id) is not life:
             return  # it was evicted meanwhile
         del self._running[request_id]
-        if request_id not in self._firsts:
-            self._credit.give_back(life)  # nobody saw its first token
-        self._firsts.discard(request_id)
+        if request_id not in self._begun:
+            self._credit.give_back(life)  # its first token was not seen
+        self._begun.discard(request_id)
         request = self._requests.pop(request_id)
         leg, sent_fs = self._legs.end(request_id), life.sim.arrival_fs
         granted_fs = sent_fs if leg is None else leg.life.sim.arrival_fs
@@ -537,7 +536,7 @@ class Replay:
             self._estimator.observe(request)
 
     def _count_served(self, queued: QueuedRequest, input_tokens: int, output_tokens: int) -> None:
-        """For queues that count who had how much."""
+        """Counts what a request used, for queues with shares."""
         if self._admission is None:
             self._scheduler.settle(queued.id, input_tokens, output_tokens)
             return
@@ -546,7 +545,7 @@ class Replay:
             Served(queued.id, queued.entitlement, service_class, weight, input_tokens, output_tokens)
         )
 
-    def _rouse(self, number: int) -> None:
+    def _schedule_wake(self, number: int) -> None:
         at = max(self._kernel.now_fs, self.engines[number].clock)
         if at < self._wakes[number]:
             self._wakes[number] = at
@@ -567,14 +566,14 @@ class Replay:
                 self._kernel.post(life.end_fs + self._signal_fs, ENDED, life)
             elif leg := self._legs.of(life):
                 leg.over = True
-                self._kernel.post(life.end_fs + self._legs.on_its_way_fs(leg), HANDED, life)
+                self._kernel.post(life.end_fs + self._legs.on_its_way_fs(leg), HANDED_OVER, life)
         self._ended_seen[number] = len(engine.finished)
         if goes_on:
-            self._rouse(number)
+            self._schedule_wake(number)
 
 
 def _order_of(policy: OrderingPolicy, ranks: Iterable[int] = ()) -> EngineOrder:
-    """What engines are told of a policy; of one with modifiers around it, the policy's own."""
+    """The order that engines are told of a policy; its modifiers do not count."""
     inner = policy.policy if isinstance(policy, Composed) else policy
     return EngineOrder(inner.due_s if isinstance(inner, HasDue) else arrival_s, ranks)
 
