@@ -357,7 +357,7 @@ def test_an_alert_is_read_with_what_went_before_and_taken(page: Page, running: R
         task.took("take an open alert and read what went before it and whom it hurt")
 
 
-def test_a_killed_engine_is_named_with_since_when_and_whom_it_hurt(
+def test_a_killed_engine_is_named_with_its_time_and_the_tenants_that_it_hurt(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     up = Up(tmp_path_factory.mktemp("killed") / "home", DEMO_LOAD="on").start()

@@ -77,7 +77,7 @@ def test_a_form_outlives_its_session_and_is_saved_after_the_next_login(
     expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")
 
 
-def test_nothing_is_saved_in_the_name_of_who_logged_in_meanwhile(
+def test_nothing_is_saved_in_the_name_of_a_user_who_logged_in_meanwhile(
     page: Page, running: Running, api: httpx.Client, tier: str
 ) -> None:
     form = changing(page, running, tier)

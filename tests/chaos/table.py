@@ -56,7 +56,7 @@ ROWS = (
         "shared state whose totals are wrong: seven ways, 99 running with no lease among them",
         "`run` 16 with 0 leases: nothing is granted for ever, `/readyz` 200",
         "heals by itself",
-        ("tests/integration/test_totals_heal.py::test_a_wrong_total_is_written_anew_and_grants_go_on",),
+        ("tests/integration/test_totals_heal.py::test_a_wrong_total_is_rewritten_and_grants_go_on",),
     ),
     Row(
         "formats",

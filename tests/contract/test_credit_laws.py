@@ -236,7 +236,7 @@ def test_an_arrival_is_granted_within_the_credit_and_waits_beyond_it():
     )  # the lightest of several: yet it is not refused
 
 
-def test_an_arrival_takes_no_credit_past_those_who_wait():
+def test_an_arrival_takes_no_credit_before_waiting_requests():
     assert admitted(BUSY, 100, able=1, waiting=1).verdict is AdmissionAnswer.QUEUE
     assert admitted(BUSY, 100, able=1, waiting=1, stuck=1).verdict is AdmissionAnswer.GRANT
     assert admitted(replace(BUSY, prefill_credit=0), 100, able=1, waiting=1).verdict is AdmissionAnswer.GRANT

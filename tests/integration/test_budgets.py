@@ -180,7 +180,7 @@ def test_a_refusal_says_how_much_and_until_when(redis_url: str) -> None:
         ("user", "ada", {"user": "ada"}, {"user": ""}),
     ],
 )
-def test_a_budget_is_of_whom_it_names(
+def test_a_budget_counts_only_requests_of_the_scope_that_it_names(
     redis_url: str, scope: str, name: str, hit: dict[str, str], missed: dict[str, str]
 ) -> None:
     _world(scope=scope, name=name, hard_amount=1)

@@ -150,7 +150,7 @@ def test_people_who_change_different_fields_of_one_row_at_once_all_do(
         ("lab/recordings", {"name": "an hour", "pool": "llama", "minutes": 60}),
     ],
 )
-def test_of_those_who_give_one_name_at_once_one_has_it_and_the_others_are_told(
+def test_of_several_that_take_one_name_at_once_one_gets_it_and_the_others_an_error(
     path: str, asked: dict[str, Any]
 ) -> None:
     adam = worlds.build().users["adam"]

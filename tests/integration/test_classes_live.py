@@ -170,7 +170,7 @@ async def test_nobody_is_evicted_for_the_surplus_of_others(gateway: Gateway):
         assert (gateway.evicted, gateway.granted()) == ([], [])
 
 
-async def test_the_leader_evicts_for_an_owner_who_came_to_wait(gateway: Gateway):
+async def test_the_leader_evicts_for_an_owner_that_waits(gateway: Gateway):
     """Its attempt failed elsewhere, or state was rebuilt: it waits, and only preemptible requests are in its way."""
     gateway.pool = replace(gateway.pool, backends=(backend("b1", slots=2, pool=gateway.pool.id),))
     cheap, own = of_class(gateway, ServiceClass.PREEMPTIBLE), of_class(gateway, ServiceClass.GUARANTEED, concurrency=2)

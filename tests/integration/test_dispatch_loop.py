@@ -144,7 +144,7 @@ async def test_a_raised_concurrency_frees_what_waits(gateway: Gateway):
         await until(lambda: sorted(gateway.granted()) == ["r1", "r2"])
 
 
-async def test_a_policy_change_loses_nothing_and_orders_anew(gateway: Gateway):
+async def test_a_policy_change_loses_nothing_and_reorders_the_queue(gateway: Gateway):
     gateway.pool = replace(gateway.pool, policy="fifo")
     specs = [tiered(f"t{rank}", gateway.pool.id, rank) for rank in (2, 0, 1)]
     async with dispatching(gateway.url, catalog_of(gateway.pool, *specs)) as dispatcher:

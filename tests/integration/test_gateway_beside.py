@@ -111,7 +111,7 @@ async def test_a_lease_whose_end_nobody_tells_ends_by_itself_and_is_charged_to_i
         assert (await end(client, check, completion_tokens=1, prompt_tokens=1)).status_code == 410
 
 
-async def test_a_check_waits_for_its_turn_and_who_leaves_leaves_nothing_behind(world: World) -> None:
+async def test_a_check_waits_for_its_turn_and_a_client_that_leaves_leaves_nothing_behind(world: World) -> None:
     one = replace(world.pool.backends[0], slots=1)
     await world.configure(pool={"backends": (one,)})
     await world.store.set_ready(world.epoch, one.id, one)

@@ -73,7 +73,7 @@ async def twice(world: World) -> None:
     assert len(world.engines[0].bodies) == 1
 
 
-async def test_what_completed_is_not_run_again_and_who_asks_is_told_which_request_it_was(world: World) -> None:
+async def test_a_completed_request_is_not_run_again_and_the_answer_names_it(world: World) -> None:
     await twice(world)
     first, again = await world.ledger_of(2)
     assert (first.reason, again.outcome, again.reason, again.status) == ("length", "refused", "already_done", 409)
@@ -258,7 +258,7 @@ async def test_a_stream_is_never_kept(keeping: World) -> None:
             await client.completions.create(model="demo", prompt="x", max_tokens=5, stream=True, extra_headers=KEY)
 
 
-async def test_a_kept_answer_is_readable_only_to_who_sends_the_same_again(
+async def test_a_stored_answer_is_readable_only_to_a_client_that_sends_the_same_request(
     private_redis: RedisServer, pool_id: str
 ) -> None:
     async with tenants_world(private_redis.url, pool_id, KEEPING) as world:

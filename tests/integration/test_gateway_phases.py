@@ -80,7 +80,9 @@ def asked(engines: list[FakeEngine]) -> int:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_prompt_is_computed_for_one_token_and_its_kv_cache_goes_to_who_writes(world: World, stream: bool):
+async def test_a_prompt_is_computed_for_one_token_and_its_kv_cache_goes_to_the_decode_replica(
+    world: World, stream: bool
+):
     async with world.sdk() as client:
         answer = await client.chat.completions.create(**CHAT, stream=stream)
         words = "".join([c.choices[0].delta.content or "" async for c in answer]) if stream else None

@@ -147,7 +147,9 @@ async def test_a_client_that_leaves_while_it_waits_again_leaves_nothing(world: W
     assert (record.reason, record.input_tokens, record.output_tokens) == ("client_left", 900, 0)
 
 
-async def test_who_leaves_pays_for_what_was_computed_and_who_waits_in_vain_does_not(world: World) -> None:
+async def test_a_client_that_leaves_pays_for_what_was_computed_and_one_that_waits_in_vain_does_not(
+    world: World,
+) -> None:
     """Else a tenant whose own requests interrupt each other would have engines compute beyond its budget."""
     await world.configure(tokens_per_s=0.001, burst_tokens=100_000.0)
     paid = []
@@ -261,7 +263,7 @@ async def test_a_server_that_gives_up_at_that_moment_is_heard(world: World) -> N
     await world.settled()
 
 
-async def test_where_it_fails_after_it_has_resumed_its_longest_wait_does_not_begin_anew(world: World) -> None:
+async def test_where_it_fails_after_it_has_resumed_its_longest_wait_does_not_start_again(world: World) -> None:
     """No leader grants it after that."""
     engine = world.engines[0]
     async with world.http() as client:

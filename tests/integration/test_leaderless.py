@@ -77,7 +77,7 @@ async def pool(pool_store: PoolStore, resp: RespConnection, redis_url: str):
     await ear.close()
 
 
-async def test_a_slot_that_becomes_free_while_nobody_leads_goes_to_who_waits_owners_first(pool: Pool):
+async def test_a_slot_that_becomes_free_without_a_leader_goes_to_waiting_requests_owners_first(pool: Pool):
     await pool.led()
     for name, spec in (("r0", SPOT), ("spot", SPOT), ("elastic", ELASTIC), ("owner", OWNER), ("spot-2", SPOT)):
         await pool.admit(name, spec)

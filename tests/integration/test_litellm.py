@@ -294,7 +294,7 @@ def test_clients_may_come_with_quartermaster_keys(proxy: Proxy, accounts: Accoun
     assert secret not in proxy.output.read_text(), "keys are never logged"
 
 
-def test_the_file_of_keys_is_read_anew_and_a_bad_one_changes_nothing(proxy: Proxy, accounts: Accounts, up: Up) -> None:
+def test_the_file_of_keys_is_read_again_and_a_bad_one_changes_nothing(proxy: Proxy, accounts: Accounts, up: Up) -> None:
     file = proxy.folder / "config" / "quartermaster_keys.yaml"
     good = file.read_text()
 

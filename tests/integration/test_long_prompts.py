@@ -177,7 +177,7 @@ async def test_so_does_a_prompt_whose_client_left(redis_url: str, pool_id: str, 
         assert lost[0][0] > 20_000
 
 
-async def test_an_owner_who_comes_when_a_prompt_has_just_gone_on_does_not_wait_for_all_of_it(
+async def test_an_owner_that_arrives_when_a_prompt_has_just_resumed_does_not_wait_for_all_of_it(
     redis_url: str, pool_id: str
 ) -> None:
     """It is granted at once, beside the prompt, and nobody waits: the leader looks again all the same."""

@@ -76,7 +76,9 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_first_request_after_zero_is_served_and_who_would_not_wait_is_told_when(up: Up, tmp_path: Path) -> None:
+def test_the_first_request_after_zero_is_served_and_one_that_would_not_wait_is_told_when_to_return(
+    up: Up, tmp_path: Path
+) -> None:
     configure(up, tmp_path)
     patient, hasty = (issue(up, tenant) for tenant in ("patient", "hasty"))
     token = up.manage("token", "admin").split()[-1]

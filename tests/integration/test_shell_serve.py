@@ -313,7 +313,7 @@ async def test_a_request_that_was_sent_slowly_outlives_the_idle_time_of_the_one_
         assert answer.count(b"HTTP/1.1 200") == 2
 
 
-async def test_whoever_sends_ahead_and_leaves_ends_all_its_requests():
+async def test_a_client_that_sends_ahead_and_leaves_ends_all_its_requests():
     """The server below us tells only the newest request that its client has gone."""
     began, gone = [], []
 

@@ -330,7 +330,7 @@ async def test_no_figure_of_tokens_leaves_a_request_half_ended(pool_store: PoolS
     assert 0 <= acme.served_tokens <= 4 * MAX_USED
 
 
-async def test_a_sum_that_can_take_no_more_begins_anew(pool_store: PoolStore, resp: RespConnection):
+async def test_a_sum_that_cannot_be_increased_starts_from_zero(pool_store: PoolStore, resp: RespConnection):
     await led(pool_store)
     await admit(pool_store, "r1")
     await resp.call("HSET", pool_store._key("meter"), "acme:served", str(2**63 - 1))

@@ -82,9 +82,7 @@ async def neighbours(
 # --- length predictions
 
 
-async def test_a_prompt_like_a_neighbours_is_foreseen_as_if_the_neighbour_were_not_there(
-    redis_url: str, pool_id: str
-) -> None:
+async def test_a_prompt_like_a_neighbours_is_predicted_as_without_the_neighbour(redis_url: str, pool_id: str) -> None:
     async with neighbours(redis_url, pool_id, predictor=PredictorMode.SIMILAR) as both:
         both.world.engines[0].script.tokens = 160
         alone, _ = await both.ask("globex", REDFIN)

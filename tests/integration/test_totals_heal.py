@@ -36,7 +36,7 @@ async def sound(store: PoolStore) -> bool:
     ],
     ids=str,
 )
-async def test_a_wrong_total_is_written_anew_and_grants_go_on(
+async def test_a_wrong_total_is_rewritten_and_grants_go_on(
     redis_url: str,
     resp: RespConnection,
     pool_id: str,

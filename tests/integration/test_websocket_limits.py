@@ -122,7 +122,7 @@ def frame(payload: bytes, opcode: int = 1, fin: bool = True) -> bytes:
     return bytes([(0x80 if fin else 0) | opcode]) + length + b"\0\0\0\0" + payload
 
 
-def test_a_user_has_so_many_sockets_and_another_has_others(site):
+def test_each_user_has_a_limit_of_sockets_of_their_own(site):
     with all_closed() as connections:
         statuses = []
         for _ in range(PER_USER + 2):
@@ -145,7 +145,7 @@ def test_a_user_has_so_many_sockets_and_another_has_others(site):
         assert status == 101
 
 
-def test_the_process_has_so_many_sockets_and_still_answers_for_its_health(site):
+def test_a_process_has_a_limit_of_sockets_and_still_answers_health_checks(site):
     with all_closed() as connections:
         for user in ("alice", "carol"):
             for _ in range(IN_ALL // 2):

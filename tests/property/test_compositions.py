@@ -363,7 +363,7 @@ def test_a_step_relegates_a_bounded_number_and_all_run_in_the_end():
     assert order.index("req_000900") <= 500 // 4 + 1
 
 
-def test_one_step_relegates_at_most_so_many():
+def test_the_relegations_of_one_step_are_bounded():
     queue = make_policy("fifo", None, {"relegate": {}}).queue()
     requests = [late(number, 1000.0) for number in range(60)]
     for request in requests:

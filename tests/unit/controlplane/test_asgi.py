@@ -62,7 +62,7 @@ async def test_without_a_token_nobody_else_and_nobody_behind_a_proxy_looks_insid
         assert b"quartermaster_" not in page
 
 
-async def test_readiness_is_told_to_everybody_and_what_is_missing_to_whoever_has_the_token(guarded):
+async def test_readiness_is_public_and_what_is_missing_needs_the_token(guarded):
     assert await get("/readyz") == (503, b'{"ready": false}')
     _, page = await get("/readyz", (b"authorization", b"Bearer " + TOKEN.encode()))
     assert b"waiting_for" in page
@@ -79,6 +79,6 @@ async def test_with_one_it_is_closed_to_everybody_else(guarded, header):
     assert b"quartermaster_" not in page
 
 
-async def test_whoever_has_it_reads(guarded):
+async def test_a_holder_of_the_token_reads_the_metrics(guarded):
     assert (await get("/metrics", (b"authorization", b"Bearer " + TOKEN.encode())))[0] == 200
     assert (await get("/healthz"))[0] == 200

@@ -68,7 +68,7 @@ def test_beside_people_all_replicas_together_have_room_for_so_many():
     assert not here.may_start(100.0)
 
 
-def test_after_a_while_without_anybody_lines_take_what_is_idle_and_give_way_to_the_first_who_comes():
+def test_after_a_while_without_people_lines_take_idle_capacity_and_give_way_to_the_first_request():
     here = room()
     here.learn(20, 10)
     here.looked(1, 100.0)
@@ -92,7 +92,7 @@ def test_replicas_are_kept_for_people_as_long_as_they_are_there():
     assert here.kept(500.0) == frozenset(), "the other one is gone"
 
 
-def test_people_of_whom_nobody_knows_are_taken_to_be_there():
+def test_where_it_is_not_known_whether_people_wait_they_are_taken_to():
     here = room()
     assert here.most(1e6) == 2  # not looked yet, and the length of a line is not known
     here.looked(0, 0.0)

@@ -151,7 +151,7 @@ def test_each_line_that_did_not_run_stands_in_the_file_of_errors(ends_as: str, c
     assert (row.status, row.completed, row.failed, len(written(row))) == (ends_as, 1, 3, 1)
 
 
-def test_files_are_written_anew_by_who_goes_on_after_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_rewritten_by_the_executor_that_goes_on_after_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     first = started()
     services.store(first, [said(n) for n in (1, 2, 3)])
     real = StoredFile.save

@@ -67,7 +67,7 @@ def running(wait_s: float = 60.0) -> hashing.Helper:
     return made
 
 
-def test_the_line_is_short_and_who_finds_it_full_is_told_at_once() -> None:
+def test_the_line_is_short_and_a_request_that_finds_it_full_is_refused_at_once() -> None:
     helper = running()
 
     def one(number: int) -> bool:

@@ -111,7 +111,7 @@ def test_a_provider_whose_answer_never_ends_holds_up_no_check_of_people(
             asked.close()
 
 
-def test_a_question_that_has_no_answer_yet_ends_with_who_asks() -> None:
+def test_a_question_without_an_answer_yet_ends_when_the_client_leaves() -> None:
     """A web process that stops would wait for it, and for all that are asked after it."""
     with provider(HEAD + b"content-length: 9000\r\n\r\n", b" ", pause_s=0.05) as server:
         asked = Provider(server.issuer, "us", "s")

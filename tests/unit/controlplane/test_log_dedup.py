@@ -18,7 +18,7 @@ def record(message: str, *args: object, line: int = 1, level: int = logging.WARN
     return logging.LogRecord("library", level, "library.py", line, message, args, None)
 
 
-def test_lines_of_a_kind_are_so_many_and_the_next_one_says_how_many_are_missing() -> None:
+def test_lines_of_one_kind_are_bounded_and_the_next_one_says_how_many_are_missing() -> None:
     times = [0.0]
     flood = Flood(clock=lambda: times[-1])
     passed = sum(flood.filter(record(f"words of a stranger {n}")) for n in range(10_000))
@@ -31,7 +31,7 @@ def test_lines_of_a_kind_are_so_many_and_the_next_one_says_how_many_are_missing(
     assert not flood.filter(record("and again"))
 
 
-def test_lines_of_all_kinds_are_so_many() -> None:
+def test_lines_of_all_kinds_together_are_bounded() -> None:
     times = [0.0]
     flood = Flood(clock=lambda: times[-1])
     assert sum(flood.filter(record("x", line=n)) for n in range(5000)) == ALL_BURST

@@ -209,7 +209,7 @@ def test_a_target_is_not_lost_to_a_later_look() -> None:
     assert (turn.target, turn.decision, turn.sample.at_s) == (4, 7, NOW + 1)
 
 
-def test_where_the_cluster_chooses_who_ends_replicas_drain_and_end_in_its_order(
+def test_where_the_cluster_chooses_which_replica_ends_they_drain_and_end_in_its_order(
     pool: Pool, fleet: Fleet, controller: Controller
 ) -> None:
     """Groups of a LeaderWorkerSet end from the last one down: the idle one in front must not end a busy one."""

@@ -40,7 +40,7 @@ class FakePip:
         return ""
 
 
-def test_it_is_installed_once_and_only_what_changed_is_made_anew(
+def test_it_is_installed_once_and_only_what_changed_is_built_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pip = FakePip(monkeypatch)

@@ -38,7 +38,7 @@ def test_who_waits_for_an_adapter_that_is_nowhere_holds_up_nobody_and_no_replica
     assert [r.id for r in scheduler] == ["req_000001"]
 
 
-def test_a_replica_that_has_the_adapter_is_kept_for_who_was_passed_for_long():
+def test_a_replica_that_has_the_adapter_is_kept_for_a_request_that_was_overtaken_for_long():
     first = waiting(1, adapter="sql", kv_tokens=900)
     scheduler = make(first)
     full = {"slots": 4, "kv_tokens": 1000, "running": 1, "kv_used": 500}

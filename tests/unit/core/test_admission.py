@@ -146,19 +146,19 @@ def test_zero_means_that_no_budget_and_no_share_is_enforced():
     assert decide(view(level=0.0, ent_kv=10**9), ask, free)[0] is AdmissionAnswer.GRANT
 
 
-def test_nobody_overtakes_those_who_wait_for_the_slots_that_are_free():
+def test_no_arrival_overtakes_requests_that_wait_for_the_free_slots():
     assert decide(view(waiting=4))[0] is AdmissionAnswer.QUEUE
     assert (
         decide(view(waiting=4, able=3))[0] is AdmissionAnswer.GRANT
     )  # three of them, or who could use it, have theirs
 
 
-def test_a_free_slot_is_not_withheld_for_those_who_may_not_use_it():
+def test_a_free_slot_is_not_withheld_for_requests_that_may_not_use_it():
     """A batch tenant that waits at its own limit does not make an idle pool contended."""
     assert decide(view(waiting=500, able=0))[0] is AdmissionAnswer.GRANT
 
 
-def test_a_free_slot_is_not_withheld_for_those_who_lack_only_kv_cache():
+def test_a_free_slot_is_not_withheld_for_requests_that_lack_only_kv_cache():
     assert decide(view(waiting=6, stuck=3))[0] is AdmissionAnswer.GRANT
     assert decide(view(waiting=6, stuck=2))[0] is AdmissionAnswer.QUEUE
     assert decide(view(waiting=1, stuck=9, backends=(dataclasses.replace(B1, running=4),)))[0] is AdmissionAnswer.QUEUE
@@ -185,7 +185,7 @@ def test_a_pool_is_contended_when_nothing_is_left_for_this_request_and_only_then
         (40.0, 30.0, 30.0, None),
     ],
 )
-def test_under_contention_who_weighs_least_is_refused_where_somebody_weighs_more(
+def test_under_contention_the_lightest_is_refused_where_another_is_heavier(
     weight: float, lightest: float | None, heaviest: float | None, reason: Reason | None
 ):
     full = view(backends=(FULL,), weight=weight, lightest=lightest, heaviest=heaviest)

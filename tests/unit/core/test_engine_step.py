@@ -66,7 +66,7 @@ def test_every_policy_places_what_runs_and_of_equals_the_last_admitted_gives_way
         assert last_first([((1.0,), 1, "a"), ((1.0,), 2, "b")], 2) == ["b", "a"]
 
 
-def test_by_gittins_the_victim_is_who_has_outlived_the_short_answers() -> None:
+def test_by_gittins_the_victim_has_outlived_the_short_answers() -> None:
     place = place_among_running(make_ordering("gittins", {"bucket_tokens": 10}))
     both = [
         QueuedRequest(

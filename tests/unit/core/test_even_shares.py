@@ -54,6 +54,6 @@ def test_at_equal_demand_jains_index_is_95_hundredths_at_least(
     assert index(shapes, [demand] * TENANTS) >= 0.95
 
 
-def test_in_order_of_arrival_who_sends_larger_requests_gets_more() -> None:
+def test_in_order_of_arrival_a_tenant_with_larger_requests_gets_more() -> None:
     """The broken variant: no fair shares."""
     assert index(MIXED, [4.0] * TENANTS, "fifo") < 0.8

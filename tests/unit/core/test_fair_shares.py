@@ -117,7 +117,7 @@ def test_a_crowd_of_entitlements_that_never_wait_is_not_remembered():
 
 
 @pytest.mark.parametrize("queue", [list, lambda waiting: sorted(waiting, key=lambda r: r.entitlement)])
-def test_a_new_leader_goes_on_from_where_the_last_one_was_whoever_it_hears_of_first(
+def test_a_new_leader_goes_on_from_the_last_ones_counters_in_any_order_of_requests(
     queue: Callable[[Iterable[QueuedRequest]], list[QueuedRequest]],
 ):
     first = scheduler(("bands", "fair"))
@@ -154,7 +154,7 @@ def test_a_new_leader_charges_what_its_predecessor_granted_once():
     assert values["one"] == values["two"] == pytest.approx(200 / 30)
 
 
-def test_a_change_of_the_policy_keeps_who_had_how_much():
+def test_a_change_of_the_policy_keeps_the_share_counters():
     world = scheduler()
     for number in range(20):
         world.offer(asked("direct", number), 1000.0)

@@ -70,7 +70,7 @@ def test_where_few_requests_fit_a_cache_there_is_more_room_for_chance() -> None:
     assert use.overcommit({}, 10_000) < use.overcommit({}, 1_000_000)
 
 
-def test_entitlements_that_are_no_more_are_forgotten() -> None:
+def test_deleted_entitlements_are_forgotten() -> None:
     use = known(KvUse(), "acme", 100)
     use.keep({"other": None})
     assert use.overcommit({}, CACHE) == 1.0

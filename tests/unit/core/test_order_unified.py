@@ -210,7 +210,7 @@ def test_no_promise_is_a_promise_of_its_patience() -> None:
     assert order(filled(batch, free, promised, patience_s=100.0)) == ["free", "promised", "batch"]
 
 
-def test_who_is_owed_service_goes_earlier_and_who_burst_later() -> None:
+def test_an_entitlement_with_debt_goes_earlier_and_one_with_burst_later() -> None:
     same = [request(name, ttft_deadline_s=9.0, seq=seq) for seq, name in enumerate(("burst", "even", "owed"))]
     standings = {"owed": Standing(1.0, debt=0.5), "burst": Standing(1.0, burst=0.8)}
     assert order(filled(*same)) == ["burst", "even", "owed"]

@@ -219,12 +219,12 @@ def test_another_request_may_have_the_idle_replica_meanwhile():
     [[], [idle("b1", ready=False)], [idle("b1", slots=0)], [idle("b1", kv_tokens=100)], [idle("b1", longest=100)]],
     ids=["gone", "ill", "paused", "with less KV cache than it needs", "with a bound below it"],
 )
-def test_it_begins_anew_where_that_replica_cannot_go_on_with_it(first: list[BackendView]):
+def test_it_starts_again_anywhere_if_that_replica_cannot_go_on_with_it(first: list[BackendView]):
     (grant,) = scheduler(resumed()).step(pool_view(*first, idle("b2")), NOW_S)
     assert grant.backend == "b2"
 
 
-def test_it_begins_anew_where_that_replica_has_lost_its_adapter():
+def test_it_starts_again_anywhere_if_that_replica_has_lost_its_adapter():
     (grant,) = scheduler(resumed(adapter="sql")).step(pool_view(idle("b1"), idle("b2", adapters={"sql"})), NOW_S)
     assert grant.backend == "b2"
 
@@ -247,7 +247,7 @@ def test_no_law_is_broken_while_it_waits_for_its_replica():
     assert check_step(remember(pool_view(idle("b1"), idle("b2")), made), [], made, NOW_S), "it has room there"
 
 
-def test_it_begins_anew_where_that_replica_failed_it():
+def test_it_starts_again_anywhere_if_that_replica_failed_it():
     (grant,) = scheduler(resumed(exclude_backend="b1")).step(pool_view(idle("b1"), idle("b2")), NOW_S)
     assert grant.backend == "b2"
 

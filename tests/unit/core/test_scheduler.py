@@ -239,7 +239,7 @@ def test_a_full_lane_is_asked_once_per_step_however_many_wait_in_it():
     assert asked == ["req_000000", "req_005000"]
 
 
-def test_looking_past_requests_without_room_is_bounded_and_starts_anew_with_each_step():
+def test_looking_past_requests_without_room_is_bounded_in_each_step():
     queue = KeyedQueue(lambda r: (r.arrival_s,), lambda r: "")
     for n in range(1000):
         queue.push(waiting(n), 0.0)

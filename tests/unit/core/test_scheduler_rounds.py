@@ -65,7 +65,7 @@ def test_an_owner_has_what_is_reserved_for_it_when_it_is_late_as_well(policy: st
 
 
 @every_composition
-def test_idle_capacity_goes_to_who_may_burst_when_nobody_else_can_use_it(policy: str, around: tuple[str, ...]):
+def test_idle_capacity_goes_to_bursting_requests_when_no_other_can_use_it(policy: str, around: tuple[str, ...]):
     world = scheduler(policy, around)
     for number in range(100):  # at their limits, and they may not burst
         world.offer(waiting(number, f"owner-{number % 3}", 0, concurrency=2), 1000.0)
@@ -98,7 +98,7 @@ def test_fair_shares_are_not_forgotten_while_owners_take_the_slots():
     assert grant(1300.0) == "second"
 
 
-def test_a_limit_is_kept_by_who_may_not_burst():
+def test_a_limit_holds_for_classes_that_may_not_burst():
     world = scheduler("fifo", ("bands", "fair"))
     for number, service_class in enumerate(ServiceClass):
         world.offer(waiting(number, service_class.value, service_class=service_class, concurrency=1), 1000.0)

@@ -43,7 +43,7 @@ def test_one_fit_is_due_at_a_time_and_the_next_after_many_more_steps() -> None:
     assert model.due() == ()
 
 
-def test_an_engine_that_became_slower_is_found_and_fitted_anew_to_its_new_steps_alone() -> None:
+def test_an_engine_that_became_slower_is_noticed_and_fitted_to_its_new_steps_alone() -> None:
     model = StepModel()
     model.saw(list(steps(15 * BATCH)))
     before = fitted(model)

@@ -137,7 +137,7 @@ def test_chance_and_few_failures_among_many_attempts_eject_nobody():
     assert not worse(told(one=(FEWEST - 1, FEWEST - 1)), [told(one=(1000, 0))], 1.0)
 
 
-def test_what_fails_of_one_tenant_alone_beside_others_who_are_served_ejects_nobody():
+def test_failures_of_one_tenant_beside_others_that_are_served_eject_no_replica():
     well = told(one=(60, 0), two=(60, 0))
     assert not worse(told(OTHERS_TRIED, one=(60, 20)), [well], 1.0)
     assert worse(told(OTHERS_TRIED - 1, one=(60, 20)), [well], 1.0), "too few others to tell"

@@ -37,7 +37,7 @@ def test_the_rate_of_service_is_the_meters_growth_over_ten_seconds() -> None:
     assert all(80 <= rate["acme"] <= 120 for rate in rates[12:])
 
 
-def test_a_meter_that_began_anew_gives_no_negative_rate() -> None:
+def test_a_meter_that_started_again_gives_no_negative_rate() -> None:
     sampler = Sampler("w", 1)
     sampler.sample(looked(0, 9000), POOL, "fifo@1", [], [])
     assert sampler.sample(looked(1, 10), POOL, "fifo@1", [], []).served_per_s == {}

@@ -83,7 +83,7 @@ def test_without_a_token_rate_the_gap_is_in_slots_and_refusals_count_by_how_long
     assert seen(spec, [(snapshot(1005, acme=met), [])]).debt == pytest.approx(0.3 * 0.5)  # of 2 it had 1
 
 
-def test_a_meter_that_began_anew_counts_from_zero():
+def test_a_meter_that_started_again_counts_from_zero():
     kept = Standings(POOL, catalog(ACME), snapshot(1000, acme=totals(served=10**6)))
     found = kept.tick(snapshot(1005, acme=totals(served=500)), [])
     assert (found["acme"].debt, found["acme"].burst) == (0.0, 0.0)
@@ -141,7 +141,7 @@ def test_room_is_made_for_owners_first_then_in_order_of_arrival_and_never_beyond
     assert "guaranteed" in found[0].why
 
 
-def test_room_is_made_for_so_many_at_once_and_not_where_an_attempt_failed_unless_there_is_no_other_replica():
+def test_evictions_at_once_are_bounded_and_not_where_an_attempt_failed_unless_it_is_the_only_replica():
     queue = [ask_of(n, f"t{n}", ServiceClass.GUARANTEED, exclude_backend="b1") for n in range(2 * AT_ONCE)]
     one, two = pool_view(backend_view("b1")), pool_view(backend_view("b1"), backend_view("b2"))
     assert len(evictions(queue, one, "x")) == AT_ONCE

@@ -61,7 +61,7 @@ async def test_each_step_is_read_once_and_those_of_a_new_process_from_its_beginn
         await until(lambda: ward.monitor._backends["b1"].steps.seen == 180)
 
 
-async def test_an_engine_that_became_slower_is_fitted_anew_by_itself() -> None:
+async def test_an_engine_that_became_slower_is_fitted_again_without_help() -> None:
     async with watching() as ward:
         engine = ward.engines["b1"]
         engine.log += steps(640)

@@ -301,7 +301,7 @@ def test_studies_come_soon_after_prompts_changed_and_then_at_twice_the_distance(
     assert study.due(3000.0, 900.0, None, 1800.0)
 
 
-def test_queues_that_are_old_are_cut_anew_though_nothing_changed(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+def test_old_queue_boundaries_are_computed_again_although_nothing_changed(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(loop, "continue_study", lambda *_: "not due")
     tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), recut_s=600.0)
     now = timezone.now()
