@@ -1,8 +1,8 @@
 """The ``/v1`` application: a plain ASGI app in front of everything else.
 
-What a process starts, drains and hears; its requests are served by :class:`RequestHandler`. The shell calls ``start``
-before serving, ``drain`` when it is told to stop, ``stop`` last; a server that speaks ASGI lifespan does the same by
-itself.
+It starts and stops the parts of a gateway and receives their events; :class:`RequestHandler` serves the requests. The
+web process calls ``start`` before serving, ``drain`` when it is told to stop, and ``stop`` last; a server that speaks
+ASGI lifespan does so by itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from scheduling.state.types import CATALOG_CHANNEL, EJECTED_CHANNEL, gateway_cha
 log = logging.getLogger(__name__)
 
 DRAIN_STEP_S = 0.05
-AFTER_DRAIN_S = 3.0  # for the last words to those that were cut off
+AFTER_DRAIN_S = 3.0  # for telling clients that were cut off
 
 
 class GatewayApp:
@@ -83,8 +83,8 @@ class GatewayApp:
         self._stores: dict[str, PoolStore] = {}
         self._keyring = Keyring(Catalog(0, {}, {}, {}))
         self._upstream = Upstream(config.connect_timeout_s)
-        # counts of tokens name no request: on connections of their own a late one can only be taken for another count.
-        # Clients' questions to a tokenizer are asked through it as well, on a new connection each.
+        # Token counts name no request: on connections of their own, a late one can only be mistaken for another count.
+        # Clients' questions to a tokenizer use it as well, each on a new connection.
         self._counting = Upstream(config.connect_timeout_s, named=False)
         self._questions = Questions(self._counting)
         self.skew = ClockSkew(self._resp.time_s)
@@ -133,10 +133,10 @@ class GatewayApp:
             routes,
         )
 
-    # --- for the shell
+    # --- for the web process
 
     async def start(self) -> None:
-        """Connects and begins to follow the catalog. Never fails for Redis or the database: ``ready`` says."""
+        """Connects and begins to follow the catalog. Does not fail without Redis or the database: see ``ready``."""
         self._requests.loop = asyncio.get_running_loop()
         self._catalog.on_change(self._configured)
         await self._catalog.start()
@@ -234,7 +234,7 @@ class GatewayApp:
         self._forecasts.configure(catalog)
 
     def _end_revoked(self, now_s: float) -> None:
-        """Ends what waits and runs under keys that are not valid any more."""
+        """Ends requests whose keys are not valid any more."""
         holds = self._keyring.holds
         for call in self._watch.calls:
             if call.identified is not None and not holds(call.identified.access.key.id, now_s):

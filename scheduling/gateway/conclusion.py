@@ -19,8 +19,8 @@ from scheduling.gateway.ledger.records import record_of
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.stages import Call, Identified, Submitted
 
-# Ends that are the client's, or its request's: what an engine generated of a whole answer until then is charged. Where
-# the engine or this side is the cause, only what is known is.
+# Ends caused by the client or its request: what an engine has generated of a whole answer until then is charged. Where
+# the engine or the gateway is the cause, only known tokens are.
 GENERATED_FOR = frozenset({Reason.CLIENT_LEFT, Reason.KEY_REVOKED, Reason.DEADLINE})
 LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
 
@@ -87,7 +87,7 @@ class Conclusion:
                 event = call.dialect.event(reason, call.id, 0 if frames is None else frames.seen)
                 await call.send({"type": "http.response.body", "body": event})
             else:
-                await call.abort_client()  # a length was promised that cannot be kept
+                await call.abort_client()  # the announced content length cannot be kept
             return
         call.responding = True
         await send_answer(call, refused(call, refusal or self.plain_refusal(call, reason)))
@@ -95,7 +95,7 @@ class Conclusion:
     def plain_refusal(self, call: Call, reason: Reason) -> Refusal:
         fields: dict[str, Any] = {}
         if reason is Reason.QUEUE_TIMEOUT:
-            # nothing is known of the queue but that it is at least this long
+            # all that is known of the queue: it is at least this long
             fields["waited_s"] = fields["retry_s"] = call.loop.time() - call.started_loop
         elif reason is Reason.EVICTED and call.identified is not None:
             fields["retry_s"] = self._in_flight.turn_s(call.identified.access.pool.id)

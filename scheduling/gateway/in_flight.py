@@ -1,8 +1,8 @@
-"""Every request that shared state knows through this gateway: hears of its grant, keeps its lease alive.
+"""This gateway's requests in shared state: receives their grants, and keeps their leases alive.
 
-Grants come as notifications on ``qm:gw:<id>`` and may be lost; the renewal, every third of a lease, answers what really
-holds. When state was lost the renewal finds that out too, and each request is announced again. That a replica was
-ejected is a notification as well (``qm:ejected``); after each renewal one look at the pool finds what was not heard.
+Grants come as notifications on ``qm:gw:<id>``, which may be lost; the renewal, every third of a lease, returns the true
+state. It also shows a loss of state, after which each request is announced again. Ejections of replicas are
+notifications, too (``qm:ejected``); a read of the pool after each renewal finds those that were lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scheduling.state.types import BATCH, SERVICE_MS, AnnounceStatus, Renewal, R
 
 log = logging.getLogger(__name__)
 
-CROSSED_S = 0.5  # an answer of shared state that was on its way when a replica was ejected has arrived by then
+CROSSED_S = 0.5  # by then an answer of shared state that crossed an ejection has arrived
 
 
 class InFlight:

@@ -1,7 +1,7 @@
 """A request's life after its body was read: estimate, admission, grant, engine, answer, end.
 
-Whatever happens in between (an interruption, a failure, a cancelled task) arrives in :meth:`Conclusion.conclude`, which
-tells the client and shared state exactly once.
+Whatever ends it early (an interruption, a failure, a cancelled task) is raised and reaches :meth:`Conclusion.conclude`,
+which tells the client and shared state exactly once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Lifecycle:
         if idempotency is not None:
             answer = await self._idempotency.begin(idempotency)
             if answer is not None:
-                if call.hold is not None:  # who asks passes no answer on, and a 200 would have it sent
+                if call.hold is not None:  # the proxy passes no answer on, and would send the request after a 200
                     how = Reason.REPLAYED.value
                     raise Refusal(Reason.ALREADY_DONE, param=HEADER, original=idempotency.original, how=how)
                 await self._replay(identified, answer)
@@ -84,7 +84,7 @@ class Lifecycle:
                 submitted = await self._enter(identified, prepared, body_bytes, hints)
             except Refusal:
                 if call.submitted is not None and call.submitted.in_state:
-                    raise  # it was taken, and ended there
+                    raise  # it was admitted, and ended there
                 self._give_back(identified, access)
                 raise refusal from None
         access, estimated = identified.access, submitted.estimated
@@ -102,7 +102,7 @@ class Lifecycle:
         self._conclusion.count_tokens(submitted, reason)
         if submitted.input_tokens and prepared.teaches and not prepared.exact_input:
             calibration.observe(prepared.raw_input, submitted.input_tokens)
-        if estimated.outlook is not None and prepared.choices == 1:  # which of several was how long is not known
+        if estimated.outlook is not None and prepared.choices == 1:  # the lengths of several are not known apart
             forecasts = self._forecasts.of(pool)
             if forecasts is not None:
                 forecasts.ended(estimated.outlook, submitted.output_tokens)
@@ -122,7 +122,7 @@ class Lifecycle:
             if counted is not None:
                 prepared.raw_input = min(counted + prepared.media, prepared.kept)
         estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
-        expected = estimated.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
+        expected = estimated.estimate.cost_tokens  # the bound, not the prediction: no limit may be exceeded
         if self._quotas.budgets:
             self._quotas.budgets.begin(
                 Asked(
@@ -229,7 +229,7 @@ class Lifecycle:
             raise Refusal(Reason.STATE_UNAVAILABLE)
         call, access, estimate = estimated.call, estimated.access, estimated.estimate
         submitted = call.submitted = Submitted(call=call, access=access, estimated=estimated)
-        self._in_flight.calls[call.id] = submitted  # before it is asked: a grant may overtake the answer
+        self._in_flight.calls[call.id] = submitted  # first: a grant may overtake the answer
         try:
             admission = await self._stores(access.pool.id).admit(
                 access.entitlement,

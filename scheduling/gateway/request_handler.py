@@ -1,6 +1,6 @@
-"""One request on ``/v1``: from its head to its end.
+"""One request on ``/v1``, from its head to its end, in one coroutine.
 
-One coroutine per request; what a request is goes through :class:`Call`, what happens to it through :class:`Lifecycle`.
+:class:`Call` holds what is known of a request; :class:`Lifecycle` does what happens to it after its body was read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_EXTENSIONS: dict[str, Any] = {}
 
 
 class RequestHandler:
-    """The requests of one gateway. Those that are open are the calls of its ``timeouts``."""
+    """Serves the requests of one gateway. The open ones are the calls of its ``timeouts``."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RequestHandler:
         self.loop: asyncio.AbstractEventLoop | None = None  # once it runs
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, request_id: str = "") -> None:
-        """Serves one, from its head to its end."""
+        """Serves one request."""
         loop = self.loop or asyncio.get_running_loop()
         call = Call(request_id or new_request_id(time.time()), scope, receive, send, loop)
         calls = self._timeouts.calls
@@ -89,20 +89,20 @@ class RequestHandler:
                 call.listener.cancel()
 
     async def _run(self, call: Call) -> None:
-        """Serves a call; whatever stops it is one reason, told once."""
+        """Serves a call. Whatever ends it becomes one reason, which is told once."""
         refusal: Refusal | None = None
         try:
             await self._serve(call)
             return
         except Refusal as exc:
-            refusal = exc.with_traceback(None)  # which holds this frame, and all of the request
+            refusal = exc.with_traceback(None)  # the traceback holds this frame, and with it the whole request
             reason = exc.reason
         except EngineTrouble as exc:
             reason = exc.reason
         except ClientGone:
             reason = Reason.CLIENT_LEFT
         except asyncio.CancelledError:
-            if call.why is None:  # the server gives up on us: it waits for nothing any more
+            if call.why is None:  # the server is stopping and waits no longer
                 call.closed = True
                 if call.identified is not None:
                     self._conclusion.abandon(call.identified, Reason.SHUTTING_DOWN)
@@ -110,7 +110,7 @@ class RequestHandler:
             call.task.uncancel()
             reason = call.why
         except OSError:
-            reason = Reason.CLIENT_LEFT  # some servers raise where a client has gone
+            reason = Reason.CLIENT_LEFT  # some servers raise when the client has left
         except Exception:
             log.exception("request %s failed", call.id)
             reason = Reason.INTERNAL
@@ -188,18 +188,18 @@ class RequestHandler:
         try:
             body = identified.endpoint.form.parse(data)
         except Refusal:
-            with suppress(Refusal):  # it is refused under the model that it is for
+            with suppress(Refusal):  # so that it is refused under the model that it names
                 identified.access = self._authenticator.choose(model_named(data), identified.access)
             raise
         access = identified.access = self._authenticator.choose(body.model, identified.access)
         identified.user = take_user(body) or access.key.user
-        if self._storms and not access.one_model:  # only now it is known which entitlement it is for
+        if self._storms and not access.one_model:  # only now is its entitlement known
             refusal = self._storms.answer(access.door, call.started_loop)
             if refusal is not None:
                 await self._turn_away(identified, head, refusal)
                 return
         if identified.endpoint.keeps:
-            stored = self._stored if call.hold is None else NOTHING_STORED  # who sends it has the body as it came
+            stored = self._stored if call.hold is None else NOTHING_STORED  # its proxy has the original body
             identified.keeping = await stored.begin(body, access)
         prepared = identified.endpoint.fit(body, access.pool)
         if call.hold is not None and prepared.client_priority:
@@ -299,18 +299,18 @@ class RequestHandler:
                 await self._hold_back()
             await self._conclusion.conclude(identified, reason, refusal)
             return
-        # nobody's request: no ledger, only metrics
+        # without a valid key: no ledger row, only metrics
         call.closed = True
         refusal = refusal or Refusal(reason)
         refusal.close = refusal.close or not call.body_read
         self._metrics.rejected(reason.value, refusal.status)
         if call.responding:
-            await call.abort_client()  # the rest of what was promised does not come
+            await call.abort_client()  # the rest of the answer does not come
         elif reason is not Reason.CLIENT_LEFT:
             await send_answer(call, refused(call, refusal))
 
 
 def _whose(call: Call, access: Access) -> tuple[str, str, str]:
-    """The key, tenant and address whose open request this is."""
+    """The key, tenant and address for which the open request counts."""
     peer = (call.scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
     return access.key.id, access.entitlement.tenant, peer

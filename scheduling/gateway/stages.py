@@ -1,11 +1,10 @@
-"""What is known of a request, stage by stage. Each is handed on when all of it is known, and leads back to the one
-before::
+"""What is known of a request, stage by stage. A stage is passed on once it is complete, and refers to the one before::
 
     Call  ->  Identified     ->  Estimated           ->  Submitted
-    open      whose it is        what it needs           shared state was asked: where it waits and runs, how far it is
+    open      its key            its estimate            known to shared state: where it waits or runs, its progress
 
-Who looks from outside (time limits, the end of a call that came to no good end) finds the furthest stage through
-:class:`Call`; who is handed a stage has nothing to ask. Times are epoch seconds unless named loop.
+Code outside of a request's own path (time limits, failures) finds its last stage through :class:`Call`. Times are epoch
+seconds unless named loop.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from scheduling.state.notices import GrantNotice, PreemptionNotice
 from scheduling.state.types import Admission, RequestFacts
 
 NEVER = float("inf")
-PIECE_BYTES = 64 * 1024  # of a whole answer that are written at once
-TAKEN_BYTES = 256 * 1024  # of it for which a reader has the time to send again
+PIECE_BYTES = 64 * 1024  # of a whole answer, written at once
+TAKEN_BYTES = 256 * 1024  # of a whole answer: for each of these the reader has the time limit again
 RETRYABLE = (Reason.BACKEND_STALLED, Reason.BACKEND_LOST)  # by another attempt, while the client has received nothing
-HOLD = "quartermaster.hold"  # extension of a scope: what runs in an engine's place (beside.py)
+HOLD = "quartermaster.hold"  # extension of a scope: stands for the engine (beside.py)
 
 
 class Call:
@@ -84,9 +83,9 @@ class Call:
         self.why: Reason | None = None  # set by the first interruption
         self.closed = False  # the end has begun: no more interruptions
         self.body_read = False
-        self.dialect: Dialect = OPENAI  # in which its client is told of errors
+        self.dialect: Dialect = OPENAI  # the format of errors
         self.listener: asyncio.Task[None] | None = None
-        # the furthest of these is what is known of it
+        # the last one that is set has all that is known
         self.identified: Identified | None = None
         self.estimated: Estimated | None = None
         self.submitted: Submitted | None = None
@@ -97,7 +96,7 @@ class Call:
 
     @property
     def hold(self) -> Any:
-        """What runs in an engine's place; None where an engine does."""
+        """What stands for the engine of an admission-only request; None where an engine serves it."""
         extensions = self.scope.get("extensions")
         return extensions.get(HOLD) if extensions else None
 
@@ -178,13 +177,13 @@ class Identified:
     access: Access
     trace: str  # where traces are on
     endpoint: Endpoint
-    user: str = ""  # who it is attributed to, as the ledger keeps it
+    user: str = ""  # to whom it is attributed, as in the ledger
     streamed: bool = False  # its body was read, and asks for a stream
-    idempotency: Pass | None = None  # where the client sent a key
-    keeping: Keeping | None = None  # where its answer may be kept
-    instead_of: Access | None = None  # what refused it, where a fallback took it over
-    instead_why: Reason | None = None  # and with which reason
-    unrecorded: bool = False  # one of so many wrong ones of its key that it has no ledger record
+    idempotency: Pass | None = None  # if the client sent an Idempotency-Key
+    keeping: Keeping | None = None  # if its answer may be stored
+    instead_of: Access | None = None  # the access that refused it, if a fallback took it over
+    instead_why: Reason | None = None  # and the reason
+    unrecorded: bool = False  # one of a storm of invalid requests, which have no ledger record
 
     @property
     def id(self) -> str:
@@ -221,14 +220,14 @@ class Progress:
     prefill_at: str = ""  # the prefill replica that computes its prompt now
     prefill_failed: str = ""  # the one that failed it
     refused_at: str = ""  # the replica that refused its input
-    prefill: int = 0  # what it holds of its replica's prefill credit, as far as is known here [prompt tokens]
+    prefill: int = 0  # prefill credit of its replica that it holds, as known here [prompt tokens]
     policy: str = ""
     why_there: str = ""
     notice: GrantNotice | None = None
     preemption: PreemptionNotice | None = None  # it is being taken back from its replica
     resuming: QueuedRequest | None = None  # as it waits again, or runs, after that
-    computed: int = 0  # of its prompt, at least, when it was taken back [tokens]
-    waits_from: float | None = None  # loop time of that: its tier's longest wait begins anew; None: with the call
+    computed: int = 0  # tokens of its prompt that were computed at least when it was taken back
+    waits_from: float | None = None  # loop time of that, from which its tier's longest wait counts; None: from the call
     waiter: asyncio.Future[None] | None = None
     connection: Connection | None = None
     # progress
@@ -260,8 +259,8 @@ class Submitted(Progress):
     call: Call
     access: Access
     estimated: Estimated
-    in_state: bool = True  # Redis may know it: it must be finished there
-    admitted: bool = False  # Redis said so: it is renewed
+    in_state: bool = True  # Redis may know it, so it must be finished there
+    admitted: bool = False  # Redis has admitted it, so it is renewed
 
     @property
     def id(self) -> str:

@@ -1,9 +1,8 @@
-"""One attempt at one engine: send the request, pass the answer on, note what accounting needs.
+"""One attempt at one engine: sends the request, passes the answer on, notes what accounting needs.
 
-Whatever passes was read and found to be of the API's shape (``answers.py``, ``sse.py``), and to be the answer to what
-was asked on this connection (``upstream.py``). Until the first byte is sent to the client any trouble can still be
-cured elsewhere (:class:`EngineTrouble` with ``call.responding`` False); after that a stream can only be ended with an
-error frame.
+Everything that is passed on was checked: it has the API's format (``answer_types.py``, ``sse.py``) and answers the
+request sent on this connection (``upstream.py``). Until the first byte is sent to the client, another attempt is
+possible (:class:`EngineTrouble` with ``call.responding`` False); after that a stream can only end with an error frame.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class EngineTrouble(Exception):
 
 
 class _Unnamed(Exception):
-    """An error that names no request came on a connection that others had before: it may be late and another's."""
+    """An error without a request id came on a reused connection: it may be a late answer to an earlier request."""
 
 
 def ending_of(finish_reason: str) -> Reason:
@@ -317,7 +316,7 @@ class Relay:
         if frames.empty:
             self._said_nothing(submitted)
         if frames.surplus:
-            connection.abort()  # whatever it says next, nobody asked for it
+            connection.abort()  # what follows answers no request
         else:
             connection.release(tail=True)
         submitted.connection = None
@@ -447,7 +446,7 @@ def _refused_in_stream(submitted: Submitted, connection: Connection, answer: byt
 def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
     """What an engine's error status means. The engine's own words reach the client only if they are about the input."""
     status = connection.status
-    connection.abort()  # an error names no request: what follows it on this connection could not be told apart
+    connection.abort()  # an error names no request, so what follows on this connection could be another's
     submitted.connection = None
     submitted.ran = False
     if status in INPUT_REFUSED:

@@ -47,11 +47,11 @@ local function words_of(text)
   return words
 end
 
--- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work by its speed, less
--- what is cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
--- are free, whether one has room but for its prefill credit, the credit of the replica that was chosen, and whether one
--- has room that lacks the adapter. `exclude`: where it must not run, a space between them. Without a record, or points in it: by outstanding work alone; ties: fewest running,
--- then name. An owner goes beside others' prompts only where no replica has room without that, and there where the
+-- Chooses a replica with room by the rule of scheduling/core/placement.py (`place`): the least outstanding work by its
+-- speed, less what is cached there of the record's prompt. -> that replica, its index in the survey, the slots of all
+-- ready replicas, how many are free, whether one has a slot and KV cache, the prefill credit of the chosen one, and
+-- whether one that lacks the adapter has a slot and KV cache. `exclude`: where it must not run, separated by spaces.
+-- Without a record, or points in it: by outstanding work alone; ties: fewest running, then name. An owner goes beside others' prompts only where no replica has room without that, and there where the
 -- fewest of their tokens are before its own. `homes`: who has the adapter (shared/adapters.lua); nil: there is none.
 local function choose(ready, v, kv, exclude, pre, record, owner, homes)
   local fit, owned, fewest, credits, loads, least, sum = {}, {}, 0, {}, {}, math.huge, 0
