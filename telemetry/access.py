@@ -1,4 +1,4 @@
-"""What of the telemetry a user may see. Who belongs where is decided by ``tenants.access`` alone."""
+"""Which telemetry a user may see. Users' tenants and roles are decided by ``tenants.access`` alone."""
 
 from __future__ import annotations
 

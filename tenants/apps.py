@@ -1,4 +1,4 @@
-"""The catalog: who may use what."""
+"""The catalog: tenants, their entitlements, and everything that is configured."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""Starts batches that nobody works on: after a kill, a lost message, or an outage."""
+"""Starts batches that no executor works on: after a kill, a lost message, or an outage."""
 
 from __future__ import annotations
 

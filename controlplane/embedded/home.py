@@ -1,4 +1,4 @@
-"""One instance's directory: who runs on it, where its pieces live, which ports it got last time."""
+"""The directory of one instance: which process runs on it, where its parts are, which ports it had last."""
 
 from __future__ import annotations
 

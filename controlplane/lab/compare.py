@@ -1,4 +1,4 @@
-"""`manage.py lab compare`: from what was asked to cases, and from their figures to a table, JSON and a drawing."""
+"""``manage.py lab compare``: from its arguments to cases, and from their figures to a table, JSON and a drawing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Responses of ``/v1/responses`` that are kept, where the deployment says so."""
+"""Stored responses of ``/v1/responses``, where the deployment keeps them."""

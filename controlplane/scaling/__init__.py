@@ -1,1 +1,1 @@
-"""How many replicas a pool has: what is planned, and what carries it out (``docs/guide/scaling.md``)."""
+"""The number of a pool's replicas: planned by a loop, carried out by a driver (``docs/guide/scaling.md``)."""

@@ -1,4 +1,4 @@
-"""What the planner thinks of a pool, what it decided, and the figure that KEDA reads."""
+"""The planner's view of a pool, its decisions, and the figure that KEDA reads."""
 
 from __future__ import annotations
 

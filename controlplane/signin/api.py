@@ -1,4 +1,4 @@
-"""One's own second factor over the management API: for browsers that are signed in, and for nobody else's account."""
+"""A user's own second factor over the management API, for signed-in browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept in Django's cache in Redis: JSON. Nothing that is read from there can be more than data."""
+"""Django's cache in Redis, as JSON: nothing read from it can be more than data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For whom preemptible requests make room, when no replica has any (``docs/reference/admission.md``). Pure."""
+"""For which requests preemptible ones are evicted where no replica has room (``docs/reference/admission.md``). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a parameter of a policy says of itself, where it is declared: its meaning, its unit and what is allowed.
+"""The declaration of a policy's parameter: its meaning, its unit and its range.
 
 A policy's field is declared as ``rate: float = parameter(0.01, "What it does.", "ranks/s", above(0))``. The registry
 refuses what is not allowed; REST, the console's form and ``docs/reference/policy-parameters.md`` read the same

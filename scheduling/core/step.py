@@ -1,4 +1,4 @@
-"""What one step knows, and what it leaves to the next.
+"""What one step of the scheduler knows, and what it leaves to the next.
 
 Question: which replicas still have room for whom, and for whom is one kept free?
 A request that lacks only KV cache is passed by smaller ones for ``patience_s``; then one replica takes nothing that

@@ -1,4 +1,5 @@
-"""Which replicas have which LoRA adapters, and who loads them: by what engines list, never by what they were told.
+"""Which replicas have which LoRA adapters, and which one loads another: by what engines list, not by what they were
+told.
 
 A replica's list is read with each look at it. Where the pool allows it and requests wait for an adapter that no replica
 with a free slot has, one replica is asked to load it; whether it did is again what it lists then. What was seen goes

@@ -1,4 +1,4 @@
-"""What the catalog means for who goes next in a pool: limits, rights and the policy in force."""
+"""A pool's catalog as its leader needs it: limits, rights and the policy in force."""
 
 from __future__ import annotations
 

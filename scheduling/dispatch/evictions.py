@@ -1,4 +1,4 @@
-"""For whom preemptible requests make room, as shared state is asked for it (rule: ``scheduling/core/evictions.py``)."""
+"""The evictions that a leader asks shared state for (rule: ``scheduling/core/evictions.py``)."""
 
 from __future__ import annotations
 

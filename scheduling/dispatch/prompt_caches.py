@@ -1,4 +1,4 @@
-"""What the engines of a pool find in their prefix caches, beside what was expected of the same grants."""
+"""What the engines of a pool find in their prefix caches, compared with what was expected of the same grants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sleeps in a pool, what is woken or added when requests wait, and in how long it would serve."""
+"""A pool's sleeping replicas: which are woken or added when requests wait, and in how long one serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a call ends: whatever happened, its client and shared state are told exactly once."""
+"""The end of a call: client and shared state are told exactly once, whatever happened."""
 
 from __future__ import annotations
 

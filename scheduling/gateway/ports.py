@@ -1,4 +1,4 @@
-"""What the gateway tells upward, without knowing who listens.
+"""What the gateway reports to other parts. Called on its event loop: implementations must be fast and never block.
 
 Called on the event loop: must be cheap and never block.
 """

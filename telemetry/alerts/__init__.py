@@ -1,1 +1,1 @@
-"""Alerts: rules, what breaks them, and who is told (``docs/guide/alerts.md``)."""
+"""Alerts: rules, what breaks them, and where they are sent (``docs/guide/alerts.md``)."""

@@ -1,4 +1,4 @@
-"""What is sent of an alert, whatever it is sent to."""
+"""The content of an alert's notification, for all kinds of channel."""
 
 from __future__ import annotations
 

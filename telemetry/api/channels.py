@@ -1,4 +1,4 @@
-"""``/api/v1/notification-channels``: where alerts are sent, what was sent last, and a test of it."""
+"""``/api/v1/notification-channels``: where alerts are sent, the last delivery, and a test."""
 
 from __future__ import annotations
 

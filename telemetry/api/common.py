@@ -1,4 +1,4 @@
-"""What all views of this package share: who may look, and at what."""
+"""What all views of this package share: permissions, and what is in sight."""
 
 from __future__ import annotations
 

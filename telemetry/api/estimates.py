@@ -1,4 +1,4 @@
-"""``/api/v1/estimates``: how wrong the predictions of output length were, and what was learned from that."""
+"""``/api/v1/estimates``: the errors of predicted output lengths, and what was learned from them."""
 
 from __future__ import annotations
 

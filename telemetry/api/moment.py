@@ -1,4 +1,4 @@
-"""``/api/v1/pools/<pool>/moment``: who ran and who waited then."""
+"""``/api/v1/pools/<pool>/moment``: the requests that ran and waited at a time."""
 
 from __future__ import annotations
 

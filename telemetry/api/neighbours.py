@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/<tenant>/neighbours``: whom a tenant's requests waited for."""
+"""``/api/v1/tenants/<tenant>/neighbours``: the tenants that a tenant's requests waited for."""
 
 from __future__ import annotations
 

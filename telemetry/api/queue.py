@@ -1,4 +1,4 @@
-"""``/api/v1/pools/<pool>/queue``: what waits, in the order in which it would run, what runs, and cancelling."""
+"""``/api/v1/pools/<pool>/queue``: waiting requests in their expected order, running ones, and cancelling one."""
 
 from __future__ import annotations
 

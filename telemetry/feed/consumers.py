@@ -1,5 +1,5 @@
-"""``/ws/live``: one browser's view of the live feed (``docs/reference/feed.md``). Sends what the hub says, checks who
-looks."""
+"""``/ws/live``: one browser's live feed (``docs/reference/feed.md``). Passes on what the hub sends, and checks
+rights."""
 
 from __future__ import annotations
 

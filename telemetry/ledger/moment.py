@@ -1,4 +1,4 @@
-"""Who ran and who waited at one moment of the past: from the ledger, so of what has ended by now."""
+"""The requests that ran and waited at one moment of the past: from the ledger, so only those that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits and what runs in a pool now, and how an operator ends one of them.
+"""The requests that wait and run in a pool now, and how an operator ends one.
 
 Blocking client with short limits and no retries, for threads of web processes. The order of what waits is the leader's
 (``docs/internals/state.md``, ``preview``); asking for it leaves the mark on which the leader writes it.

@@ -1,4 +1,4 @@
-"""What all views of the management API share: who may, what is in sight, and how a write is made and refused."""
+"""What all views of the management API share: permissions, what is in sight, and how a write is made and refused."""
 
 from __future__ import annotations
 

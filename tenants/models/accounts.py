@@ -1,4 +1,4 @@
-"""Accounts that this installation makes itself: for those who were invited, and for programs."""
+"""Local accounts: of invited people and of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People whom an identity provider vouches for, and what its groups are worth here."""
+"""People whom an identity provider has signed in, and the roles that its groups give here."""
 
 from __future__ import annotations
 

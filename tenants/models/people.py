@@ -1,4 +1,4 @@
-"""Tenants, and who may act for them."""
+"""Tenants, and the users who may act for them."""
 
 from __future__ import annotations
 

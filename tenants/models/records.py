@@ -1,4 +1,4 @@
-"""What the catalog remembers about themselves: who changed what, the catalog's version, the highest epochs."""
+"""Records of the catalog about itself: the audit log, the catalog's version, the highest epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of a pool's policy, and trials of new ones: what was tried, how it did, and who decided."""
+"""Versions of a pool's policy, and trials of new ones: what was tried, its result, and by whom it was decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds how much of a budget that many share, and who holds most: whoever does gives way first.
+"""How much of a shared budget each owner holds, and which one holds most: that one gives way first.
 
 A budget kept so is divided fairly (max-min): an owner that holds less than an equal share never loses anything to
 others, however many entries they add.

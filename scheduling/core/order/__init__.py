@@ -1,1 +1,1 @@
-"""Ordering policies: who goes next. One file each; the registry finds every module of this package by itself."""
+"""Ordering policies: which request goes next. One file each; the registry finds every module of this package."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a simulated replica."""
+"""Faults that a simulated replica can have."""
 
 from __future__ import annotations
 

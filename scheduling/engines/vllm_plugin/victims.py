@@ -1,4 +1,4 @@
-"""Whom vLLM preempts when its cache is full: the last by the policy, of what is left of each that runs."""
+"""Which requests vLLM preempts when its cache is full: the last by the policy, judged by what each has left."""
 
 from __future__ import annotations
 

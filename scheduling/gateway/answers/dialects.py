@@ -1,4 +1,4 @@
-"""How an endpoint's clients are told that something ended: the same reason, in the words of their own API."""
+"""How an endpoint's clients are told that a request ended: the same reason, in the format of their API."""
 
 from __future__ import annotations
 

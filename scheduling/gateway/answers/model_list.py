@@ -1,4 +1,4 @@
-"""``/v1/models``: what a key may use, in OpenAI's words, or in Anthropic's for who speaks its API."""
+"""``/v1/models``: the models that a key may use, in OpenAI's format, or in Anthropic's for clients of its API."""
 
 from __future__ import annotations
 

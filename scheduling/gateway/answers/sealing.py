@@ -1,4 +1,4 @@
-"""Texts of clients that are kept are kept encrypted: AES-GCM, under a key known only to who may read."""
+"""Encrypts stored texts of clients with AES-GCM, under a secret that the caller derives for each owner."""
 
 from __future__ import annotations
 

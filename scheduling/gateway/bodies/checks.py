@@ -1,4 +1,4 @@
-"""Checks that several kinds of body share. What is wrong is a 400 with the field's path."""
+"""Checks that several kinds of body share. A fault is a 400 with the field's path."""
 
 from __future__ import annotations
 

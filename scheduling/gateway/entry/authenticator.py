@@ -1,4 +1,4 @@
-"""Who a request is from: its API key, and which of the entitlements that the key opens its model chooses."""
+"""Identifies a request: its API key, and the entitlement of that key that its model chooses."""
 
 from __future__ import annotations
 

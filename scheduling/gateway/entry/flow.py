@@ -1,4 +1,4 @@
-"""Who sends a request and how important it is, in the words of gateways that come after us."""
+"""The tenant and the importance of a request, in the headers of gateways behind this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many requests are open in this process, and who may have another one."""
+"""How many requests are open in this process, and whether a key may open another one."""
 
 from __future__ import annotations
 
