@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -199,6 +200,29 @@ def test_what_no_parser_reads_is_a_fault_and_not_a_crash(tmp_path: Path, text: s
 def test_an_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="cannot be written"):
         call_command("export", "-f", str(tmp_path))
+
+
+def test_an_export_that_finds_no_room_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "catalog.yaml", tmp_path / "link.yaml"
+    path.write_text("as it was")
+    path.chmod(0o640)
+    link.symlink_to(path)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(CommandError, match="cannot be written: No space left"):
+            call_command("export", "-f", str(link))
+    assert path.read_text() == "as it was"
+    call_command("export", "-f", str(link))
+    assert path.read_text() == manifest.export()
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["catalog.yaml", "link.yaml"]
 
 
 def test_what_a_file_does_not_mention_stays_as_it_is(world: worlds.World, tmp_path: Path) -> None:

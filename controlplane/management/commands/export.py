@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -32,7 +33,26 @@ class Command(BaseCommand):
             return
         path = Path(options["file"])
         try:
-            path.write_text(text, encoding="utf-8")
+            _write(path.resolve(), text)  # a link goes on naming its file
         except OSError as error:
             raise CommandError(f"{path} cannot be written: {error.strerror}") from error
         print(f"{path}: {text.count(chr(10))} lines", file=sys.stderr)
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing: whoever reads the file meanwhile, or after a full disk, finds what was there before."""
+    if path.exists() and not path.is_file():  # such as /dev/stdout or a pipe: there is nothing to keep
+        path.write_text(text, encoding="utf-8")
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            if path.exists():
+                draft.chmod(path.stat().st_mode & 0o777)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
