@@ -6,7 +6,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from django.apps import apps
-from django.db import DatabaseError, connection
+from django.db import connection
 
 OURS = ("tenants", "telemetry", "batches", "responses")
 
@@ -23,13 +23,12 @@ def shipped() -> Set[Migration]:
 
 
 def applied() -> Set[Migration]:
-    """The migrations that the database has seen; none before the first."""
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT app, name FROM django_migrations")
-            return set(cursor.fetchall())
-    except DatabaseError:
-        return set()
+    """The migrations that the database has seen; none before the first. Raises DatabaseError where it does not say."""
+    with connection.cursor() as cursor:
+        if "django_migrations" not in connection.introspection.table_names(cursor):
+            return set()
+        cursor.execute("SELECT app, name FROM django_migrations")
+        return set(cursor.fetchall())
 
 
 def newer() -> list[str]:

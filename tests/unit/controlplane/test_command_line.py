@@ -42,6 +42,17 @@ def test_a_database_that_cannot_be_asked_is_a_line_and_no_traceback(tmp_path: Pa
     assert "Traceback" in run(tmp_path, "token", "admin", "--traceback").stderr
 
 
+def test_migrate_says_that_a_database_is_locked_and_reads_beside_who_writes(tmp_path: Path) -> None:
+    assert run(tmp_path, "migrate", "-v0").returncode == 0
+    with closing(sqlite3.connect(tmp_path / "db.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        told = run(tmp_path, "migrate", "--check")
+        assert (told.returncode, told.stderr) == (0, "")
+        told = run(tmp_path, "migrate", "tenants", "0036")
+        locked = "The database cannot be used: database is locked. --traceback shows where.\n"
+        assert (told.returncode, told.stderr) == (1, locked)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["written at the end", "written at once"])
 def test_output_that_finds_no_room_or_no_reader_is_no_traceback(tmp_path: Path, unbuffered: str) -> None:
