@@ -33,6 +33,10 @@ class Trouble(Exception):
     """The provider did not answer, or not with what the protocol wants."""
 
 
+class OtherIssuer(Trouble):
+    """The provider answers as another issuer than the one that was configured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int

@@ -11,7 +11,7 @@ from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOA
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 
-from controlplane.signin.exchange import Trouble
+from controlplane.signin.exchange import OtherIssuer
 from controlplane.signin.provider import check_issuer, same_issuer
 
 OF_AN_ADDRESS = ("process", "next")  # what a link to a sign-in may say
@@ -46,17 +46,17 @@ def login(request: HttpRequest, provider_id: str) -> HttpResponse:
 
 def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
     """Raises:
-    Trouble: the answer names another issuer (RFC 9207).
+    OtherIssuer: the answer names another issuer (RFC 9207).
     """
     issuer = request.GET.get("iss")
     if issuer is not None and not same_issuer(issuer, settings.QUARTERMASTER_OIDC_ISSUER):
-        raise Trouble(f"An answer to a sign-in is of issuer {issuer!r:.200}.")
+        raise OtherIssuer(f"An answer to a sign-in is of issuer {issuer!r:.200}.")
     return _answer(OAuth2CallbackView, request, provider_id)
 
 
 def _answer(view: Any, request: HttpRequest, provider_id: str) -> HttpResponse:
     """Raises:
-    Trouble: the provider says that it is another one.
+    OtherIssuer: the provider says that it is another one.
     """
     try:
         answer: HttpResponse = view.adapter_view(OneIssuer(request, provider_id))(request)

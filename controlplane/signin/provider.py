@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.signin.exchange import Exchange, Trouble
+from controlplane.signin.exchange import Exchange, OtherIssuer, Trouble
 from tenants.people import Grant
 
 DISCOVERY_S = 600.0
@@ -135,11 +135,11 @@ def check_issuer(document: object, asked: str) -> None:
     a slash at its end, which people leave out.
 
     Raises:
-        Trouble: it is another's.
+        OtherIssuer: it is another's.
     """
     told = document.get("issuer") if isinstance(document, dict) else None
     if not isinstance(told, str) or not same_issuer(told, asked):
-        raise Trouble(
+        raise OtherIssuer(
             f"The identity provider's configuration is of issuer {told!r:.200}, not of {asked!r}: "
             "QUARTERMASTER_OIDC_ISSUER has to be what it calls itself."
         )

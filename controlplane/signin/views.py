@@ -18,7 +18,7 @@ from django.views.decorators.http import require_safe
 from django.views.generic import FormView
 
 from controlplane.signin import openid
-from controlplane.signin.exchange import Trouble
+from controlplane.signin.exchange import OtherIssuer, Trouble
 from controlplane.signin.second_factor import password_was_right
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
@@ -136,6 +136,16 @@ _NOT_OF_THE_PROTOCOL = (
 def _provider_answer(request: HttpRequest, view: Callable[..., Any], provider_id: str) -> HttpResponse:
     try:
         answer: HttpResponse = view(request, provider_id)
+    except OtherIssuer as trouble:
+        log.warning("sign-in: %s", trouble)
+        return notice(
+            request,
+            502,
+            "The identity provider is not the one that was set up",
+            "Its answer names another issuer than QUARTERMASTER_OIDC_ISSUER, so nobody can sign in with it, and "
+            "waiting does not help. Whoever runs this installation finds both names in the log. Until that is "
+            "corrected, use an account of this installation.",
+        )
     except Trouble as trouble:
         log.warning("sign-in: %s", trouble)
         return _no_answer(request)
