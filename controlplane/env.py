@@ -297,8 +297,8 @@ class Env:
     )
     oidc_end_keys: bool = setting(
         False,
-        "Whether API keys that a user created, or that are attributed to the user's name or e-mail address, are "
-        "revoked when the provider removes the user.",
+        "Whether API keys that a user created, or that are attributed to the user's name or e-mail address in a tenant "
+        "in which the user had a role, are revoked when the provider removes the user.",
     )
     saml_metadata_file: str = setting(
         "",

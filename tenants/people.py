@@ -135,6 +135,7 @@ def signed_in(*, user: User, issuer: str, subject: str, groups: list[str], grant
 
 def confirm(identity: Identity, *, groups: list[str] | None, grant: Grant | None) -> None:
     """The provider said that they are there. ``groups`` None: it did not say which ones they are in."""
+    tenants = _tenants_of(identity.user)
     identity.checked_at, identity.trouble = timezone.now(), ""
     if groups is not None:
         identity.groups = groups
@@ -143,11 +144,13 @@ def confirm(identity: Identity, *, groups: list[str] | None, grant: Grant | None
     identity.save(update_fields=["checked_at", "trouble", "groups", "grant"])
     follow_groups(actor=PROVIDER, user=identity.user, groups=identity.groups)
     if not has_role(identity.user):
-        end(identity, "No group of theirs has a role here any more.")
+        end(identity, "No group of theirs has a role here any more.", tenants)
 
 
-def end(identity: Identity, reason: str) -> None:
-    """Ends a person here: sessions, access tokens, roles that groups gave and, where that is set, API keys. Whom an
+def end(identity: Identity, reason: str, tenants: Iterable[int] = ()) -> None:
+    """``tenants`` that they had a role in until just now, besides those of their roles.
+
+    Ends a person here: sessions, access tokens, roles that groups gave and, where that is set, API keys. Whom an
     admin has locked stays locked by that admin: a return to the provider opens nothing.
 
     Doing it twice changes nothing."""
@@ -165,9 +168,9 @@ def end(identity: Identity, reason: str) -> None:
         tokens = list(user.access_tokens.filter(revoked_at__isnull=True))
         for token in tokens:
             services.revoke_token(actor=PROVIDER, token=token)
+        theirs = list(keys_of(user, {*tenants, *_tenants_of(user)})) if settings.QUARTERMASTER_OIDC_END_KEYS else []
         for membership in user.memberships.filter(from_groups=True).select_related("user", "tenant"):
             services.withdraw(actor=PROVIDER, membership=membership)
-        theirs = list(keys_of(user)) if settings.QUARTERMASTER_OIDC_END_KEYS else []
         for key in theirs:
             services.revoke_key(actor=PROVIDER, key=key)
         sessions = end_sessions(user)
@@ -175,10 +178,20 @@ def end(identity: Identity, reason: str) -> None:
         record(actor=PROVIDER, action="end", instance=user, after=after)
 
 
-def keys_of(user: User) -> Any:
-    """Keys that still open something and that this person made, or that are attributed to them."""
-    names = [name for name in (user.get_username(), user.email) if name]
-    return ApiKey.objects.filter(Q(created_by=user) | Q(user__in=names), revoked_at__isnull=True).order_by("pk")
+def keys_of(user: User, tenants: Iterable[int]) -> Any:
+    """Keys that still open something and that this person made, or that are attributed to them in one of ``tenants``.
+
+    Names and addresses are what people write at their provider: of a tenant in which nobody gave them a role, they
+    would end the keys of whoever else is called so.
+    """
+    names, ids = [name for name in (user.get_username(), user.email) if name], list(tenants)
+    attributed = Q(user__in=names) & (Q(entitlement__tenant__in=ids) | Q(project__tenant__in=ids))
+    return ApiKey.objects.filter(Q(created_by=user) | attributed, revoked_at__isnull=True).order_by("pk")
+
+
+def _tenants_of(user: User) -> set[int]:
+    """The tenants that this person has a role in."""
+    return set(user.memberships.exclude(tenant=None).values_list("tenant_id", flat=True))
 
 
 # --- accounts of our own

@@ -19,7 +19,7 @@ from controlplane.signin.provider import Gone, There, Unknown
 from controlplane.signin.recheck import Recheck
 from tenants import people, services
 from tenants.access import Role, scope_for
-from tenants.audit import SYSTEM
+from tenants.audit import SYSTEM, Actor
 from tenants.models import AccessToken, ApiKey, AuditEntry, GroupRule, Identity, Membership
 from tests.support import worlds
 
@@ -162,6 +162,26 @@ def test_who_is_removed_there_loses_sessions_tokens_and_by_setting_keys(world: w
     assert ApiKey.objects.get(pk=other.row.pk).revoked_at is None
     (entry,) = AuditEntry.objects.filter(action="end")
     assert entry.after == {"reason": "gone", "sessions": 1, "access_tokens": 1, "api_keys": int(keys)}
+
+
+@pytest.mark.parametrize("how", ["removed there", "taken out of the groups"])
+@override_settings(QUARTERMASTER_OIDC_END_KEYS=True)
+def test_a_name_that_people_choose_ends_keys_only_where_they_had_a_role(world: worlds.World, how: str) -> None:
+    """Whoever calls themselves as another tenant's keys are labelled would end those by leaving."""
+    rule("acme", "member", world.tenants["acme"])
+    identity = come_in("ada", "acme")
+    name = identity.user.get_username()
+
+    def issued(tenant: str, **more: Any) -> ApiKey:
+        return services.issue_key(actor=SYSTEM, name="k", entitlement=world.entitlements[tenant], user=name, **more).row
+
+    ours, theirs = issued("acme"), issued("globex")
+    made = services.issue_key(
+        actor=Actor(name, "test", identity.user), name="made", entitlement=world.entitlements["globex"]
+    ).row
+    identity = look(identity, Gone("gone") if how == "removed there" else There({"groups": []}))
+    assert identity.ended_at is not None
+    assert [ApiKey.objects.get(pk=key.pk).revoked_at is not None for key in (ours, theirs, made)] == [True, False, True]
 
 
 def test_the_last_admin_is_removed_too(world: worlds.World) -> None:
