@@ -1,5 +1,5 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
+import { useCallback, useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { whoIsLoggedIn } from "../api/client";
 import { useFeed, useReopen } from "../feed/live";
 import { toLogin, user } from "../lib/page";
@@ -11,7 +11,16 @@ const LOOK_EVERY_MS = 3000;
 /** The session has ended while something was typed: the page stays as it is until somebody has logged in elsewhere. */
 export function SignedOut() {
   const ended = useSyncExternalStore(session.subscribe, session.hasEnded);
-  const signedOut = useFeed().connection === "signed_out";
+  const client = useQueryClient();
+  const { connection } = useFeed();
+  const signedOut = connection === "signed_out";
+  const refused = useRef(false);
+  useEffect(() => {
+    if (connection === "forbidden") refused.current = true;
+    if (connection !== "open" || !refused.current) return;
+    refused.current = false; // access was given back: what was refused meanwhile is asked for again
+    void client.invalidateQueries();
+  }, [client, connection]);
   useEffect(() => {
     if (signedOut && session.hasTyped()) session.end();
   }, [signedOut]);

@@ -113,8 +113,41 @@ describe("the feed's socket", () => {
   });
 
   it("finds out by a plain request why a handshake was refused", async () => {
+    status = 401;
+    sockets[0]!.onclose?.({ code: 1006 });
+    await vi.waitFor(() => expect(client.state.connection).toBe("signed_out"));
+    pass(120);
+    expect(sockets).toHaveLength(1);
+  });
+
+  it("opens by itself when access is given back", async () => {
+    sockets[0]!.says(hello());
+    sockets[0]!.onclose?.({ code: 4403 });
+    status = 403;
+    pass(15.1);
+    await Promise.resolve();
+    expect(client.state.connection).toBe("forbidden");
+    expect(sockets).toHaveLength(1);
+    status = 200;
+    pass(15.1);
+    await vi.waitFor(() => expect(sockets).toHaveLength(2));
+    sockets[1]!.says(hello());
+    expect(client.state.connection).toBe("open");
+  });
+
+  it("takes a handshake that is refused for want of a role as no access", async () => {
     status = 403;
     sockets[0]!.onclose?.({ code: 1006 });
+    await vi.waitFor(() => expect(client.state.connection).toBe("forbidden"));
+    status = 200;
+    client.retryNow();
+    await vi.waitFor(() => expect(sockets).toHaveLength(2));
+  });
+
+  it("notices that the session ended while it had no access", async () => {
+    sockets[0]!.onclose?.({ code: 4403 });
+    status = 401;
+    pass(15.1);
     await vi.waitFor(() => expect(client.state.connection).toBe("signed_out"));
     pass(120);
     expect(sockets).toHaveLength(1);

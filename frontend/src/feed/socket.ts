@@ -25,6 +25,7 @@ const RESYNC_EVERY_S = 1;
 const BACKOFF_MAX_S = 15;
 const SILENT_HEARTBEATS = 3;
 const OPENING_S = 10;
+const LOOK_EVERY_S = 15; // whether access was given back
 
 /** Full jitter: dashboards that lost the same server come back spread out. */
 export const backoff = (attempt: number, random: number): number =>
@@ -61,9 +62,10 @@ export class FeedClient {
 
   /** Tries at once: the network came back, or someone pressed the button. */
   retryNow(): void {
-    if (this.state.connection !== "reconnecting" || this.socket) return;
+    if (this.socket) return;
     this.cancelRetry();
-    this.connect();
+    if (this.state.connection === "reconnecting") this.connect();
+    else if (this.state.connection === "forbidden") this.look();
   }
 
   /** Asks for a pool's history where the server does not send it by itself; it answers once for each connection. */
@@ -100,17 +102,42 @@ export class FeedClient {
     this.cancelWatch();
     const wait = backoff(this.attempt++, this.ports.random());
     this.apply({ type: "closed", code, retryAt: this.ports.now() + wait });
-    if (code === SIGNED_OUT || code === FORBIDDEN) return;
+    if (code === SIGNED_OUT) return;
+    if (code === FORBIDDEN) {
+      this.lookLater();
+      return;
+    }
     this.cancelRetry = this.ports.after(wait, () => this.connect());
     if (!greeted)
       void this.ports.probe().then(({ status, away }) => {
         if (away && this.state.connection !== "open") this.apply({ type: "refused", away });
         const blocked = status === 200;
         if (this.state.connection !== "open" && blocked !== (this.state.blocked ?? false)) this.apply({ type: "blocked", blocked });
-        if (this.socket || (status !== 401 && status !== 403)) return;
-        this.cancelRetry();
-        this.apply({ type: "closed", code: SIGNED_OUT, retryAt: 0 });
+        if (!this.socket) this.refused(status);
       });
+  }
+
+  /** What an HTTP status says of this login, if it says something. */
+  private refused(status: number): void {
+    if (status !== 401 && status !== 403) return;
+    this.cancelRetry();
+    this.apply({ type: "closed", code: status === 401 ? SIGNED_OUT : FORBIDDEN, retryAt: 0 });
+    if (status === 403) this.lookLater();
+  }
+
+  /** A role that was taken may be given back: a plain request tells, and costs less than a socket that is refused. */
+  private lookLater(): void {
+    this.cancelRetry = this.ports.after(LOOK_EVERY_S * (0.5 + this.ports.random()), () => this.look());
+  }
+
+  private look(): void {
+    void this.ports.probe().then(({ status }) => {
+      if (this.socket || this.state.connection !== "forbidden") return;
+      this.cancelRetry();
+      if (status === 200) this.connect();
+      else if (status === 401) this.refused(status);
+      else this.lookLater();
+    });
   }
 
   /** A connection can die without a word; silence is a close of our own. */
