@@ -254,7 +254,7 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
     except (TooManyFieldsSent, TooManyFilesSent):
         raise Problem("The form has too many fields: send purpose, file and, if you like, expires_after.") from None
     except (MultiPartParserError, SuspiciousOperation, ValueError) as problem:
-        raise Problem(f"The form cannot be read: {str(problem)[:200]}.") from None
+        raise Problem(f"The form cannot be read: {str(problem)[:200].rstrip('.')}.") from None
     if one.too_much:
         raise Problem(f"There is one file of at most {env.file_bytes} bytes in a form.", "file")
     if form.get("purpose") != BATCH:

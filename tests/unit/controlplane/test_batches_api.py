@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 
 from controlplane.batches import services
 from controlplane.batches.api import expected_end
+from controlplane.batches.http import Problem, _keep
 from controlplane.batches.models import Batch, Status, StoredFile
 from tenants.models import AuditEntry
 from tests.support import worlds
@@ -107,3 +108,9 @@ def test_the_expected_end_follows_from_the_pace_and_is_unknown_before_there_is_o
     assert expected_end(row, now) == now + timedelta(seconds=150)  # 25 lines in 50 s, 75 are left
     for changes in ({"completed": 0, "failed": 0}, {"status": Status.VALIDATING}, {"status": Status.COMPLETED}):
         assert expected_end(batch(**changes), now) is None
+
+
+def test_what_is_wrong_with_a_form_is_a_sentence_with_one_full_stop(settings: Any) -> None:
+    body = b"--y\r\ncontent-disposition: form-data; name=a\r\nx: " + b"x" * 2000 + b"\r\n\r\n1\r\n--y--\r\n"
+    with pytest.raises(Problem, match=r"^The form cannot be read: Request max total header size exceeded\.$"):
+        _keep(io.BytesIO(body), len(body), "multipart/form-data; boundary=y", settings.ENV, "acme", "acme-llama", "")
