@@ -106,8 +106,9 @@ def _database() -> dict[str, Any]:
         if not (HOME / "db.sqlite3").exists():
             HOME.mkdir(parents=True, exist_ok=True)
         return {
-            "ENGINE": "django.db.backends.sqlite3",
+            "ENGINE": "controlplane.sqlite",
             "NAME": HOME / "db.sqlite3",
+            "TEST": {"NAME": ":memory:"},  # as for Django's own engine, which pytest knows by its name
             "OPTIONS": {
                 # A deferred transaction that reads first fails "locked" at once when it comes to write: 1,840 of
                 # 2,400 did. An immediate one waits its turn.

@@ -1,0 +1,1 @@
+"""Django's SQLite with PostgreSQL's bounds (:mod:`controlplane.sqlite.base`, the name that Django asks for)."""
