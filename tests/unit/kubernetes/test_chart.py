@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,34 @@ def test_processes_are_started_as_compose_starts_them() -> None:
         assert container["args"] == COMPOSE["services"][name]["command"]
     [migrate] = one(objects, "Job")["spec"]["template"]["spec"]["containers"]
     assert migrate["args"] == COMPOSE["services"]["migrate"]["command"]
+
+
+@pytest.mark.parametrize("key", ["password", "pw"])
+def test_bundled_servers_take_their_password_from_the_key_that_is_named(key: str) -> None:
+    named: dict[str, Any] = {"keys": {} if key == "password" else {"bundledPassword": key}}
+    for existing in ("", "mine"):
+        objects = render({"bundled": {"enabled": True}, "secrets": {**named, "existingSecret": existing}})
+        for server in ("-redis", "-postgresql"):
+            [container] = one(objects, "StatefulSet", server)["spec"]["template"]["spec"]["containers"]
+            asked = [e["valueFrom"]["secretKeyRef"] for e in container["env"] if "valueFrom" in e]
+            assert {(ref["name"], ref["key"]) for ref in asked} == {(existing or "qm-quartermaster-bundled", key)}
+        made = [o for o in objects if o["kind"] == "Secret" and o["metadata"]["name"].endswith("-bundled")]
+        assert [key in secret["stringData"] for secret in made] == ([] if existing else [True])
+
+
+def test_a_secret_without_the_password_of_bundled_servers_is_refused_by_name() -> None:
+    """The renderer of the tests has no cluster to look into: what is found there is put into the template."""
+    template = (chart.CHART / "templates" / "bundled.yaml").read_text()
+    found = '(dict "data" (dict "secret-key" "x"))'
+    wanted = 'lookup "v1" "Secret" $.Release.Namespace .'
+    assert template.count(wanted) == 1
+    with tempfile.TemporaryDirectory() as folder:
+        copied = shutil.copytree(chart.CHART, Path(folder) / "quartermaster")
+        (copied / "templates" / "bundled.yaml").write_text(template.replace(wanted, found))
+        values = {"bundled": {"enabled": True}, "secrets": {"existingSecret": "mine"}}
+        with helm_python.Chart.load(str(copied)) as loaded, pytest.raises(helm_python.HelmError) as refused:
+            loaded.render(values, name="qm", namespace="llm")
+    assert "The Secret mine has no key password" in str(refused.value)
 
 
 def test_bundled_redis_keeps_what_it_is_told() -> None:
