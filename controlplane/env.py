@@ -342,6 +342,12 @@ class Env:
         "Kind of the servers named in ENGINE (`docs/reference/engines.md`), such as `sglang`. Empty: as configured "
         "for the pool, and `vllm` for a new one. Tenants share the prefix cache of kinds without `cache_salt`.",
     )
+    engine_api_key: str = setting(
+        "",
+        "API key that the servers named in ENGINE want (vLLM's `--api-key`); it is stored with their backends. Empty: "
+        "none, or the one that a backend was given in the back office.",
+        secret=True,
+    )
     demo_load: bool = setting(
         True, "Whether `make up` sends about one request per second as its demo tenants.", name="DEMO_LOAD"
     )

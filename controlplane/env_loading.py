@@ -18,6 +18,7 @@ IN_A_FILE = "_FILE"  # behind the name of a secret: the file that holds it
 LONGEST_SECRET = 64 * 1024  # characters
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 SECOND_FACTOR = ("optional", "admins", "all")
+MOST_KEY = 500  # characters of an engine's key, as a backend keeps
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -123,6 +124,9 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         length = len(getattr(env, name))
         if 0 < length < least:
             faults.append(f"{env_name(name)}=(hidden): needs at least {least} characters, has {length}")
+    key = env.engine_api_key
+    if len(key) > MOST_KEY or not key.isascii() or any(letter.isspace() or not letter.isprintable() for letter in key):
+        faults.append(f"{env_name('engine_api_key')}=(hidden): use at most {MOST_KEY} letters of ASCII without spaces")
     for proxy in env.proxies:
         try:
             ip_network(proxy)

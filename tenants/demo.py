@@ -99,6 +99,7 @@ def ensure_demo(
     caches: bool = False,
     show_tuning: bool = False,
     priced: bool = False,
+    api_key: str = "",
 ) -> DemoKeys:
     """Makes the demo's catalog, or brings them up to date.
 
@@ -112,6 +113,7 @@ def ensure_demo(
         show_tuning: a new pool begins with queues by length and automatic tuning at short intervals, so that all of
             the strategic loop is seen within minutes. Otherwise it begins as every new pool does.
         priced: a new pool has prices and the first customer a budget, so that Usage shows money.
+        api_key: what the engines want; empty keeps what a backend has.
 
     Returns:
         The keys, in clear text.
@@ -128,7 +130,7 @@ def ensure_demo(
         if shows:
             tuning.set_tuning(actor=ACTOR, pool=pool, mode=TuningMode.AUTOMATIC, settings=TUNED)
         slots_before = _slots(pool)
-        _engines(pool, engines)
+        _engines(pool, engines, api_key)
         texts = {}
         for customer in _CUSTOMERS:
             entitlement = _entitlement(customer, pool, slots_before, sum(engine.slots for engine in engines))
@@ -174,7 +176,7 @@ def _slots(pool: Pool) -> int:
     return sum(pool.backends.filter(managed=False).values_list("slots", flat=True))  # a scaling driver's come and go
 
 
-def _engines(pool: Pool, engines: Sequence[DemoEngine]) -> None:
+def _engines(pool: Pool, engines: Sequence[DemoEngine], api_key: str) -> None:
     """Engines get new ports at every start, and their number may change: ours go and come, others stay."""
     wanted = {engine.id: engine for engine in engines}
     for row in pool.backends.filter(description=STARTED_BY_US):
@@ -183,6 +185,7 @@ def _engines(pool: Pool, engines: Sequence[DemoEngine]) -> None:
     for engine in engines:
         row = Backend.objects.filter(slug=engine.id).first() or Backend(slug=engine.id, description=STARTED_BY_US)
         row.pool, row.url, row.slots, row.kv_tokens = pool, engine.url, engine.slots, engine.kv_tokens
+        row.api_key = api_key or row.api_key
         services.save(actor=ACTOR, instance=row)
 
 

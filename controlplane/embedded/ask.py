@@ -19,23 +19,24 @@ CONTEXT_UNKNOWN = 8192  # tokens
 KV_TOKENS_UNKNOWN = 100_000  # of an engine that does not say: small enough for any GPU
 
 
-def ask(plan: Plan) -> Plan:
-    """The plan with what was left open filled in by the engines themselves, which may still be loading.
+def ask(plan: Plan, api_key: str = "") -> Plan:
+    """The plan with what was left open filled in by the engines themselves, which may still be loading and may want a
+    key.
 
     Raises:
         CannotStart: an engine does not answer in time, or not as one of its kind does.
     """
     if plan.model and all(engine.kv_tokens for engine in plan.engines):
         return plan
-    return asyncio.run(_ask(plan))
+    return asyncio.run(_ask(plan, api_key))
 
 
-async def _ask(plan: Plan) -> Plan:
+async def _ask(plan: Plan, api_key: str) -> Plan:
     model, longest, engines = plan.model, plan.max_model_len, []
     deadline = time.monotonic() + plan.patience_s
     async with control_http() as http:
         for engine in plan.engines:
-            client = _client(http, plan, engine.url)
+            client = _client(http, plan, engine.url, api_key)
             served = await _served(client, plan, deadline)
             if model and plan.model == "" and served.id != model:
                 raise CannotStart(
@@ -48,8 +49,8 @@ async def _ask(plan: Plan) -> Plan:
     return replace(plan, engines=engines, model=model, max_model_len=longest)
 
 
-def _client(http: httpx.AsyncClient, plan: Plan, url: str) -> EngineClient:
-    return make_client(url, http=http, kind=plan.kind or VLLM)
+def _client(http: httpx.AsyncClient, plan: Plan, url: str, api_key: str) -> EngineClient:
+    return make_client(url, http=http, api_key=api_key, kind=plan.kind or VLLM)
 
 
 async def _served(client: EngineClient, plan: Plan, deadline: float) -> EngineModel:
@@ -61,7 +62,7 @@ async def _served(client: EngineClient, plan: Plan, deadline: float) -> EngineMo
         except EngineRefused as error:
             if error.status in (401, 403):
                 raise CannotStart(
-                    f"{client.url} wants an API key. Start without ENGINE and add it in the back office."
+                    f"{client.url} wants another API key: set QUARTERMASTER_ENGINE_API_KEY to its key."
                 ) from None
             problem = str(error)
         except EngineError as error:

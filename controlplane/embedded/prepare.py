@@ -38,9 +38,10 @@ def main(base_url: str, plan: Plan) -> None:
     if not schema.shipped() <= schema.applied():
         call_command("migrate", interactive=False, verbosity=1)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    plan = ask(plan)
-    pool = plan.pool or slug(plan.model)
     ours = env_loading.load()
+    api_key = "" if plan.commands else ours.engine_api_key  # engines that we start want none
+    plan = ask(plan, api_key)
+    pool = plan.pool or slug(plan.model)
     file = ours.home / "demo.json"
     stored = read(file)
     passwords = {name: stored.get("passwords", {}).get(name) or secrets.token_urlsafe(12) for name in PEOPLE}
@@ -54,6 +55,7 @@ def main(base_url: str, plan: Plan) -> None:
         engine=plan.kind,
         caches=plan.caches,
         priced=bool(plan.summaries),
+        api_key=api_key,
     ).as_dict()
     summaries: dict[str, Any] = {}
     if plan.summaries:

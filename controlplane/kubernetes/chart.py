@@ -21,7 +21,7 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "quartermaster
 NOT_SETTINGS = {
     "SECRET_KEY", "DATABASE_URL", "REDIS_URL", "METRICS_TOKEN", "WEBHOOK_SECRET", "ALLOWED_HOSTS", "TRUSTED_PROXIES",
     "HOST", "PORT", "HOME", "WEB_PROCESSES", "DEBUG", "ENGINE", "DEMO_LOAD", "ENGINE_SLOTS", "SIM_REPLICAS",
-    "SIM_PRESET", "SIM_SLOTS", "REPLICA_COMMAND",
+    "SIM_PRESET", "SIM_SLOTS", "REPLICA_COMMAND", "ENGINE_API_KEY",
 }  # fmt: skip
 
 # Maps whose keys are the user's own.

@@ -18,6 +18,7 @@ from controlplane.embedded.ask import KV_TOKENS_UNKNOWN, ask
 from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.plan import Engine, Plan
 from controlplane.embedded.prepare import slug
+from controlplane.env import SettingsError
 from controlplane.env_loading import load
 from scheduling.engines.kinds import VLLM, kinds
 from scheduling.engines.simulated.server import EngineOptions
@@ -112,9 +113,23 @@ def test_the_plan_has_the_kind_that_was_given(given: str, kind: str, tmp_path: P
     assert engines.plan(env, Home(tmp_path), lambda line: None).kind == kind
 
 
-def test_an_engine_that_wants_a_key_says_where_to_put_it():
-    with server({"/v1/models": (401, "{}")}) as url, pytest.raises(CannotStart, match="API key"):
-        ask(plan(url))
+@pytest.mark.parametrize("given", ["", "wrong"])
+async def test_an_engine_that_wants_a_key_says_where_to_put_it(given: str) -> None:
+    standing_in = server_of(VLLM)(EngineOptions(model="a/B", slots=8, kv_tokens=8192, api_key="right"))
+    await standing_in.start()
+    try:
+        there = plan(f"http://127.0.0.1:{standing_in.port}")
+        with pytest.raises(CannotStart, match="API key: set QUARTERMASTER_ENGINE_API_KEY"):
+            await asyncio.to_thread(ask, there, given)
+        assert (await asyncio.to_thread(ask, there, "right")).model == "a/B"
+    finally:
+        await standing_in.close()
+
+
+@pytest.mark.parametrize("key", ["two words", "a\nb", "schlüssel", "x" * 501])
+def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(SettingsError, match=r"QUARTERMASTER_ENGINE_API_KEY=\(hidden\)"):
+        load({"QUARTERMASTER_ENGINE_API_KEY": key})
 
 
 @pytest.mark.parametrize(

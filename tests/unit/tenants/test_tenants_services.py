@@ -331,6 +331,13 @@ def test_a_second_start_keeps_keys_follows_engines_and_leaves_what_people_did() 
     assert ApiKey.objects.count() == 3
 
 
+def test_the_demos_engines_have_the_key_they_were_given_and_else_keep_what_a_person_gave() -> None:
+    demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS, api_key="given")
+    assert {backend.api_key for backend in Backend.objects.all()} == {"given"}
+    demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS)
+    assert {backend.api_key for backend in Backend.objects.all()} == {"given"}
+
+
 def test_the_demos_pool_has_the_kind_of_engine_it_was_given_and_else_keeps_what_a_person_chose() -> None:
     demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS)
     assert Pool.objects.get().engine == "vllm"
