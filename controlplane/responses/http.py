@@ -24,7 +24,7 @@ from controlplane.v1_routes import (
     query_of,
 )
 from scheduling.gateway.answers.stored import Kept, Owner, StoreAway, input_items
-from scheduling.gateway.endpoints import not_served
+from scheduling.gateway.endpoints import NO_RESPONSES, not_served
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.guard import Head
 from scheduling.gateway.stages import Call
@@ -78,6 +78,8 @@ class ResponseRoutes(DatabaseRoutes):
         ident, _, action = call.scope["path"].rstrip("/").removeprefix(BELOW).partition("/")
         owner = Owner(access.entitlement.tenant, access.key.project)
         handlers: dict[str, Callable[[], Any]]
+        if call.scope["path"].rstrip("/") in NO_RESPONSES:
+            raise Problem(not_served(call.scope["path"], stores=True), None, 404)
         if not action:
             handlers = {
                 "GET": lambda: self._response(call, owner, ident),

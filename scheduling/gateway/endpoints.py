@@ -80,9 +80,12 @@ ENDPOINTS: dict[str, Endpoint] = {
 }
 AT_ROOT = frozenset(path for path in ENDPOINTS if not path.startswith("/v1/"))  # the server hands these on as well
 MESSAGES_PATH = "/v1/messages/"
-_UNSERVED = (
+_ASKED_OF_RESPONSES = (  # no engine of today has them, and their names are those of no response
     (("/v1/responses/input_tokens",), "POST /tokenize counts the tokens of messages or of a prompt."),
     (("/v1/responses/compact",), "Nothing is shortened here: leave out of the next request what it need not have."),
+)
+NO_RESPONSES = frozenset(path for paths, _ in _ASKED_OF_RESPONSES for path in paths)
+_UNSERVED = (
     (("/v1/responses/",), "Nothing is stored here: send the whole conversation with each request."),
     (
         ("/v1/conversations", "/v1/chat/completions/"),
@@ -100,5 +103,6 @@ def not_served(path: str, stores: bool = False) -> str:
     """The error message for a path that is not served. ``stores``: the path belongs to stored objects."""
     if (served := path.rstrip("/")) in ENDPOINTS:
         return f"{path[:100]} is not served here. Leave the slash at its end out: {served}."
-    advice = (told for paths, told in _UNSERVED if path.startswith(paths) and not stores)
+    known = _ASKED_OF_RESPONSES if stores else _ASKED_OF_RESPONSES + _UNSERVED
+    advice = (told for paths, told in known if path.startswith(paths))
     return f"{path[:100]} is not served here. {next(advice, 'docs/reference/v1.md lists what is.')}"

@@ -52,6 +52,18 @@ def ask(up: Up) -> dict[str, Any]:
     return {"model": up.demo()["model"], "input": "hello there", "max_output_tokens": 5}
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"), [("input_tokens", "/tokenize"), ("compact", "Nothing is shortened here"), ("compact/", "here")]
+)
+def test_what_is_no_response_is_told_so_and_not_that_another_method_would_do(
+    client: openai.OpenAI, ask: dict[str, Any], name: str, advice: str
+) -> None:
+    with pytest.raises(openai.NotFoundError, match="is not served here") as refused:
+        client.post(f"/responses/{name}", cast_to=object, body=ask)
+    assert advice in refused.value.message
+    assert "allow" not in refused.value.response.headers
+
+
 def test_a_response_is_found_listed_continued_and_deleted(client: openai.OpenAI, ask: dict[str, Any]) -> None:
     first = client.responses.create(**ask)
     assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
