@@ -139,7 +139,8 @@ def test_every_row_is_copied_as_it_was_and_the_audit_log_is_whole(databases: Dat
     databases.manage("flush", "--no-input")
     other = databases.manage("import_sqlite", str(databases.home / "nothing"), status=1)
     assert other.stderr.endswith("has no db.sqlite3.\n")
-    databases.manage("import_sqlite", kept)
+    told = databases.manage("import_sqlite", kept).stderr
+    assert "telemetry.LedgerEntry: 1000 of 1500\ntelemetry.LedgerEntry: 1500\n" in told
     there = databases.shell(LOOK, postgres=False).splitlines()
     assert databases.shell(LOOK, postgres=True).splitlines() == there
     assert sum(line.startswith("telemetry.LedgerEntry ") for line in there) == 1500

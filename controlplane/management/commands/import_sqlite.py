@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from controlplane.embedded import backup
 from controlplane.embedded.home import CannotStart, Home
 
 SOURCE = "source"
-CHUNK = 1000  # rows of one statement
-TOLD_EVERY = 100_000  # rows of one table
+CHUNK = 1000  # rows of one statement: where PostgreSQL takes one of them not, it is one of so many
+TOLD = 20  # times in a table of more than one statement
 
 
 class Command(BaseCommand):
@@ -89,13 +90,13 @@ class Command(BaseCommand):
                     cursor.execute(statement)
             for model in ours:
                 count = 0
+                whole = model._base_manager.using(SOURCE).count()
                 for some in _chunks(model):
-                    self._at = f"{model._meta.label}, rows {some[0].pk} to {some[-1].pk}"
-                    # raw: as it is there, and no moment of creation is now
-                    model._base_manager.all()._insert(some, fields=model._meta.concrete_fields, raw=True)  # type: ignore[attr-defined]
-                    count += len(some)
-                    if count % TOLD_EVERY == 0:
-                        self.stderr.write(f"{model._meta.label}: {count} so far")
+                    self._at = f"{model._meta.label}, rows {some[0][0]} to {some[-1][0]}"
+                    _write(model, some)
+                    before, count = count, count + len(some)
+                    if before * TOLD // whole < count * TOLD // whole < TOLD:
+                        self.stderr.write(f"{model._meta.label}: {count} of {whole}")
                 rows += count
                 if count:
                     self.stderr.write(f"{model._meta.label}: {count}")
@@ -128,12 +129,25 @@ def _is_ours(model: type[models.Model]) -> bool:
     return model._meta.managed and not model._meta.proxy
 
 
-def _chunks(model: type[models.Model]) -> Iterator[list[models.Model]]:
-    some: list[models.Model] = []
-    for row in model._base_manager.using(SOURCE).order_by("pk").iterator(CHUNK):
-        some.append(row)
-        if len(some) == CHUNK:
-            yield some
-            some = []
-    if some:
+def _chunks(model: type[models.Model]) -> Iterator[list[tuple[Any, ...]]]:
+    """Values of rows in the order of their keys: the key, then those of :func:`_columns`."""
+    names = [field.attname for field in _columns(model)]
+    rows = model._base_manager.using(SOURCE).order_by("pk").values_list("pk", *names).iterator(CHUNK)
+    while some := list(islice(rows, CHUNK)):
         yield some
+
+
+def _columns(model: type[models.Model]) -> list[Any]:
+    return [field for field in model._meta.concrete_fields if not field.generated]
+
+
+def _write(model: type[models.Model], rows: list[tuple[Any, ...]]) -> None:
+    """Rows as they are there: no moment of creation is now. By COPY, since an INSERT of Django's makes an object of
+    each row and one text of all their values, which took most of the time."""
+    name, columns = connection.ops.quote_name, _columns(model)
+    stored = [field.get_db_prep_save for field in columns]
+    listed = ", ".join(name(field.column) for field in columns)
+    into = f"COPY {name(model._meta.db_table)} ({listed}) FROM STDIN"
+    with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(into) as copy:
+        for _, *values in rows:
+            copy.write_row([save(value, connection) for save, value in zip(stored, values, strict=True)])
