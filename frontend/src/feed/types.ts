@@ -6,7 +6,7 @@ export interface Percentiles {
   p99?: number;
 }
 
-interface InOut {
+export interface InOut {
   input?: number;
   output?: number;
 }
@@ -27,7 +27,7 @@ export interface LatencyFigures {
   queue_ms?: Percentiles;
 }
 
-interface Rates {
+export interface Rates {
   arrived?: number;
   completed?: number;
   refused?: number;
