@@ -137,7 +137,8 @@ class _Chain:
 
 def _chat(chain: _Chain, body: ChatRequest) -> bool:
     """The points of a conversation; whether it has an answer in it already. Beside the usual ones it has a point at its
-    end, which its next turn looks for, and one where its last turn ended: before the answer and what is asked now."""
+    end, which its next turn looks for, and one where its last turn ended: before the answer to it and what follows
+    that: what is asked now, or what tools said that the answer called."""
     goes_on = False
     # what templates show at the beginning, or show nothing for
     shown = body.documents, body.chat_template_kwargs, body.reasoning_effort, body.verbosity, body.add_special_tokens
@@ -148,6 +149,10 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
         chain.point()
     messages = body.messages[:MAX_MESSAGES]
     last = len(messages)
+    turn = last - 1  # messages of the last turn; 0: there was none
+    while turn > 0 and messages[turn - 1].role != "assistant":
+        turn -= 1
+    turn -= 1
     for number, message in enumerate(messages, 1):
         role, content = message.role, message.content
         chain.pieces.append(_ROLES[role])
@@ -163,7 +168,7 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
             _parts(chain, content)
         if role != "user" or message.name:
             _beside(chain, message)
-        if number in _LINKS or number == last or number == last - 2:
+        if number in _LINKS or number in (last, turn):
             chain.point()
     chain.size += sum([len(_encode(message)) for message in body.messages[MAX_MESSAGES:]])  # behind all points
     return goes_on

@@ -99,6 +99,19 @@ def test_a_conversation_finds_the_end_of_its_last_turn_while_it_grows(turns: int
     assert dict(now)[names(before)[-1]] == pytest.approx(last / 4, abs=2)
 
 
+@pytest.mark.parametrize("results", [1, 2, 5])
+def test_an_agent_finds_the_end_of_its_last_turn_however_many_tools_it_called(results: int) -> None:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": LONG}]
+    messages += [{"role": "assistant", "content": f"step {n}"} for n in range(7)]
+    calls = [
+        {"id": f"call-{n}", "type": "function", "function": {"name": "look", "arguments": "{}"}} for n in range(results)
+    ]
+    said = [{"role": "tool", "tool_call_id": f"call-{n}", "content": f"{n}: {LONG[:200]}"} for n in range(results)]
+    before = points_of({"model": "m", "messages": messages})
+    turn = [*messages, {"role": "assistant", "content": "", "tool_calls": calls}, *said]
+    assert names(before)[-1] in shared(points_of({"model": "m", "messages": turn}), before)
+
+
 def test_a_long_text_that_goes_on_keeps_its_points() -> None:
     text = LONG * 30
     for size in (1100, 5000, 9000, 40_000):
