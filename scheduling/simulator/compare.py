@@ -50,7 +50,7 @@ from scheduling.simulator.engine_queue import Stay, stays_of, waiting
 from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import clairvoyant
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, prefixes_of
+from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, Turns
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, mean, outcomes_of, served
@@ -296,14 +296,15 @@ def limits_of(requests: Sequence[SimRequest], slots: int) -> tuple[PoolSpec, tup
 
 
 def serve_inside(configs: Sequence[EngineConfig], ordering: OrderingPolicy, requests: Sequence[SimRequest]) -> Served:
-    """Requests that are sent to an engine when they arrive, each of which orders its own queue by the policy."""
+    """Requests that are sent to an engine when they arrive, by the routing of new pools. Each engine orders its own
+    queue by the policy."""
     engines = [ContinuousEngine(config, ordering) for config in configs]
     caches = [BlockCache(config.kv_tokens // BLOCK_TOKENS) for config in configs]
 
     def cached(number: int, request: SimRequest) -> int:
         return min(caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
 
-    lives = Cluster(engines, make_routing("least_work"), cached=cached).run(requests)
+    lives = Cluster(engines, make_routing(ROUTING), cached=cached).run(requests)
     return Served(outcomes_of(lives), engines, stays_of(lives))
 
 
@@ -347,14 +348,14 @@ def prepare(case: Case) -> Prepared:
         recorded, tiers = {}, [UNPROMISED]
     tier_of = {} if recorded else _tiers_of_tenants(kept, tiers)
     random = rng(case.seed, "tiers")
-    believe = Beliefs(history)
+    believe, turns = Beliefs(history), Turns()
     requests = []
     for index, row in enumerate(replayed):
         tier = recorded.get(row.tier) or tier_of.get(row.tenant) or pick_tier(random, tiers)
         at = row.arrival_s - replayed[0].arrival_s
         sim = make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
         if row.blocks:
-            queued = replace(sim.queued, prefixes=prefixes_of(row.blocks, row.input_tokens))
+            queued = replace(sim.queued, prefixes=turns.prefixes_of(row.blocks, row.input_tokens))
             sim = replace(sim, queued=queued, blocks=row.blocks)
         requests.append(sim)
     weights = {request.queued.tenant: request.queued.weight for request in requests}

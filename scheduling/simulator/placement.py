@@ -29,7 +29,7 @@ from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import to_s
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, prefixes_of
+from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, Turns
 from scheduling.simulator.trace import TraceRequest, spread
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 
@@ -82,13 +82,13 @@ def evaluate(
     total = sum(request.input_tokens for request, _ in trace)
     ideal = sum(min(whole.take(ids) * BLOCK_TOKENS, r.input_tokens - 1) for r, ids in trace) / total
     tier = Tier("all")
-    work = []
+    work, turns = [], Turns()
     for index, (request, ids) in enumerate(trace):
         sim = make_request(
             index, request.arrival_s / rate, request.input_tokens, max(1, request.output_tokens), tier,
             Belief(EXPECTED_OUTPUT),
         )  # fmt: skip
-        work.append(replace(sim, queued=replace(sim.queued, prefixes=prefixes_of(ids, request.input_tokens))))
+        work.append(replace(sim, queued=replace(sim.queued, prefixes=turns.prefixes_of(ids, request.input_tokens))))
     config = EngineConfig(engine.step_time, token_budget=engine.token_budget, max_seqs=engine.slots)
     return ideal, [
         _run(name, work, [ids for _, ids in trace], config, replicas, blocks, ideal) for name in names or routings()

@@ -44,11 +44,32 @@ class BlockCache:
         return cached
 
 
-def prefixes_of(ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS) -> str:
-    """What the gateway would say of a prompt of token ids: a point after 1, 2, 4, 8 ... blocks, and at its end."""
-    points, last, start, stop = [], b"", 0, 1
-    while start < len(ids):
-        last = hashlib.sha1(last + repr(ids[start:stop]).encode(), usedforsecurity=False).digest()
-        points.append((last.hex()[:NAME_CHARS], min(tokens, stop * BLOCK_TOKENS)))
-        start, stop = stop, 2 * stop
-    return write_points(skew, points) if points else ""
+class Turns:
+    """The prompts of a trace, in order of arrival: where the turn before one of them ended."""
+
+    def __init__(self) -> None:
+        self._ends: set[int] = set()  # last whole blocks of prompts; ids are chained
+
+    def prefixes_of(self, ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS) -> str:
+        """What the gateway would say of the next prompt: of one that goes on it knows where the last turn ended, and a
+        conversation that begins has no answer in it."""
+        whole = min(len(ids), tokens // BLOCK_TOKENS)
+        last = next((n for n in range(whole, 0, -1) if ids[n - 1] in self._ends), 0)
+        if whole:
+            self._ends.add(ids[whole - 1])
+        return prefixes_of(ids, tokens, skew, also=(last, whole), goes_on=last > 0)
+
+
+def prefixes_of(
+    ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS, *, also: Sequence[int] = (), goes_on: bool = True
+) -> str:
+    """What the gateway would say of a prompt of token ids: a point after 1, 2, 4, 8 ... blocks, at its end, and
+    ``also`` after so many."""
+    stops = {len(ids), *also}
+    stops |= {1 << power for power in range(len(ids).bit_length())}
+    points, chain = [], hashlib.sha1(usedforsecurity=False)
+    for stop, block in enumerate(ids, 1):
+        chain.update(b"%d " % block)
+        if stop in stops:
+            points.append((chain.hexdigest()[:NAME_CHARS], min(tokens, stop * BLOCK_TOKENS)))
+    return write_points(skew, points, goes_on) if points else ""

@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from scheduling.core.placement import read_points
-from scheduling.simulator.placement import CACHE_ORACLE, BlockCache, evaluate, prefixes_of, read
+from scheduling.simulator.placement import CACHE_ORACLE, evaluate, read
+from scheduling.simulator.prefix_cache import BlockCache, prefixes_of
 
 
 @pytest.fixture
