@@ -2,9 +2,10 @@
 measured on.
 
 *Instructions*: each prompt is one of several long texts (a system message, tools, a document) and a little of its own.
-*Conversations*: each turn begins with all of the last one and its answer. *Documents*: short prompts, and long ones
-among them, that share nothing. Arrivals are Poisson, of prompts or of conversations. Lengths are in whole blocks of
-:data:`BLOCK_TOKENS`, but for the end of each prompt.
+*Conversations*: each turn begins with all of the last one and its answer. *Agents*: the same with a long beginning in
+common, one turn soon after the other. *Documents*: short prompts, and long ones among them, that share nothing.
+Arrivals are Poisson, of prompts or of conversations. Lengths are in whole blocks of :data:`BLOCK_TOKENS`, but for the
+end of each prompt.
 """
 
 from __future__ import annotations
@@ -57,15 +58,20 @@ class Conversations:
         known, made = tuple(range(self.tokens // BLOCK_TOKENS)), list[TraceRequest]()
         new, begins = count(len(known)), random.expovariate(rate)
         while begins < seconds:
-            at, blocks = begins, known
+            at, blocks, tokens = begins, known, 0
             for _ in range(random.randint(*self.turns)):
                 blocks = (*blocks, *(next(new) for _ in range(random.randint(*self.blocks))))
-                tokens = (len(blocks) - 1) * BLOCK_TOKENS + random.randint(1, BLOCK_TOKENS)
+                tokens = max(tokens, (len(blocks) - 1) * BLOCK_TOKENS + random.randint(1, BLOCK_TOKENS))
                 if at < seconds:
                     made.append(TraceRequest(at, tokens, random.randint(*self.output), blocks=blocks))
                 at += random.uniform(*self.pause_s)
             begins += random.expovariate(rate)
         yield from sorted(made, key=lambda request: request.arrival_s)
+
+
+def agents(tokens: int) -> Conversations:
+    """Sessions of agents, each turn of which is a call of tools and what they said."""
+    return Conversations(tokens, (8, 20), (0, 3), (50, 250), (1.0, 6.0))
 
 
 @dataclass(frozen=True, slots=True)
