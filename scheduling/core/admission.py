@@ -21,7 +21,8 @@ and is told how long that is expected to take; without one to be woken nobody wa
 **Prefill credit** is no part of that: it comes back within moments. Who lacks nothing else waits and is never refused,
 and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first. To owners
 of reserved capacity, within it, only what owners hold of it counts, so that a neighbour who fills it is not in their
-way.
+way. Likewise who finds room, but not where its prompt is cached, may wait for that replica while somebody leads
+(:mod:`scheduling.core.cache_wait`); where it may not wait, it runs elsewhere.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from enum import StrEnum
 from typing import Final
 
 from scheduling.core import entitlement as standing
+from scheduling.core.cache_wait import LEAST_AGAIN, cache_wait
 from scheduling.core.cached_prompts import counted_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import Warmth, place
@@ -166,6 +168,8 @@ class AdmissionView:
     over: Over | None = None  # the limit of its key or user that it would exceed
     waking_ms: int = 0  # how long it takes until a replica serves that is woken for who waits; 0: none would be
     loads: bool = False  # a replica that lacks the adapter may be asked to load it
+    decides: bool = True  # somebody leads, who can have a request wait for a cache
+    least_again: int = LEAST_AGAIN  # prompt tokens to compute again that are worth waiting for
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,24 +253,41 @@ def choose_backend(
     adapter: str = "",
 ) -> str | None:
     """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement` names, or None."""
-    able = [b for b in backends if b.id != exclude and b.serves(adapter)]
+    able = [b for b in backends if b.id != exclude and b.serves(adapter) and b.takes(kv)]
     chosen = place(with_room(able, kv, prefill, owner, warmth), warmth)
     return None if chosen is None else chosen.id
 
 
+def waits_for_cache(backends: Iterable[BackendView], ask: Ask, view: AdmissionView, owner: bool) -> bool:
+    """Whether a request that finds room waits all the same, for the replica that has its prompt cached."""
+    serving = [b for b in backends if b.id != ask.exclude_backend and b.serves(ask.adapter) and b.takes(ask.kv)]
+    fit = with_room(serving, ask.kv, ask.prefill, owner, view.warmth, view.least_again)
+    return cache_wait(serving, fit, ask.prefill, view.warmth, view.least_again) is not None
+
+
 def with_room(
-    backends: Sequence[BackendView], kv: int, prefill: int, owner: bool, warmth: Warmth | None = None
+    backends: Sequence[BackendView],
+    kv: int,
+    prefill: int,
+    owner: bool,
+    warmth: Warmth | None = None,
+    least_again: int = LEAST_AGAIN,
+    serving: Sequence[BackendView] | None = None,
 ) -> list[BackendView]:
     """The replicas that have room; what is cached of a prompt need not count against their prefill credit.
 
-    An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, only
-    where none has room without that, and there where the fewest of their tokens are left."""
+    An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, where
+    its prompt is cached (of those ``serving`` it; None: of these), or where none has room without that; there where the
+    fewest of their tokens are left."""
     fitting = [b for b in backends if has_room(b, kv, prefill, warmth)]
-    if fitting or not owner:
+    if not owner or (fitting and warmth is None):
         return fitting
     beside = [b for b in backends if has_room(b, kv, prefill, warmth, owner)]
     fewest = min((b.prefill_used for b in beside), default=0)
-    return [b for b in beside if b.prefill_used == fewest]
+    fitting = fitting or [b for b in beside if b.prefill_used == fewest]
+    wait = cache_wait(backends if serving is None else serving, fitting, prefill, warmth, least_again)
+    own = [b for b in beside if wait is not None and b.id == wait.replica.id]
+    return own or fitting
 
 
 def has_room(backend: BackendView, kv: int, prefill: int, warmth: Warmth | None, owner: bool = False) -> bool:
@@ -399,7 +420,13 @@ def decide_admission(
 
     if contended and not protected and not may_wait_over and _outranked(pool, view):
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
-    if not contended and (within or rights.bursts) and goes_at_once(view.backends, backend, first, ask.prefill):
+    queue_full = view.ent_waiting >= tier.queue_limit
+    pool_full = view.waiting >= pool.queue_limit or view.waiting_bytes + ask.body_bytes > pool.queue_bytes
+    at_once = not contended and (within or rights.bursts)
+    at_once = at_once and goes_at_once(view.backends, backend, first, ask.prefill)
+    if at_once and view.decides and (protected or not (queue_full or pool_full)):
+        at_once = not waits_for_cache(its, ask, view, protected)
+    if at_once:
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
@@ -407,11 +434,11 @@ def decide_admission(
         if victim is not None:
             return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:
-        if view.ent_waiting >= tier.queue_limit:
+        if queue_full:
             # The time its own waiting requests take to get through the slots it may use.
             lanes = max(1, min(spec.concurrency, slots))
             return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * view.ent_service_ms / lanes)
-        if view.waiting >= pool.queue_limit or view.waiting_bytes + ask.body_bytes > pool.queue_bytes:
+        if pool_full:
             return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
     return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
 

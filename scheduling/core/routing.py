@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduling.core.admission import RIGHTS, has_room
+from scheduling.core.cache_wait import PATIENCE
 from scheduling.core.contracts import Router
-from scheduling.core.parameters import Range, at_least, parameter
+from scheduling.core.parameters import NO_UNIT, Range, at_least, parameter
 from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, Warmth, place
 from scheduling.core.registry import routing
 from scheduling.core.types import BackendView, QueuedRequest
@@ -85,6 +86,13 @@ class PrefixAffinity:
         "not count against its prefill credit; 0: all counts.",
         "s",
         Range(minimum=0.0, maximum=30.0),
+    )
+    cache_patience: float = parameter(
+        PATIENCE,
+        "How long a request waits for the replica that has its prompt cached although another one has room, as a "
+        "multiple of the time it would take to compute that again; 0: not at all.",
+        NO_UNIT,
+        Range(minimum=0.0, maximum=100.0),
     )
 
     def router(self) -> Router:

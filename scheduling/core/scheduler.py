@@ -110,8 +110,14 @@ class Scheduler:
 
     @property
     def lacks_credit(self) -> list[QueuedRequest]:
-        """The requests for which those replicas were kept."""
-        return [self._waiting[name] for name in self._holds.by_replica.values() if name in self._waiting]
+        """The requests for which those replicas were kept, without those that could run elsewhere."""
+        holds, waiting = self._holds, self._waiting
+        return [waiting[n] for n in holds.by_replica.values() if n in waiting and n not in holds.for_cache]
+
+    @property
+    def waits_for_cache(self) -> Mapping[str, float]:
+        """Requests that waited in the last step for the replica that has their prompt cached, and until when [s]."""
+        return self._holds.for_cache
 
     @property
     def queue(self) -> RequestQueue:
@@ -243,7 +249,7 @@ class Scheduler:
         self.expire(now_s)
         grants: list[Grant] = []
         if not self._waiting:
-            self._holds.by_replica = {}
+            self._holds.by_replica, self._holds.for_cache = {}, {}
             return grants
         step = SchedulerStep(
             view,
@@ -255,6 +261,7 @@ class Scheduler:
             unreserved=self.unreserved,
             rights=self._rights,
             warmth=self.warmth,
+            cache_patience=getattr(self.routing, "cache_patience", 0.0),
         )
         for round_ in self._rounds(step):
             while step.open and len(grants) < self._max_grants:

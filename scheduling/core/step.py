@@ -3,7 +3,8 @@
 Question: which replicas still have room for whom, and for whom is one kept free?
 A request that lacks only KV cache is passed by smaller ones for ``patience_s``; then one replica takes nothing that
 comes after it in the policy's order until it fits. One that lacks only prefill credit is passed by nobody on the
-replica where it fits soonest.
+replica where it fits soonest. One whose prompt another replica has cached may wait for that one
+(:mod:`scheduling.core.cache_wait`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduling.core.admission import RIGHTS, has_credit, with_room
+from scheduling.core.cache_wait import PATIENCE, cache_wait
 from scheduling.core.cached_prompts import counted_of, counted_on
 from scheduling.core.placement import Warmth
 from scheduling.core.prefill_preemption import waits_for
@@ -44,6 +46,8 @@ class Holds:
     kv: Hold | None = None  # the first, in the policy's order, for which no replica had enough free KV cache
     credit: Hold | None = None  # the first that lacked prefill credit while another one had room
     by_replica: dict[str, str] = field(default_factory=dict)  # kept in the last step, and for whom: it lacked credit
+    since_s: dict[str, float] = field(default_factory=dict)  # when who waits for a cache could first have run elsewhere
+    for_cache: dict[str, float] = field(default_factory=dict)  # who waited for one in the last step, and until when [s]
 
     def release(self, request_id: str) -> None:
         """It waits no longer, or is being granted."""
@@ -51,6 +55,8 @@ class Holds:
             self.kv = None
         if self.credit is not None and self.credit.request_id == request_id:
             self.credit = None
+        self.since_s.pop(request_id, None)
+        self.for_cache.pop(request_id, None)
 
 
 class SchedulerStep:
@@ -58,7 +64,8 @@ class SchedulerStep:
 
     ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
     names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count; ``warmth``:
-    what replicas are believed to have cached of a request's prompt.
+    what replicas are believed to have cached of a request's prompt; ``cache_patience``: how long it may wait for that
+    (:mod:`scheduling.core.cache_wait`).
     """
 
     def __init__(
@@ -73,9 +80,11 @@ class SchedulerStep:
         unreserved: frozenset[str],
         rights: bool,
         warmth: Callable[[QueuedRequest], Warmth | None],
+        cache_patience: float = PATIENCE,
     ) -> None:
         self.view = view
         self._warmth = warmth
+        self._cache_patience = cache_patience
         self._running = view.running_by_entitlement
         self._now_s = now_s
         self._holds = holds
@@ -90,7 +99,7 @@ class SchedulerStep:
         self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
-        holds.by_replica = {}
+        holds.by_replica, holds.for_cache = {}, {}
         if holds.kv is not None and self._entitlement_full(waiting[holds.kv.request_id]):
             holds.kv = None  # something else than KV cache stops it now
         if holds.credit is not None and now_s - holds.credit.since_s >= patience_s:
@@ -132,8 +141,9 @@ class SchedulerStep:
         able = [b for b in self.open if b.id != excluded and b.id != self._closed and b.serves(request.adapter)]
         if request.resumes_at:
             able = self._where_it_resumes(request, able)
-        warmth = self.warmth_of(request)
-        return with_room(able, request.kv_tokens, request.prefill_tokens, self._owns(request), warmth)
+        warmth, owner = self.warmth_of(request), self._owns(request)
+        serving = self._serving(request) if owner and warmth is not None else None
+        return with_room(able, request.kv_tokens, request.prefill_tokens, owner, warmth, serving=serving)
 
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
         """The request with the excluded replica that holds now."""
@@ -189,6 +199,8 @@ class SchedulerStep:
             self._keep_room_for(request)
             return False
         if self._with_credit(request, able):
+            if self._trusts and request.prefixes and self._waits_for_cache(request, able):
+                return False
             self._pending = True
             return True
         if not self._wants_credit_only(request, able) or (hold is not None and hold.request_id == request.id):
@@ -227,6 +239,35 @@ class SchedulerStep:
                 if has_credit(backend, prefill, warmth, owner):
                     return True
         return False
+
+    def _waits_for_cache(self, request: QueuedRequest, able: list[BackendView]) -> bool:
+        """Whether it waits for the replica that has its prompt cached, although one of ``able`` has room. Where that
+        one lacks only prefill credit it takes nothing else in this step, as for who lacks it everywhere."""
+        holds, now_s = self._holds, self._now_s
+        if request.id in holds.for_cache:
+            return True  # whatever others change in this step
+        if request.resumes_at:
+            return False
+        owner, warmth, serving = self._owns(request), self._warmth(request), self._serving(request)
+        fit = with_room(able, request.kv_tokens, request.prefill_tokens, owner, warmth, serving=serving)
+        wait = cache_wait(serving, fit, request.prefill_tokens, warmth)
+        if wait is None:
+            return False
+        since_s = holds.since_s.setdefault(request.id, now_s)
+        until_s = wait.until_s(since_s, now_s, request.ttft_deadline_s, self._cache_patience)
+        if until_s <= now_s:
+            return False
+        holds.for_cache[request.id] = until_s
+        own = wait.replica
+        if not self._pending and own in self.open and own.has_slot_and_kv(request.kv_tokens, owner):
+            holds.by_replica[own.id] = request.id
+            self.open.remove(own)
+        return True
+
+    def _serving(self, request: QueuedRequest) -> list[BackendView]:
+        """Replicas that could run it if they had room."""
+        excluded, kv, adapter = self._excluded(request), request.kv_tokens, request.adapter
+        return [b for b in self._ready if b.id != excluded and b.serves(adapter) and b.takes(kv)]
 
     def _wants_credit_only(self, request: QueuedRequest, able: list[BackendView]) -> bool:
         """Whether a replica has room but for its prefill credit: one of ``able``, or one that is kept. The one where

@@ -380,7 +380,7 @@ class QueuedRequest:
         return self.input_tokens - self.uncounted_tokens
 
 
-PREFILL_PER_S = 4_000.0  # prompt tokens that a preview takes a replica to prefill a second until it was measured
+PREFILL_PER_S = 4_000.0  # prompt tokens that a replica is taken to prefill a second until it was measured
 
 
 def oldest_waits(waiting: Iterable[QueuedRequest], now_s: float) -> dict[str, float]:

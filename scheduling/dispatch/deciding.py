@@ -15,7 +15,7 @@ from scheduling.core.cached_prompts import counted_whole
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.stuck import stuck
 from scheduling.core.types import Grant, PoolView
-from scheduling.dispatch.decision_clock import DecisionClock
+from scheduling.dispatch.decision_clock import CREDIT_TICK_S, DecisionClock
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor
 from scheduling.dispatch.preemption import Preempter
@@ -92,8 +92,9 @@ class Decider:
             self._left = view
             self._monitor.decided(view, len(scheduler) > 0, (g.request.prefill_tokens for g in grants))
             if not grants:
-                falls = (view.backends[name].falls_s for name in scheduler.credit_holds)
-                self._clock.credit_falls_s = min((s for s in falls if s), default=0.0)
+                falls = [s for name in scheduler.credit_holds if (s := view.backends[name].falls_s)]
+                falls += [max(CREDIT_TICK_S, until_s - now_s) for until_s in scheduler.waits_for_cache.values()]
+                self._clock.credit_falls_s = min(falls, default=0.0)
                 if look.preemptible:
                     await self._evict(view)
                 await self._preempter.look(scheduler, view, (), now_s)
@@ -137,6 +138,7 @@ class Decider:
             max_grants=BATCH,
             kv_hold=scheduler.kv_hold is not None,
             credit_holds=scheduler.credit_holds,
+            waits_for_cache=scheduler.waits_for_cache,
             rights=True,
             headroom=scheduler.headroom,
             unreserved=scheduler.unreserved,

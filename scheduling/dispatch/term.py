@@ -209,7 +209,8 @@ class Term:
                 self.waiting.stale = True  # which of the last grants took effect is not known
                 await asyncio.sleep(PAUSE_S)
                 continue
-            wait_s = self._clock.wait(asyncio.get_running_loop().time(), for_credit=bool(self.scheduler.credit_holds))
+            soon = bool(self.scheduler.credit_holds or self.scheduler.waits_for_cache)
+            wait_s = self._clock.wait(asyncio.get_running_loop().time(), for_credit=soon)
             try:
                 async with asyncio.timeout(self.decider.again_s(wait_s)):
                     await self._wake.wait()

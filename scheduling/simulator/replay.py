@@ -364,8 +364,8 @@ class Replay:
             if not grants and admission.has_preemptible:
                 self._make_room(admission)
             admission.stuck = stuck(self._scheduler, self._view)
-        if self._scheduler.credit_holds:
-            self._decide_when_credit_falls()
+        if self._scheduler.credit_holds or self._scheduler.waits_for_cache:
+            self._decide_again_soon()
         self._preempt_prefills(grants)
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
 
@@ -413,10 +413,12 @@ class Replay:
         self._requests[name] = replace(request, queued=queued)
         self._wait(queued)
 
-    def _decide_when_credit_falls(self) -> None:
-        """A request waits for credit: the next decision is due when less of it is predicted to count."""
+    def _decide_again_soon(self) -> None:
+        """A request waits for credit or for a cache: the next decision is due when less credit is predicted to count,
+        or when the first one stops waiting for its cache."""
         waited_for = self._scheduler.credit_holds
         falls = [b.falls_s for b in self._view.backends.values() if b.id in waited_for and b.falls_s > 0]
+        falls += [until_s - self._now_s for until_s in self._scheduler.waits_for_cache.values()]
         self._decide_at(self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER)
 
     def _decide_at(self, at: int) -> None:

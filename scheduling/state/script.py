@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from scheduling.core import admission, limits, placement, prefill_pace
+from scheduling.core.cache_wait import LEAST_AGAIN
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.types import LEAST_CREDITS, LONG_TOKENS
 from scheduling.state import types
@@ -128,7 +129,7 @@ def load_scripts() -> dict[str, Script]:
     constants |= {c: getattr(prefill_pace, c) for c in _PACE}
     constants |= {"USERS_TRACKED": limits.USERS_TRACKED, "LIMITS_KEPT_MS": limits.KEPT_AT_MOST_MS}
     constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET}
-    constants |= {"LONG_TOKENS": LONG_TOKENS, "LEAST_CREDITS": LEAST_CREDITS}
+    constants |= {"LONG_TOKENS": LONG_TOKENS, "LEAST_CREDITS": LEAST_CREDITS, "LEAST_AGAIN": LEAST_AGAIN}
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, [f"shared/{part}" for part in SHARED], types.CLOCK_GAP_MS)
 

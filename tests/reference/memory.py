@@ -19,6 +19,7 @@ from scheduling.core.admission import (
     refill,
     stored_level,
 )
+from scheduling.core.cache_wait import LEAST_AGAIN
 from scheduling.core.cached_prompts import uncounted_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import PrefixIndex, Warmth
@@ -82,6 +83,7 @@ class PoolMemory(LimitMemory):
     def __init__(self, pool_id: str, clock_ms: Callable[[], int]) -> None:
         self.pool_id = pool_id
         self.long_tokens = LONG_TOKENS
+        self.least_again = LEAST_AGAIN
         super().__init__(clock_ms)
 
     def flush(self) -> None:

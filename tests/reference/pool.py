@@ -140,6 +140,8 @@ class ReferencePool(ReferenceLeader):
             warmth=self.places.warmth(request.prefixes),
             over=over,
             loads=loads,
+            decides=self._decided(now),
+            least_again=self.least_again,
         )
         ask = Ask(
             estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,

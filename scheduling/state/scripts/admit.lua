@@ -105,7 +105,7 @@ end
 
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
-local backend, at, slots, free, roomy, credit, cold = choose(ready, v, kv, exclude, pre, ARGV[10], protected, homes)
+local backend, at, slots, free, roomy, credit, cold, waits = choose(ready, v, kv, exclude, pre, ARGV[10], protected, homes)
 roomy = roomy or loads and cold  -- one that would have room once it has loaded the adapter: it waits for that
 local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))
 local contended = not roomy or free - (based and 0 or headroom) <= first
@@ -132,15 +132,21 @@ end
 -- `goes_at_once` in Python: free slots are enough for the requests that go first as well; a prefill credit may not be.
 local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
   and not beside_long(backend, credit, v[at + 3], pre)
+local queue_full = ent_wait >= tonumber(ARGV[13])
+local pool_full = waiting >= tonumber(ARGV[19]) or v[3] + bytes > tonumber(ARGV[20])
+if direct and waits and (protected or not (queue_full or pool_full)) then
+  local _, decides = led(now)
+  direct = not decides
+end
 local evicting = not roomy and within and ARGV[25] == '1' and (reserved or able == 0)
 local used
 if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, now, protected, homes) end
 evicting = evicting and backend
 if not direct and not evicting and not protected then
-  if ent_wait >= tonumber(ARGV[13]) then
+  if queue_full then
     return refuse('queue_full', math.max(1, ent_wait) * ent_service / math.max(1, math.min(r_e, slots)))
   end
-  if waiting >= tonumber(ARGV[19]) or v[3] + bytes > tonumber(ARGV[20]) then
+  if pool_full then
     return refuse('queue_full', math.max(1, waiting) * service / math.max(1, slots))
   end
 end

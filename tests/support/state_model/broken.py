@@ -127,6 +127,19 @@ BROKEN = {
     "beginnings that are not counted anew": ("rebuild", "if held and tonumber(prompts) ~= held then", "if false then"),
     "expectations of cached tokens that are not counted": ("admit", "if (expected or 0) > 0 then", "if false then"),
     "expectations without the prompts that they are of": ("admit", "x.backend .. ' prompts'", "x.backend .. ' others'"),
+    "prompts computed again where another replica has them": ("admit", "direct = not decides", "direct = true"),
+    "waiting for a cache while nobody leads": ("admit", "direct = not decides", "direct = false"),
+    "waiting for a cache where others may not wait": (
+        "admit",
+        "if direct and waits and (protected or not (queue_full or pool_full)) then",
+        "if direct and waits then",
+    ),
+    "waiting for a cache that nobody bore out": (
+        "admit",
+        "math.min(pre, math.floor(expected * c.trust / 1000))",
+        "expected",
+    ),
+    "waiting for little that is cached": ("admit", ">= LEAST_AGAIN", ">= 1"),
     "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or tonumber", "tonumber"),
     "headroom that the leader lowers and arrivals ignore": (
         "admit",
@@ -328,8 +341,8 @@ BROKEN = {
     "an index of prefixes without bound": ("admit", "call('HLEN', WARM) > POINTS_KEPT", "false"),
     "unknown prompts all on one idle replica": (
         "admit",
-        "redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. best)",
-        "name < best",
+        "redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. ready[best])",
+        "name < ready[best]",
     ),
     "requests of a key that nobody counts": ("admit", "if limits then limiting().take(limits, now) end", ""),
     "tokens of a key that are not settled": ("finish", "settle_limits(x, told, ran, now)\n  add_served", "add_served"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduling.core.cache_wait import LEAST_AGAIN
 from scheduling.core.limits import USERS_TRACKED
 from scheduling.core.placement import POINTS_KEPT
 from scheduling.core.types import LONG_TOKENS
@@ -15,6 +16,7 @@ TEST_CLOCK = (
 )
 USERS = 3  # of an entitlement that are tracked at a time
 LONG = 70  # tokens of a long prompt
+AGAIN = 15  # tokens to compute again that are worth waiting for
 POINTS = 12  # of prompts' beginnings that a generation of the index keeps
 
 
@@ -35,5 +37,6 @@ def timed_scripts() -> dict[str, Script]:
     scripts = {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
     few = f"local POINTS_KEPT = {POINTS}\n"  # so that generations of the index change
     scripts = variants(scripts, f"local POINTS_KEPT = {POINTS_KEPT}\n", few)
+    scripts = variants(scripts, f"local LEAST_AGAIN = {LEAST_AGAIN}\n", f"local LEAST_AGAIN = {AGAIN}\n")
     scripts = variants(scripts, f"local LONG_TOKENS = {LONG_TOKENS}\n", f"local LONG_TOKENS = {LONG}\n")
     return variants(scripts, f"local USERS_TRACKED = {USERS_TRACKED}\n", f"local USERS_TRACKED = {USERS}\n")

@@ -45,7 +45,7 @@ from tests.support.state_model.members import (
     USER_LIMITS,
     WHOLE,
 )
-from tests.support.state_model.scripts import LONG, POINTS, USERS
+from tests.support.state_model.scripts import AGAIN, LONG, POINTS, USERS
 from tests.support.state_world import FACTS, estimate, request
 
 _worlds = itertools.count(1)
@@ -67,6 +67,7 @@ class Sides(Laws):
         self.reference.places.kept = POINTS
         self.reference.users_tracked = USERS
         self.reference.long_tokens = LONG
+        self.reference.least_again = AGAIN
         self._ears = ears
         self._told: list[tuple[str, bytes]] = []  # what the reference model published and Redis has yet to deliver
         self.listen(set(GATEWAYS))

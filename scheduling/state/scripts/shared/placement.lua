@@ -47,14 +47,62 @@ local function words_of(text)
   return words
 end
 
--- Chooses a replica with room by the rule of scheduling/core/placement.py (`place`): the least outstanding work by its
--- speed, less what is cached there of the record's prompt. -> that replica, its index in the survey, the slots of all
--- ready replicas, how many are free, whether one has a slot and KV cache, the prefill credit of the chosen one, and
--- whether one that lacks the adapter has a slot and KV cache. `exclude`: where it must not run, separated by spaces.
--- Without a record, or points in it: by outstanding work alone; ties: fewest running, then name. An owner goes beside others' prompts only where no replica has room without that, and there where the
--- fewest of their tokens are before its own. `homes`: who has the adapter (shared/adapters.lua); nil: there is none.
+-- The replica of a list that scheduling/core/placement.py names (`place`), by its number in `ready`; nil for none. `p`:
+-- the points of its prompt, `worth` what they are worth by replica; without points by outstanding work alone. Ties:
+-- fewest running, then name.
+local function place(list, ready, v, loads, p, worth)
+  local least, sum = math.huge, 0
+  for _, i in ipairs(list) do
+    least, sum = math.min(least, loads[i]), sum + loads[i]
+  end
+  local most = p and least + math.max(p.skew, sum / #list) or math.huge
+  local best, best_run, best_score
+  for _, i in ipairs(list) do
+    local name = ready[i]
+    local run, score = v[REPLICAS + (i - 1) / 2 * SUMS], loads[i] - (worth[name] or 0)
+    if loads[i] <= most then
+      local better = not best or score < best_score or (score == best_score and run < best_run)
+      if not better and score == best_score and run == best_run then
+        if p then
+          better = redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. ready[best])
+        else
+          better = name < ready[best]
+        end
+      end
+      if better then best, best_run, best_score = i, run, score end
+    end
+  end
+  return best
+end
+
+-- How many of its tokens the engine of a replica is believed to find.
+local function found_at(name, p, pre)
+  local c = cache_of(name)
+  local _, _, expected = known_at(p, name)
+  return c and expected and math.min(pre, math.floor(expected * c.trust / 1000)) or 0
+end
+
+-- The replica that has a prompt of `pre` tokens cached, of those `serving` it, where none of those that `fit` is as good
+-- (scheduling/core/cache_wait.py), and the one of these that `place` names.
+local function cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
+  local best = place(fit, ready, v, loads, p, worth)
+  if not best or not p or next(worth) == nil or #fit == #serving then return nil, best end
+  local own = place(serving, ready, v, loads, p, worth)
+  for _, i in ipairs(fit) do
+    if i == own then return nil, best end
+  end
+  local again = found_at(ready[own], p, pre) - found_at(ready[best], p, pre)
+  return again >= LEAST_AGAIN and own or nil, best
+end
+
+-- Chooses a replica with room by `place`. -> that replica, its index in the survey, the slots of all ready replicas, how
+-- many are free, whether one has a slot and KV cache, the prefill credit of the chosen one, whether one that lacks the
+-- adapter has a slot and KV cache, and whether the request may wait for another one that has its prompt cached.
+-- `exclude`: where it must not run, separated by spaces. An owner goes beside others' prompts where its prompt is cached,
+-- or where no replica has room without that, there where the fewest of their tokens are before its own. `homes`: who has
+-- the adapter (shared/adapters.lua); nil: there is none.
 local function choose(ready, v, kv, exclude, pre, record, owner, homes)
-  local fit, owned, fewest, credits, loads, least, sum = {}, {}, 0, {}, {}, math.huge, 0
+  local fit, owned, fewest, beside, credits, loads, serving = {}, {}, 0, {}, {}, {}, {}
   local slots, free, roomy, cold = 0, 0, false, false
   local out = words_of(exclude)
   for i = 1, #ready, 2 do
@@ -64,6 +112,9 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     local j = REPLICAS + (i - 1) / 2 * SUMS
     local run = v[j]
     free = free + math.max(0, s - run)
+    if not out[name] and kv <= k and kv <= longest and serves(homes, name) then
+      serving[#serving + 1], loads[i] = i, v[j + 2] * 1000 / speed
+    end
     local fits = not out[name] and has_slot(run, s) and kv_fits(k, v[j + 1], kv, owner) and kv <= longest
     if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
@@ -77,35 +128,17 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
       elseif owner and needs_fit(name, credit, owned_ahead(v[j + 4], ahead), pre, record) then
         if #owned == 0 or ahead < fewest then owned, fewest = {}, ahead end
         if ahead == fewest then owned[#owned + 1] = i end
+        beside[i] = true
       end
     end
   end
   if #fit == 0 then fit = owned end
-  for _, i in ipairs(fit) do
-    least, sum = math.min(least, loads[i]), sum + loads[i]
-  end
-  local p = #fit > 1 and record and points_of(record)
+  local p = #fit > 0 and #serving > 1 and record and points_of(record)
   local worth = p and worth_of(p) or {}  -- to run there, in tokens of outstanding work
-  local most = p and least + math.max(p.skew, sum / #fit) or math.huge
-  local best, at, best_run, best_score, best_credit = false, 0, 0, 0, 0
-  for _, i in ipairs(fit) do
-    local name, j = ready[i], REPLICAS + (i - 1) / 2 * SUMS
-    local run, score = v[j], loads[i] - (worth[name] or 0)
-    if loads[i] <= most then
-      local better = not best or score < best_score or (score == best_score and run < best_run)
-      if not better and score == best_score and run == best_run then
-        if p then
-          better = redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. best)
-        else
-          better = name < best
-        end
-      end
-      if better then
-        best, at, best_run, best_score, best_credit = name, j, run, score, credits[i]
-      end
-    end
-  end
-  return best, at, slots, free, roomy, best_credit, cold
+  local own, best = cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
+  if not best then return false, 0, slots, free, roomy, 0, cold, false end
+  if own and beside[own] then own, best = nil, own end
+  return ready[best], REPLICAS + (best - 1) / 2 * SUMS, slots, free, roomy, credits[best], cold, own ~= nil
 end
 
 -- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, its prefill credit and

@@ -1,0 +1,84 @@
+"""Does a request wait for the replica that has its prompt cached, although another one has room now?
+
+A replica that works on a prompt has no prefill credit for the next one, and a full one no slot. Whoever then goes where
+room is has its prompt computed again there, while others wait for that replica: agents and conversations, of whose
+prompts almost all is cached, would have engines compute a multiple of what they add. So a request waits for its own
+replica: the one that the placement rule names if all had room (:func:`placement.place`). It waits at most
+``cache_patience`` times as long as others would take to compute what is cached there (a parameter of the routing
+``prefix_affinity``), and ``LONGEST_S`` at most. Who would be in time elsewhere
+goes there before its TTFT deadline is lost by waiting. Waiting for a place near the data is *delay scheduling*
+(Zaharia et al., EuroSys 2010).
+
+Same in Lua: ``stays`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. How long it
+waits is the leader's business alone; while nobody leads nobody waits for a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduling.core.placement import Warmth, place
+from scheduling.core.types import PREFILL_PER_S, BackendView
+
+PER_MILLE: Final = 1000
+LEAST_AGAIN: Final = 256  # tokens to compute again that are worth waiting for
+PATIENCE: Final = 4.0  # `cache_patience` unless set
+LONGEST_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWait:
+    """``replica`` has the prompt cached; elsewhere so many of its tokens would be computed ``again``, of ``tokens`` in
+    all that another one would have to compute, ``per_s`` of them in a second."""
+
+    replica: BackendView
+    again: int
+    tokens: int
+    per_s: float
+
+    def longest_s(self, patience: float) -> float:
+        """For how long it waits at most."""
+        return min(LONGEST_S, patience * self.again / self.per_s)
+
+    @property
+    def elsewhere_s(self) -> float:
+        """How long another replica computes its prompt."""
+        return self.tokens / self.per_s
+
+    def until_s(self, since_s: float, now_s: float, due_s: float | None, patience: float) -> float:
+        """When it stops waiting. ``since_s``: when another replica had room for the first time; ``due_s``: its TTFT
+        deadline."""
+        end_s = since_s + self.longest_s(patience)
+        in_time_elsewhere = due_s is not None and now_s + self.elsewhere_s < due_s
+        return min(end_s, due_s - self.elsewhere_s) if due_s is not None and in_time_elsewhere else end_s
+
+
+def cache_wait(
+    serving: Sequence[BackendView],
+    fit: Sequence[BackendView],
+    tokens: int,
+    warmth: Warmth | None,
+    least_again: int = LEAST_AGAIN,
+) -> CacheWait | None:
+    """None: it does not wait. ``serving``: replicas that could run a prompt of so many ``tokens``; ``fit``: those of
+    them that have room. For less than ``least_again`` tokens to compute again nobody waits."""
+    if warmth is None or not warmth.expected or not fit or len(fit) == len(serving):
+        return None
+    own = place(serving, warmth)
+    if own is None or any(b.id == own.id for b in fit):
+        return None
+    chosen = place(fit, warmth)
+    assert chosen is not None
+    there = _found(chosen, tokens, warmth)
+    again = _found(own, tokens, warmth) - there
+    if again < least_again:
+        return None
+    per_s = chosen.prefill_per_s or max(b.prefill_per_s for b in serving) or PREFILL_PER_S
+    return CacheWait(own, again, tokens - there, per_s)
+
+
+def _found(backend: BackendView, tokens: int, warmth: Warmth) -> int:
+    """How many of the prompt's tokens its engine is believed to find."""
+    return min(tokens, warmth.cached(backend.id) * backend.cache_trust // PER_MILLE)
