@@ -15,6 +15,7 @@ waits is the leader's business alone; while nobody leads nobody waits for a cach
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -47,12 +48,12 @@ class CacheWait:
         """How long another replica computes its prompt."""
         return self.tokens / self.per_s
 
-    def until_s(self, since_s: float, now_s: float, due_s: float | None, patience: float) -> float:
+    def until_s(self, since_s: float, due_s: float | None, patience: float) -> float:
         """When it stops waiting. ``since_s``: when another replica had room for the first time; ``due_s``: its TTFT
-        deadline."""
+        deadline. From ``since_s``, not from now: at the last moment in time it would otherwise be late elsewhere."""
         end_s = since_s + self.longest_s(patience)
-        in_time_elsewhere = due_s is not None and now_s + self.elsewhere_s < due_s
-        return min(end_s, due_s - self.elsewhere_s) if due_s is not None and in_time_elsewhere else end_s
+        last_s = math.inf if due_s is None else due_s - self.elsewhere_s
+        return min(end_s, last_s) if since_s < last_s else end_s
 
 
 def cache_wait(

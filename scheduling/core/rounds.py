@@ -19,14 +19,19 @@ def _nothing_cached(request: QueuedRequest) -> int:
     return 0
 
 
+def _anything(request: QueuedRequest) -> bool:
+    return True
+
+
 class Round:
     """``fits``: whether a request's entitlement and at least one replica have room for it; within a round it only ever
     turns from true to false. ``has_turn``: whether requests of an entitlement may go in this round at all; None: all
     may. ``limited``: whether an entitlement's concurrency counts. ``view``: the pool as the step sees it. ``cached``:
-    how many tokens of a prompt a replica is believed to have computed already.
+    how many tokens of a prompt a replica is believed to have computed already. ``has_room``: whether a replica has room
+    for a request now; unlike ``fits`` it may be asked of one whose turn it is not: nothing is kept for it.
     """
 
-    __slots__ = ("_has_turn", "_running", "cached", "fits", "limited", "view")
+    __slots__ = ("_has_turn", "_running", "cached", "fits", "has_room", "limited", "view")
 
     def __init__(
         self,
@@ -36,9 +41,11 @@ class Round:
         *,
         limited: bool = True,
         cached: Cached = _nothing_cached,
+        has_room: Fits = _anything,
     ) -> None:
         self.view = view
         self.fits = fits
+        self.has_room = has_room
         self.limited = limited
         self.cached = cached
         self._has_turn = has_turn

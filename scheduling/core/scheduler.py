@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from heapq import heappop, heappush
 
 from scheduling.core.compose import Composed
@@ -287,12 +288,12 @@ class Scheduler:
     def _rounds(self, step: SchedulerStep) -> Iterator[Round]:
         """The rounds of a step, in order: owners within their reserved capacity; everyone within limits (only those
         with a baseline while the headroom is kept); those that may burst."""
-        view = step.view
+        made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
         if self._rights and self._any_wait(RESERVED):
-            yield Round(view, step.fits_reserved, self._turn_of(RESERVED), cached=self._cached)
-        yield Round(view, step.fits, self._turn_of(BASELINE) if step.sparing() else None, cached=self._cached)
+            yield made(step.fits_reserved, self._turn_of(RESERVED))
+        yield made(step.fits, self._turn_of(BASELINE) if step.sparing() else None)
         if self._rights and step.open and self._any_wait(BURSTS):
-            yield Round(view, step.fits_bursting, self._turn_of(BURSTS), limited=False, cached=self._cached)
+            yield made(step.fits_bursting, self._turn_of(BURSTS), limited=False)
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""

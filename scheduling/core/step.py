@@ -145,6 +145,10 @@ class SchedulerStep:
         serving = self._serving(request) if owner and warmth is not None else None
         return with_room(able, request.kv_tokens, request.prefill_tokens, owner, warmth, serving=serving)
 
+    def has_room(self, request: QueuedRequest) -> bool:
+        """Whether there is any such replica. Unlike :meth:`fits` it keeps nothing for the request."""
+        return bool(self.candidates(request))
+
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
         """The request with the excluded replica that holds now."""
         excluded = self._excluded(request)
@@ -254,7 +258,7 @@ class SchedulerStep:
         if wait is None:
             return False
         since_s = holds.since_s.setdefault(request.id, now_s)
-        until_s = wait.until_s(since_s, now_s, request.ttft_deadline_s, self._cache_patience)
+        until_s = wait.until_s(since_s, request.ttft_deadline_s, self._cache_patience)
         if until_s <= now_s:
             return False
         holds.for_cache[request.id] = until_s

@@ -4,10 +4,10 @@ Question: an entitlement's turn has come: which of its requests takes it?
 Formula: the policy, with everything around it, orders *places*: each waiting request brings one, with the figures of
 its contract and none of its client's hints. When a place's turn has come, the request that stands there goes, unless
 another one of the same entitlement is wanted sooner by its client (a lower ``client_priority``, or with the same one a
-hinted deadline before the other's) and needs no more (``needs_no_more``): then that one goes, and the two change
-places. Who gave a turn away takes the next one that it can of those with no hint, so that all move one turn back. The
-order of places, which is all that other entitlements ever meet, is the same with hints and without, and by no turn has
-an entitlement taken more than it would have taken without them.
+hinted deadline before the other's), needs no more (``needs_no_more``) and has room: then that one goes, and the two
+change places. Who gave a turn away takes the next one that it can of those with no hint, so that all move one turn
+back. The order of places, which is all that other entitlements ever meet, is the same with hints and without, and by no
+turn has an entitlement taken more than it would have taken without them.
 Inputs: ``client_priority``, ``hint_deadline_s``; KV, prompt and expected output.
 Cost: O(log n) per call, and at most ``LOOK_PAST`` requests looked at in a turn; where nobody hints it is the queue
 inside.
@@ -37,7 +37,8 @@ _Wish = tuple[int, float, float, float, int, str]
 
 
 def needs_no_more(request: QueuedRequest, than: QueuedRequest) -> bool:
-    """Whether ``request`` has room wherever ``than`` has, and is expected to use no more of anything."""
+    """Whether ``request`` needs no more room than ``than``, what is cached aside, and is expected to use no more of
+    anything."""
     return (
         request.kv_tokens <= than.kv_tokens
         and request.input_tokens <= than.input_tokens
@@ -122,7 +123,7 @@ class HintedTurns:
         reordered = asked is not round_ and bool(self._hinted or self._at)
         stands = self._at.pop(place.id, None)
         owner = self._waiting[place.id] if stands is None else stands[1]
-        chosen = self._wanted(owner) if reordered else owner
+        chosen = self._wanted(owner, round_) if reordered else owner
         self._place_of.pop(owner.id, None)
         if chosen is not owner:
             name = self._place_of.pop(chosen.id, chosen.id)
@@ -168,15 +169,15 @@ class HintedTurns:
 
         return round_.asking(who_stands_fits)
 
-    def _wanted(self, owner: QueuedRequest) -> QueuedRequest:
-        """The request that takes the turn of ``owner``: one of the same entitlement that needs no more room, so that it
-        fits as well."""
+    def _wanted(self, owner: QueuedRequest, round_: Round) -> QueuedRequest:
+        """The request that takes the turn of ``owner``: one of the same entitlement that needs no more room, and has
+        it: of what ``owner`` needs, some may be cached where it has room."""
         mine = self._wish_of[owner.id]
         for wish in islice(self._wishes[owner.entitlement], LOOK_PAST):
             other = self._waiting[wish[-1]]
             if other is owner or wish[0] > mine[0] or (wish[0] == mine[0] and wish[1] == wish[2] == inf):
                 break
-            if _goes_before(wish, other, mine, owner) and needs_no_more(other, than=owner):
+            if _goes_before(wish, other, mine, owner) and needs_no_more(other, than=owner) and round_.has_room(other):
                 return other
         return owner
 

@@ -114,7 +114,7 @@ def test_how_long_others_would_compute_is_as_fast_as_they_are_or_its_own_or_as_u
 )
 def test_no_deadline_that_could_be_met_elsewhere_is_lost_by_waiting(due_s: float | None, until_s: float):
     wait = CacheWait(busy("b1"), 4_800, TOKENS, PER_S)
-    assert wait.until_s(1000.0, 1000.0, due_s, PATIENCE) == pytest.approx(until_s)
+    assert wait.until_s(1000.0, due_s, PATIENCE) == pytest.approx(until_s)
 
 
 def test_a_turn_waits_for_its_replica_and_one_whose_replica_has_room_passes():
@@ -154,6 +154,26 @@ def test_it_runs_elsewhere_when_it_has_waited_long_enough():
     assert [(g.request.id, g.backend) for g in made.step(view, until_s)] == [(mine.id, "b2")]
     assert not made.waits_for_cache
     assert made._holds.since_s == {}
+
+
+def test_it_runs_elsewhere_while_it_is_still_in_time_there():
+    made, view = scheduler(one="b1"), pool_view(busy("b1"), replica("b2"))
+    made.offer(session(1, "one", ttft_deadline_s=NOW_S + 0.9), NOW_S)
+    assert made.step(view, NOW_S) == []
+    until_s = made.waits_for_cache["req_000001"]
+    assert until_s == pytest.approx(NOW_S + 0.4)
+    assert [g.backend for g in made.step(view, until_s)] == ["b2"]
+
+
+def test_a_client_that_wants_another_request_first_has_it_run_only_where_that_has_room():
+    """A turn goes beside others as most of it is cached there; one of the same length of which nothing is does not."""
+    made, full = scheduler(one="b1"), replica("b2", running=4)
+    made.offer(session(1, "one"), NOW_S)
+    wanted = waiting(2, "t1", client_priority=-1, input_tokens=TOKENS, kv_tokens=TOKENS, ttft_deadline_s=None)
+    made.offer(wanted, NOW_S)
+    view = pool_view(replica("b1", running=1, prefill_used=500), full)
+    assert [g.request.id for g in made.step(view, NOW_S)] == ["req_000001"]
+    assert [g.request.id for g in made.step(pool_view(replica("b1"), full), NOW_S)] == [wanted.id]
 
 
 def test_a_full_replica_is_waited_for_as_one_without_credit_is():
