@@ -48,6 +48,7 @@ class Holds:
     by_replica: dict[str, str] = field(default_factory=dict)  # kept in the last step, and for whom: it lacked credit
     since_s: dict[str, float] = field(default_factory=dict)  # when who waits for a cache could first have run elsewhere
     for_cache: dict[str, float] = field(default_factory=dict)  # who waited for one in the last step, and until when [s]
+    waits_at: dict[str, tuple[str, float]] = field(default_factory=dict)  # likewise, and for which replica
 
     def release(self, request_id: str) -> None:
         """It waits no longer, or is being granted."""
@@ -57,6 +58,7 @@ class Holds:
             self.credit = None
         self.since_s.pop(request_id, None)
         self.for_cache.pop(request_id, None)
+        self.waits_at.pop(request_id, None)
 
 
 class SchedulerStep:
@@ -99,7 +101,8 @@ class SchedulerStep:
         self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
-        holds.by_replica, holds.for_cache = {}, {}
+        self._waited = holds.waits_at
+        holds.by_replica, holds.for_cache, holds.waits_at = {}, {}, {}
         if holds.kv is not None and self._entitlement_full(waiting[holds.kv.request_id]):
             holds.kv = None  # something else than KV cache stops it now
         if holds.credit is not None and now_s - holds.credit.since_s >= patience_s:
@@ -252,6 +255,8 @@ class SchedulerStep:
             return True  # whatever others change in this step
         if request.resumes_at:
             return False
+        if self._still_waits(request):
+            return True
         owner, warmth, serving = self._owns(request), self._warmth(request), self._serving(request)
         fit = with_room(able, request.kv_tokens, request.prefill_tokens, owner, warmth, serving=serving)
         wait = cache_wait(serving, fit, request.prefill_tokens, warmth)
@@ -261,12 +266,34 @@ class SchedulerStep:
         until_s = wait.until_s(since_s, request.ttft_deadline_s, self._cache_patience)
         if until_s <= now_s:
             return False
+        self._wait_at(wait.replica, request, until_s)
+        return True
+
+    def _still_waits(self, request: QueuedRequest) -> bool:
+        """Whether it waited in the last step for a replica that takes nothing now either: hundreds are asked in each
+        step, and the rule is not applied again to all of them."""
+        at, until_s = self._waited.get(request.id, ("", 0.0))
+        own = self.view.backends.get(at)
+        if (
+            own is None
+            or until_s <= self._now_s
+            or not own.ready
+            or not own.cache_trust
+            or at == self._excluded(request)
+        ):
+            return False
+        if not own.serves(request.adapter) or (own.running < own.slots and own.has_credit(1, self._owns(request))):
+            return False
+        self._wait_at(own, request, until_s)
+        return True
+
+    def _wait_at(self, own: BackendView, request: QueuedRequest, until_s: float) -> None:
+        holds, owner = self._holds, self._owns(request)
         holds.for_cache[request.id] = until_s
-        own = wait.replica
+        holds.waits_at[request.id] = own.id, until_s
         if not self._pending and own in self.open and own.has_slot_and_kv(request.kv_tokens, owner):
             holds.by_replica[own.id] = request.id
             self.open.remove(own)
-        return True
 
     def _serving(self, request: QueuedRequest) -> list[BackendView]:
         """Replicas that could run it if they had room."""

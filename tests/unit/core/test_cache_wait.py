@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scheduling.core import step
 from scheduling.core.admission import AdmissionAnswer, AdmissionView, Ask, choose_backend, decide_admission
 from scheduling.core.cache_wait import LEAST_AGAIN, LONGEST_S, PATIENCE, CacheWait, cache_wait
 from scheduling.core.compose import make_named
@@ -154,6 +155,20 @@ def test_it_runs_elsewhere_when_it_has_waited_long_enough():
     assert [(g.request.id, g.backend) for g in made.step(view, until_s)] == [(mine.id, "b2")]
     assert not made.waits_for_cache
     assert made._holds.since_s == {}
+
+
+def test_the_rule_is_not_applied_anew_in_every_step_while_its_replica_takes_nothing(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    rule = step.cache_wait
+    monkeypatch.setattr(step, "cache_wait", lambda *given: asked.append("") or rule(*given))
+    made, view = scheduler(one="b1"), pool_view(busy("b1"), replica("b2"))
+    made.offer(session(1, "one"), NOW_S)
+    for number in range(3):
+        assert made.step(view, NOW_S + 0.01 * number) == []
+    assert len(asked) == 1
+    assert made.credit_holds == {"b1": "req_000001"}
+    gone = pool_view(busy("b1", ready=False), replica("b2"))
+    assert [g.backend for g in made.step(gone, NOW_S + 0.1)] == ["b2"], "its replica is no longer there"
 
 
 def test_it_runs_elsewhere_while_it_is_still_in_time_there():
