@@ -274,15 +274,10 @@ class SchedulerStep:
         step, and the rule is not applied again to all of them."""
         at, until_s = self._waited.get(request.id, ("", 0.0))
         own = self.view.backends.get(at)
-        if (
-            own is None
-            or until_s <= self._now_s
-            or not own.ready
-            or not own.cache_trust
-            or at == self._excluded(request)
-        ):
+        if own is None or until_s <= self._now_s or at == self._excluded(request):
             return False
-        if not own.serves(request.adapter) or (own.running < own.slots and own.has_credit(1, self._owns(request))):
+        runs = own.ready and own.cache_trust > 0 and own.serves(request.adapter) and own.takes(request.kv_tokens)
+        if not runs or (own.running < own.slots and own.has_credit(1, self._owns(request))):
             return False
         self._wait_at(own, request, until_s)
         return True

@@ -192,10 +192,41 @@ def test_a_client_that_wants_another_request_first_has_it_run_only_where_that_ha
 
 
 def test_a_full_replica_is_waited_for_as_one_without_credit_is():
+    made, view = scheduler(one="b1"), pool_view(replica("b1", running=4), replica("b2"))
+    made.offer(session(1, "one"), NOW_S)
+    assert made.step(view, NOW_S) == []
+    assert ids(made) == ["req_000001"]
+    assert stuck(made, view) == 0
     made = scheduler(one="b1")
     made.offer(session(1, "one"), NOW_S)
-    assert made.step(pool_view(replica("b1", running=4), replica("b2")), NOW_S) == []
-    assert ids(made) == ["req_000001"]
+    assert made.step(pool_view(replica("b1", kv_tokens=6_000, kv_used=5_000), replica("b2")), NOW_S) == []
+    assert made.credit_holds == {}, "what it lacks there is no credit: smaller ones may go"
+
+
+@pytest.mark.parametrize(
+    ("there", "asks"),
+    [
+        ({}, {"exclude_backend": "b1"}),
+        ({"adapters": frozenset()}, {"adapter": "law"}),
+        ({"kv_tokens": 5_000}, {}),
+        ({"longest": 5_000}, {}),
+        ({"ready": False}, {}),
+        ({"cache_trust": 0}, {}),
+    ],
+)
+def test_a_replica_that_could_not_run_it_is_not_waited_for_nor_any_longer(there: dict[str, Any], asks: dict[str, Any]):
+    free = replica("b2", adapters=frozenset({"law"}))
+    made = scheduler(one="b1")
+    made.offer(session(1, "one", **asks), NOW_S)
+    view = pool_view(replace(busy("b1"), **there), replace(free))
+    assert [g.backend for g in made.step(view, NOW_S)] == ["b2"]
+    if not there:
+        return
+    made = scheduler(one="b1")
+    made.offer(session(1, "one", **asks), NOW_S)
+    assert made.step(pool_view(busy("b1", adapters=frozenset({"law"})), replace(free)), NOW_S) == []
+    view = pool_view(replace(busy("b1"), **there), replace(free))
+    assert [g.backend for g in made.step(view, NOW_S + 0.1)] == ["b2"], "it waits no longer"
 
 
 def test_who_withdraws_is_waited_for_no_more():
