@@ -286,7 +286,9 @@ class SchedulerStep:
         holds, owner = self._holds, self._owns(request)
         holds.for_cache[request.id] = until_s
         holds.waits_at[request.id] = own.id, until_s
-        if not self._pending and own in self.open and own.has_slot_and_kv(request.kv_tokens, owner):
+        if self._pending or own.id == self._closed:
+            return  # it is not its turn, or that one is kept for another already
+        if own in self.open and own.has_slot_and_kv(request.kv_tokens, owner):
             holds.by_replica[own.id] = request.id
             self.open.remove(own)
 
