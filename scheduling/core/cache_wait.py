@@ -27,6 +27,7 @@ PER_MILLE: Final = 1000
 LEAST_AGAIN: Final = 256  # tokens to compute again that are worth waiting for
 PATIENCE: Final = 4.0  # `cache_patience` unless set
 LONGEST_S: Final = 10.0
+GRANT_S: Final = 0.05  # from the end of a wait to the step of another engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class CacheWait:
         """When it stops waiting. ``since_s``: when another replica had room for the first time; ``due_s``: its TTFT
         deadline. From ``since_s``, not from now: at the last moment in time it would otherwise be late elsewhere."""
         end_s = since_s + self.longest_s(patience)
-        last_s = math.inf if due_s is None else due_s - self.elsewhere_s
+        last_s = math.inf if due_s is None else due_s - self.elsewhere_s - GRANT_S
         return min(end_s, last_s) if since_s < last_s else end_s
 
 

@@ -89,8 +89,8 @@ class PrefixAffinity:
     )
     cache_patience: float = parameter(
         PATIENCE,
-        "How long a request waits for the replica that has its prompt cached although another one has room, as a "
-        "multiple of the time it would take to compute that again; 0: not at all.",
+        "How long a request waits for the replica that has its prompt cached while others have room, in times of "
+        "computing that again; 0: not at all.",
         NO_UNIT,
         Range(minimum=0.0, maximum=100.0),
     )

@@ -118,7 +118,7 @@ class Scheduler:
     @property
     def waits_for_cache(self) -> Mapping[str, float]:
         """Requests that waited in the last step for the replica that has their prompt cached, and until when [s]."""
-        return self._holds.for_cache
+        return {name: until_s for name, (_, until_s) in self._holds.for_cache.items()}
 
     @property
     def queue(self) -> RequestQueue:

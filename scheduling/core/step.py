@@ -47,8 +47,8 @@ class Holds:
     credit: Hold | None = None  # the first that lacked prefill credit while another one had room
     by_replica: dict[str, str] = field(default_factory=dict)  # kept in the last step, and for whom: it lacked credit
     since_s: dict[str, float] = field(default_factory=dict)  # when who waits for a cache could first have run elsewhere
-    for_cache: dict[str, float] = field(default_factory=dict)  # who waited for one in the last step, and until when [s]
-    waits_at: dict[str, tuple[str, float]] = field(default_factory=dict)  # likewise, and for which replica
+    # who waited for one in the last step, for which replica, and until when [s]
+    for_cache: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def release(self, request_id: str) -> None:
         """It waits no longer, or is being granted."""
@@ -58,7 +58,6 @@ class Holds:
             self.credit = None
         self.since_s.pop(request_id, None)
         self.for_cache.pop(request_id, None)
-        self.waits_at.pop(request_id, None)
 
 
 class SchedulerStep:
@@ -101,8 +100,8 @@ class SchedulerStep:
         self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
-        self._waited = holds.waits_at
-        holds.by_replica, holds.for_cache, holds.waits_at = {}, {}, {}
+        self._waited = holds.for_cache
+        holds.by_replica, holds.for_cache = {}, {}
         if holds.kv is not None and self._entitlement_full(waiting[holds.kv.request_id]):
             holds.kv = None  # something else than KV cache stops it now
         if holds.credit is not None and now_s - holds.credit.since_s >= patience_s:
@@ -284,8 +283,7 @@ class SchedulerStep:
 
     def _wait_at(self, own: BackendView, request: QueuedRequest, until_s: float) -> None:
         holds, owner = self._holds, self._owns(request)
-        holds.for_cache[request.id] = until_s
-        holds.waits_at[request.id] = own.id, until_s
+        holds.for_cache[request.id] = own.id, until_s
         if self._pending or own.id == self._closed:
             return  # it is not its turn, or that one is kept for another already
         if own in self.open and own.has_slot_and_kv(request.kv_tokens, owner):

@@ -118,7 +118,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     local fits = not out[name] and has_slot(run, s) and kv_fits(k, v[j + 1], kv, owner) and kv <= longest
     if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
-    if fits then
+    if fits and kv <= k then
       local held, over = v[j + 3], v[j + 1] + kv > k
       -- no more than the whole counts
       local ahead = not over and prefill_fits(credit, held, pre) and 0 or credit > 0 and ahead_of(name, held, now_ms()) or held
