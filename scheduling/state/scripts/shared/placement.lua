@@ -86,7 +86,7 @@ end
 -- (scheduling/core/cache_wait.py), and the one of these that `place` names.
 local function cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
   local best = place(fit, ready, v, loads, p, worth)
-  if not best or not p or next(worth) == nil or #fit == #serving then return nil, best end
+  if not best or not p or #fit == #serving then return nil, best end
   local own = place(serving, ready, v, loads, p, worth)
   for _, i in ipairs(fit) do
     if i == own then return nil, best end
