@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from functools import cache
+from pathlib import Path
 
 import certifi
 
@@ -15,8 +16,13 @@ def authorities() -> ssl.SSLContext:
     Read once in a process: it takes 40 ms of CPU. A replica that one part of the product trusts and another does not
     would be ready and fail, or work and never be ready.
     """
+    return ssl.create_default_context(cafile=None if _system_has_any() else certifi.where())
+
+
+def _system_has_any() -> bool:
+    """A folder for authorities is also where nobody has installed any."""
     paths = ssl.get_default_verify_paths()
-    return ssl.create_default_context(cafile=None if paths.cafile or paths.capath else certifi.where())
+    return bool(paths.cafile) or (bool(paths.capath) and any(Path(paths.capath).iterdir()))
 
 
 def refused(error: BaseException) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
+import certifi
 import httpx
 import pytest
 
+from scheduling import tls
 from scheduling.engines import client
 from scheduling.engines.client import control_http, fetch
 
@@ -94,3 +98,18 @@ async def test_connections_to_a_replica_that_is_gone_are_closed(monkeypatch: pyt
         monkeypatch.setattr(client, "FORGOTTEN_S", 0.0)
         await ask(http, new)
         await until(lambda: gone.open == 0)
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_where_the_system_has_no_authorities_certifi_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    """Small images have the folder, and nothing in it."""
+    if installed:
+        (tmp_path / "authority.pem").write_text("")
+    where = SimpleNamespace(cafile=None, capath=str(tmp_path))
+    monkeypatch.setattr(tls.ssl, "get_default_verify_paths", lambda: where)
+    files: list[str | None] = []
+    monkeypatch.setattr(tls.ssl, "create_default_context", lambda cafile: files.append(cafile))
+    tls.authorities.__wrapped__()
+    assert files == [None if installed else certifi.where()]
