@@ -5,11 +5,10 @@ room is has its prompt computed again there, while others wait for that replica:
 prompts almost all is cached, would have engines compute a multiple of what they add. So a request waits for its own
 replica: the one that the placement rule names if all had room (:func:`placement.place`). It waits at most
 ``cache_patience`` times as long as others would take to compute what is cached there (a parameter of the routing
-``prefix_affinity``), and ``LONGEST_S`` at most. Who would be in time elsewhere
-goes there before its TTFT deadline is lost by waiting. Waiting for a place near the data is *delay scheduling*
-(Zaharia et al., EuroSys 2010).
+``prefix_affinity``), and ``LONGEST_S`` at most. If it would be in time elsewhere, it goes there before its TTFT deadline
+is lost by waiting. Waiting for a place near the data is *delay scheduling* (Zaharia et al., EuroSys 2010).
 
-Same in Lua: ``stays`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. How long it
+Same in Lua: ``cached_elsewhere`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. How long it
 waits is the leader's business alone; while nobody leads nobody waits for a cache.
 """
 
@@ -20,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from scheduling.core.cached_prompts import PER_MILLE
 from scheduling.core.placement import Warmth, place
 from scheduling.core.types import PREFILL_PER_S, BackendView
 
-PER_MILLE: Final = 1000
 LEAST_AGAIN: Final = 256  # tokens to compute again that are worth waiting for
 PATIENCE: Final = 4.0  # `cache_patience` unless set
 LONGEST_S: Final = 10.0
