@@ -1,15 +1,15 @@
 """Does a request wait for the replica that has its prompt cached, although another one has room now?
 
-A replica that works on a prompt has no prefill credit for the next one, and a full one no slot. Whoever then goes where
-room is has its prompt computed again there, while others wait for that replica: agents and conversations, of whose
-prompts almost all is cached, would have engines compute a multiple of what they add. So a request waits for its own
-replica: the one that the placement rule names if all had room (:func:`placement.place`). It waits at most
+A replica that works on a prompt has no prefill credit for the next one, and a full one no slot. Whoever then goes
+where room is has its prompt computed again there, while others wait for that replica: agents and conversations, of
+whose prompts almost all is cached, would have engines compute a multiple of what they add. So a request waits for its
+own replica: the one that the placement rule names if all had room (:func:`placement.place`). It waits at most
 ``cache_patience`` times as long as others would take to compute what is cached there (a parameter of the routing
-``prefix_affinity``), and ``LONGEST_S`` at most. If it would be in time elsewhere, it goes there before its TTFT deadline
-is lost by waiting. Waiting for a place near the data is *delay scheduling* (Zaharia et al., EuroSys 2010).
+``prefix_affinity``), and ``LONGEST_S`` at most. If it would be in time elsewhere, it goes there before its TTFT
+deadline is lost by waiting. Waiting for a place near the data is *delay scheduling* (Zaharia et al., EuroSys 2010).
 
-Same in Lua: ``cached_elsewhere`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. How long it
-waits is the leader's business alone; while nobody leads nobody waits for a cache.
+Same in Lua: ``cached_elsewhere`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival.
+How long it waits is the leader's business alone; while nobody leads nobody waits for a cache.
 """
 
 from __future__ import annotations
