@@ -2,7 +2,7 @@ import { memo, useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import { clock, day, minute, zone } from "../lib/format";
 import type { Mark } from "./marks";
-import { ceiling, reach, stack } from "./columns";
+import { ceiling, reach, reachAround, stack } from "./columns";
 import { blank, plainTick, type Panel, type Series } from "./panels";
 import { Turns } from "./turns";
 
@@ -89,8 +89,8 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
           const { top, whole, signed } = live.current.panel;
           const reached = reach(max ?? 0, live.current.panel.values.filter((_, i) => live.current.panel.series[i]!.dashed));
           if (signed) {
-            const reach = ceiling(Math.max(Math.abs(min ?? 0), Math.abs(max ?? 0)));
-            return [-reach, reach];
+            const both = reachAround(min ?? 0, max ?? 0);
+            return [-both, both];
           }
           return [0, top ?? Math.max(whole ? LEAST_WHOLE_TOP : 0, ceiling(reached))];
         },

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Point } from "../feed/types";
-import { busiest, ceiling, columns, reach, stack } from "./columns";
+import { busiest, ceiling, columns, reach, reachAround, stack } from "./columns";
 import { ColorBook, CATEGORIES, shaded, TENANT_COLORS, tenantColor } from "./palette";
 import { blank, panels, plainTick, type Panel } from "./panels";
 import { badgeOf, toneOf } from "./marks";
@@ -154,6 +154,11 @@ describe("the panels", () => {
   it("draw something for a pool without tenants or points", () => {
     for (const panel of panels({ ...context, points: [] })) expect(panel.times).toEqual([]);
   });
+});
+
+it("an axis around zero has no row of zeros where all is next to nothing", () => {
+  expect(reachAround(-0.001, 0.002)).toBe(0.06);
+  expect(reachAround(-0.3, 0.1)).toBe(0.4);
 });
 
 it("an axis reaches up to a limit, unless the rest would lie flat", () => {

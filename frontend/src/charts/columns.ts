@@ -68,6 +68,10 @@ export function ceiling(max: number): number {
 }
 
 const FLAT = 6;
+const LEAST_AROUND = 0.05;
+
+/** How far an axis around zero goes to both sides. Figures are shown with two decimals: less would be a row of zeros. */
+export const reachAround = (min: number, max: number): number => ceiling(Math.max(LEAST_AROUND, Math.abs(min), Math.abs(max)));
 
 /**
  * How far up an axis has to go: to the largest value, and to limits and targets unless all else would then lie flat on
