@@ -20,7 +20,7 @@ SAID = WORDS * 400  # some 5,000 tokens
 MORE = WORDS * 900
 MOST_TURNS = 150  # until the leader knows how far what it expects of the cache is borne out
 OPTIONS = EngineOptions(
-    model="demo", speed=2, slots=64, kv_tokens=400_000, max_model_len=65_536, prefix_cache=True,
+    model="demo", speed=1, slots=64, kv_tokens=400_000, max_model_len=65_536, prefix_cache=True,
     priority_scheduling=True,
 )  # fmt: skip
 PATIENT = TierSpec(
