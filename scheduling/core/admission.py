@@ -251,10 +251,11 @@ def choose_backend(
     warmth: Warmth | None = None,
     owner: bool = False,
     adapter: str = "",
+    least_again: int = LEAST_AGAIN,
 ) -> str | None:
     """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement` names, or None."""
     able = [b for b in backends if b.id != exclude and b.serves(adapter) and b.takes(kv)]
-    chosen = place(with_room(able, kv, prefill, owner, warmth), warmth)
+    chosen = place(with_room(able, kv, prefill, owner, warmth, least_again), warmth)
     return None if chosen is None else chosen.id
 
 
@@ -390,7 +391,9 @@ def decide_admission(
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
     its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
-    backend = choose_backend(its, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter)
+    backend = choose_backend(
+        its, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter, view.least_again
+    )
     roomy = any_with_slot_and_kv(its, ask.kv, ask.exclude_backend, ask.adapter, protected)
     # one that would have room once it has loaded the adapter: it waits for that
     roomy = roomy or (view.loads and any_without_adapter(its, ask.kv, ask.exclude_backend, ask.adapter, protected))

@@ -198,7 +198,9 @@ class ReferenceLeader(PoolMemory):
             return GrantStatus.AWAY
         request = codec.decode_request(e.record).request
         exclude, adapter = request.exclude_backend if len(backends) > 1 else "", request.adapter
-        backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e), adapter)
+        backend = choose_backend(
+            backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e), adapter, self.least_again
+        )
         if backend is None:
             return None if any_with_slot_and_kv(backends, e.kv, exclude, adapter, self._owns(e)) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
@@ -252,7 +254,9 @@ class ReferenceLeader(PoolMemory):
         backends = self._backends()
         owner = self._owns(e)
         adapter = codec.decode_request(e.record).request.adapter
-        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner, adapter)
+        backend = choose_backend(
+            backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner, adapter, self.least_again
+        )
         if backend is None:
             has_room = any_with_slot_and_kv(backends, e.kv, i.exclude_backend, adapter, owner)
             leases = [] if has_room else self._preemptible_leases()

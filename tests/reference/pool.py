@@ -228,7 +228,14 @@ class ReferencePool(ReferenceLeader):
         within = running < baseline_slots(request.service_class, request.concurrency)
         owner = within and RIGHTS[ServiceClass(held.service_class)].reserved
         backend = choose_backend(
-            backends, held.kv, exclude_backend, entry.prefill, self._warmth(record), owner, request.adapter
+            backends,
+            held.kv,
+            exclude_backend,
+            entry.prefill,
+            self._warmth(record),
+            owner,
+            request.adapter,
+            self.least_again,
         )
         kept = 0 if within else headroom if self._kept_slots is None else self._kept_slots
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")

@@ -128,6 +128,11 @@ BROKEN = {
     "expectations of cached tokens that are not counted": ("admit", "if (expected or 0) > 0 then", "if false then"),
     "expectations without the prompts that they are of": ("admit", "x.backend .. ' prompts'", "x.backend .. ' others'"),
     "prompts computed again where another replica has them": ("admit", "direct = not decides", "direct = true"),
+    "owners who leave the replica that has their prompt to others": (
+        "admit",
+        "if own and beside[own] then own, best = nil, own end",
+        "",
+    ),
     "waiting for a cache while nobody leads": ("admit", "direct = not decides", "direct = false"),
     "waiting for a cache where others may not wait": (
         "admit",
