@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from tests.support.instance import LIMIT_S, ROOT, Up
+from tests.support.instance import ROOT, Up, until
 from tests.support.litellm_world import Proxy
 from tests.support.own_environment import installed
 
@@ -26,14 +26,6 @@ MODEL = "llama-3-8b"
 HELLO: list[Any] = [{"role": "user", "content": "Hello there, how are you?"}]
 LONG: Any = {"max_tokens": 4000, "extra_body": {"ignore_eos": True}}
 TEAMS = {"research": "acme", "support": "globex"}
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + LIMIT_S
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 class Accounts:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.instance import LIMIT_S, ROOT, Up
+from tests.support.instance import LIMIT_S, ROOT, Up, until
 from tests.support.own_environment import installed
 from tests.support.ports import free_port
 
@@ -19,14 +18,6 @@ pytestmark = [pytest.mark.envoy, pytest.mark.timeout(600)]
 TOKEN = "token-of-the-data-plane"
 HELLO = {"model": "llama-3-8b", "max_tokens": 3000, "messages": [{"role": "user", "content": "Hello there"}]}
 LONG = HELLO | {"ignore_eos": True}
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + LIMIT_S
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ from scheduling.engines.client import EngineRefused, control_http
 from scheduling.engines.kinds.vllm import VllmClient
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from scheduling.engines.simulated.text import count_tokens
+from tests.support.gateway_world import until
 
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
 X: dict[str, Any] = {"model": "demo", "prompt": "x"}
@@ -38,12 +39,6 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 def sdk(server: SimulatedServer, **kwargs: Any) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, **kwargs)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def idle(server: SimulatedServer) -> bool:

@@ -11,7 +11,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import redis
@@ -21,6 +23,15 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100  # generous: other tests may share the machine
+
+
+def until(condition: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
+    """The first value of ``condition`` that is true."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "this did not come in time"
+        time.sleep(0.05)
+    return found
 
 
 class Up:
