@@ -18,7 +18,7 @@ from scheduling.tls import authorities
 
 SHORT = Shape(32, 64)  # finds the limit of sequences; with the usual shape, step times
 USUAL = Shape(384, 64)
-MOST = 1024  # sequences that are offered at most
+MOST_SEQUENCES = 1024  # sequences that are offered at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Busy(EngineError):
 
 def plan(slots: int, usual: Shape) -> list[tuple[int, Shape]]:
     """The bursts for a replica that is thought to run ``slots`` sequences: from one request to twice as many."""
-    levels = sorted({1, max(1, slots // 8), max(1, slots // 4), max(1, slots // 2), slots, min(MOST, 2 * slots)})
+    levels = sorted(
+        {1, max(1, slots // 8), max(1, slots // 4), max(1, slots // 2), slots, min(MOST_SEQUENCES, 2 * slots)}
+    )
     return [*((level, SHORT) for level in levels), (1, usual), (max(1, slots // 2), usual), (slots, usual)]
 
 
@@ -60,7 +62,7 @@ async def measure(
         raise EngineError(f"engines of kind {engine!r} do not report what they do, so nothing can be measured")
     draw = random.Random(seed)
     headers = {"authorization": f"Bearer {spec.api_key}"} if spec.api_key else {}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_SEQUENCES)
     async with httpx.AsyncClient(verify=authorities(), trust_env=False, follow_redirects=False, limits=limits) as http:
         client = make_client(spec.url, http=http, model=model, api_key=spec.api_key, kind=engine)
         if not force and (why := await loading.busy(client)):
@@ -81,8 +83,8 @@ async def measure(
             bursts.append(result)
             await loading.quiet(client)
             largest = not any(more > level and kind is shape for more, kind in todo)
-            if shape is SHORT and largest and not saturated(result) and level < MOST:
-                todo.insert(0, (min(MOST, 2 * level), SHORT))  # it ran all that was offered: it may run more
+            if shape is SHORT and largest and not saturated(result) and level < MOST_SEQUENCES:
+                todo.insert(0, (min(MOST_SEQUENCES, 2 * level), SHORT))  # it ran all that was offered: it may run more
     return Measured(kv_tokens, tuple(bursts), propose(bursts, usual.context))
 
 

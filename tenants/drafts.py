@@ -18,7 +18,7 @@ from tenants import services
 from tenants.audit import Actor
 from tenants.models import Backend, Entitlement, EntitlementState, Pool, Tenant, Tier
 
-MOST = 20  # objects of one draft
+MOST_OBJECTS = 20  # objects of one draft
 FIELDS: dict[str, tuple[str, ...]] = {
     "entitlement": ("concurrency", "tokens_per_s", "burst_tokens", "kv_tokens"),
     "tier": ("rank", "weight", "over_limit", "queue_limit", "max_wait_s"),
@@ -33,8 +33,8 @@ def completed(pool: Pool, changes: Sequence[Change]) -> list[dict[str, Any]]:
     Raises:
         ValidationError: no such object in this pool, or a field that cannot be tried.
     """
-    if len(changes) > MOST:
-        raise ValidationError({"objects": f"A trial can change {MOST} objects at most."})
+    if len(changes) > MOST_OBJECTS:
+        raise ValidationError({"objects": f"A trial can change {MOST_OBJECTS} objects at most."})
     merged: dict[tuple[str, str], dict[str, Any]] = {}
     for change in changes:
         kind, name, values = change["kind"], change["name"], change["values"]
@@ -133,7 +133,7 @@ def require_room(pool: Pool, before: Collection[int]) -> None:
     """
     lost = Entitlement.objects.filter(pk__in=before, pool=pool).exclude(state=EntitlementState.BOUND).order_by("slug")
     if lost:
-        said = [f"{share.slug} would be {share.state}: {share.state_reason}." for share in lost[:MOST]]
+        said = [f"{share.slug} would be {share.state}: {share.state_reason}." for share in lost[:MOST_OBJECTS]]
         raise ValidationError({"objects": said})
 
 

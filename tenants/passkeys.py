@@ -31,7 +31,7 @@ from fido2.webauthn import (
 
 from tenants.audit import Actor, record
 
-MOST = 10  # of one account
+MOST_PASSKEYS = 10  # of one account
 NAME_LETTERS = 60
 ANSWER_LETTERS = 16_384  # of what a browser sends as JSON
 CREDENTIAL_BYTES = 2_048  # of one public key with its name there
@@ -77,8 +77,8 @@ def ask_for_new(site: Site, user: User) -> tuple[dict[str, Any], dict[str, Any]]
         ValidationError: there are too many.
     """
     known = [_key(row) for row in rows_of(user)]
-    if len(known) >= MOST:
-        raise ValidationError(f"This account has {MOST} passkeys, the most. Remove one first.")
+    if len(known) >= MOST_PASSKEYS:
+        raise ValidationError(f"This account has {MOST_PASSKEYS} passkeys, the most. Remove one first.")
     options, state = site.server().register_begin(
         PublicKeyCredentialUserEntity(
             id=str(user.pk).encode(), name=user.get_username(), display_name=user.get_username()
@@ -118,8 +118,8 @@ def add(*, actor: Actor, site: Site, user: User, name: str, state: Mapping[str, 
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         rows = list(rows_of(user))
-        if len(rows) >= MOST:
-            raise ValidationError(f"This account has {MOST} passkeys, the most. Remove one first.")
+        if len(rows) >= MOST_PASSKEYS:
+            raise ValidationError(f"This account has {MOST_PASSKEYS} passkeys, the most. Remove one first.")
         if any(_key(row).credential_id == key.credential_id for row in rows):
             raise ValidationError({"credential": "This passkey is here already."})
         if any(row.data["name"] == name for row in rows):

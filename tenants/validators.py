@@ -18,7 +18,7 @@ from scheduling.core.entitlement import read_coefficients
 from scheduling.core.money import MAX_ALERTS
 
 MOST_SLOTS = 100_000  # of one replica
-LARGEST = 1e12  # of tokens, tokens/s, seconds and weights
+LARGEST_FIGURE = 1e12  # of tokens, tokens/s, seconds and weights
 
 slug_validator = RegexValidator(
     r"\A[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z",
@@ -41,8 +41,8 @@ def finite(value: float) -> None:
     float can be add up to infinity."""
     if not math.isfinite(value):
         raise ValidationError("Use an ordinary number, not infinity or NaN.")
-    if abs(value) > LARGEST:
-        raise ValidationError(f"Use a number of at most {LARGEST:,.0f}.")
+    if abs(value) > LARGEST_FIGURE:
+        raise ValidationError(f"Use a number of at most {LARGEST_FIGURE:,.0f}.")
 
 
 def validate_base_url(value: str) -> None:

@@ -21,7 +21,7 @@ from controlplane.env import Env
 from controlplane.experiments.instance import Instance
 
 TASKS: Final = "tasks"  # the worker's processes of tasks
-LEAST: Final = 0.002  # of a processor: less is not burned
+LEAST_SHARE: Final = 0.002  # of a processor: less is not burned
 PERIOD_S: Final = 0.02
 _BURN: Final = """
 import sys, time
@@ -83,7 +83,7 @@ def burners(shares: Mapping[str, float]) -> Iterator[None]:
             start_new_session=True,  # as each process of an instance has one
         )
         for name, share in shares.items()
-        if share >= LEAST
+        if share >= LEAST_SHARE
     ]
     try:
         time.sleep(PERIOD_S)

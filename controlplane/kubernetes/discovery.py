@@ -73,7 +73,7 @@ class ReplicaDiscovery:
         wrong = dict.fromkeys(new, "it is being looked at") | self.unfit
         texts = [f"{url}: {why}" for url, why in sorted(wrong.items())]
         if self.left_out:
-            texts.insert(0, f"{self.left_out} are left out: a pool has at most {replicas.MOST} replicas")
+            texts.insert(0, f"{self.left_out} are left out: a pool has at most {replicas.MOST_REPLICAS} replicas")
         return "; ".join(texts)[:1000]
 
     async def run(self, info: kopf.ConnectionInfo) -> None:
@@ -131,9 +131,9 @@ class ReplicaDiscovery:
 
     def _observe(self, fault: str, listed: list[ClusterReplica] | None) -> None:
         if listed is not None:
-            self.left_out = max(0, len(listed) - replicas.MOST)
+            self.left_out = max(0, len(listed) - replicas.MOST_REPLICAS)
             if self.left_out:  # those that are taken stay, whatever comes beside them
-                listed = sorted(listed, key=lambda one: (one.url not in self.taken, one.url))[: replicas.MOST]
+                listed = sorted(listed, key=lambda one: (one.url not in self.taken, one.url))[: replicas.MOST_REPLICAS]
         if (fault, listed) != (self.fault, self.listed):
             self.fault, self.listed = fault, listed if listed is not None else self.listed
             self._changed.set()

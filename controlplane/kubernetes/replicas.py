@@ -17,7 +17,7 @@ from tenants.validators import MOST_SLOTS
 SERVICE_LABEL = "kubernetes.io/service-name"
 SLICES = ("discovery.k8s.io/v1", "discovery.k8s.io/v1beta1")  # the newest first
 DEFAULT_PORT = 8000  # vLLM's
-MOST = 500  # replicas of a pool, listed or found: whoever may write EndpointSlices can name any number
+MOST_REPLICAS = 500  # replicas of a pool, listed or found: whoever may write EndpointSlices can name any number
 KSERVE_PORT = 8080
 SPEC = "replicas"  # the field of a TokenPool's spec
 # What the API server takes for a name, so that one never leads out of its place in a path.

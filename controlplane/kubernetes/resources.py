@@ -174,7 +174,7 @@ def _spec(kind: Kind) -> dict[str, Any]:
         inner["properties"] = {"name": {"type": "string"} | NAME} | inner["properties"]
         tree["properties"][replicas.SPEC] = replicas.SCHEMA
         tree["properties"]["backends"] = {
-            "type": "array", "maxItems": replicas.MOST, "items": inner,
+            "type": "array", "maxItems": replicas.MOST_REPLICAS, "items": inner,
             "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
         }  # fmt: skip
     if kind.name == "ApiKey":

@@ -103,7 +103,7 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
         body.is_valid(raise_exception=True)
         data, author = body.validated_data, self.actor.name
         if "file" in data:
-            row = runs.keep_trace(data=data["file"].read(runs.LARGEST + 1), name=data["name"], author=author)
+            row = runs.keep_trace(data=data["file"].read(runs.LARGEST_TRACE + 1), name=data["name"], author=author)
         else:
             pool = self.named(data["pool"])
             since = data.get("since") or timezone.now() - timedelta(minutes=data.get("minutes", 60.0))
@@ -213,7 +213,7 @@ class NewRun(Strict):
     replicas = serializers.IntegerField(default=0)
     slos = serializers.DictField(child=serializers.DictField(child=serializers.FloatField()), default=dict)
     load = serializers.FloatField(default=1.0, help_text="Requests come so many times as fast, 0.1 to 10.")
-    objects = TriedObjectSerializer(many=True, default=list, max_length=drafts.MOST)  # type: ignore[call-arg]
+    objects = TriedObjectSerializer(many=True, default=list, max_length=drafts.MOST_OBJECTS)  # type: ignore[call-arg]
     lost = serializers.ListField(
         child=serializers.CharField(max_length=63), default=list, max_length=runs.MAX_REPLICAS,
         help_text="Backends taken as gone; shares that cannot be kept without them are degraded.",

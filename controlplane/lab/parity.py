@@ -32,7 +32,7 @@ from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import SimRequest, Tier
 from scheduling.tuning.traffic import Serving, Traffic
 
-LARGEST = 256 * 1024 * 1024  # bytes of a report: 1,000,000 requests
+LARGEST_REPORT = 256 * 1024 * 1024  # bytes of a report: 1,000,000 requests
 RAN = ("completed", "failed")
 LIMITS = frozenset(
     ("tokens_per_s", "burst_tokens", "kv_tokens", "state")
@@ -107,8 +107,8 @@ class Parity:
 
 def read_report(path: Path) -> dict[str, Any]:
     """A replay's report with its requests and pool. Raises CompareError that says what it lacks, and OSError."""
-    if path.stat().st_size > LARGEST:
-        raise CompareError(f"{path} is larger than {LARGEST // 1024 // 1024} MiB")
+    if path.stat().st_size > LARGEST_REPORT:
+        raise CompareError(f"{path} is larger than {LARGEST_REPORT // 1024 // 1024} MiB")
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as problem:

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 BUDGET_S = 15.0  # of one message: it is delivered again after a minute
 STILL = timedelta(seconds=60)  # a run on which nobody worked for so long is announced again
-LARGEST = 32 * 1024 * 1024  # bytes of a trace that somebody brings, as it comes and unpacked
+LARGEST_TRACE = 32 * 1024 * 1024  # bytes of a trace that somebody brings, as it comes and unpacked
 READ_S = 60.0  # for reading one
 ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 _reading = threading.BoundedSemaphore(1)  # one trace is read at a time in each web process
@@ -134,14 +134,14 @@ def keep_window(*, pool: Pool, since: datetime, until: datetime | None, name: st
 def keep_trace(*, data: bytes, name: str, author: str) -> LabRecording:
     """A recording or trace that somebody brings, in any format that ``lab compare`` reads. Requests of one without
     tiers draw one of the shipped ones. Raises LabError."""
-    if len(data) > LARGEST:
-        raise LabError(f"the trace is larger than {LARGEST // 1024 // 1024} MiB")
+    if len(data) > LARGEST_TRACE:
+        raise LabError(f"the trace is larger than {LARGEST_TRACE // 1024 // 1024} MiB")
     if not _reading.acquire(timeout=READ_S):
         raise LabError("other traces are being read; try again in a moment")
     try:
         # In a process of its own with little memory: what a file unpacks to is not known before, and this one serves.
         done = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "scheduling.simulator.import_trace", str(LARGEST), str(recent.MOST)],
+            [sys.executable, "-m", "scheduling.simulator.import_trace", str(LARGEST_TRACE), str(recent.MOST_RECORDED)],
             input=data, capture_output=True, timeout=READ_S, check=False, cwd=ROOT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -370,8 +370,8 @@ def _with_newcomers(recorded: Recording, spec: RunSpec) -> tuple[Recorded, ...]:
                 f"those of: {', '.join(sorted(senders)[:20])}"
             )
         rows = joined(rows, one["name"], one["like"], one["times"])
-        if len(rows) > recent.MOST:
-            raise LabError(f"newcomers: more than {recent.MOST} requests in all; use a shorter recording")
+        if len(rows) > recent.MOST_RECORDED:
+            raise LabError(f"newcomers: more than {recent.MOST_RECORDED} requests in all; use a shorter recording")
     return rows
 
 

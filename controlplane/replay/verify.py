@@ -21,7 +21,7 @@ FIGURES = ("completed", "refused", "failed", "cancelled", "input_tokens", "outpu
 
 @dataclass(slots=True)
 class Comparison:
-    """``sent`` requests with an id, how many the ledger has, and each difference (at most ``MOST`` are kept)."""
+    """``sent`` requests with an id, how many the ledger has, and the first ``MOST_DIFFERENCES`` differences."""
 
     sent: int = 0
     found: int = 0
@@ -38,7 +38,7 @@ class Comparison:
         return {"equal": self.equal, **asdict(self)}
 
 
-MOST = 20
+MOST_DIFFERENCES = 20
 
 
 def compare(rows: Iterable[Sent], read: Callable[[], Mapping[str, Row]], patience_s: float = 15.0) -> Comparison:
@@ -81,5 +81,5 @@ def _count(figures: dict[str, int], outcome: str, input_tokens: int, output_toke
 
 
 def _note(result: Comparison, difference: str) -> None:
-    if len(result.differences) < MOST:
+    if len(result.differences) < MOST_DIFFERENCES:
         result.differences.append(difference)

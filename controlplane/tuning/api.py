@@ -285,7 +285,7 @@ class DraftSerializer(Strict):
     routing = serializers.CharField(max_length=63, required=False)
     routing_params = serializers.DictField(required=False)
     room = RoomSerializer(required=False)
-    objects = TriedObjectSerializer(many=True, required=False, max_length=drafts.MOST)  # type: ignore[call-arg]
+    objects = TriedObjectSerializer(many=True, required=False, max_length=drafts.MOST_OBJECTS)  # type: ignore[call-arg]
 
 
 class WindowSerializer(Strict):

@@ -17,7 +17,7 @@ from telemetry.api.queue import queue_store
 from telemetry.ledger.queue import LiveRequest, QueueUnavailable
 
 _FIELDS = [field.name for field in fields(Recorded)]
-MOST = 20_000  # of those that wait, and of those that run
+MOST_IN_FLIGHT = 20_000  # of those that wait, and of those that run
 SAME_S = 1.0  # by which state time and ours may differ without being told apart: asking takes a moment
 
 
@@ -38,7 +38,7 @@ def in_flight(pool: str, now: datetime) -> list[InFlight] | None:
         return []
     try:
         now_s = store.now_s(pool)
-        live = [*store.waiting(pool, most=MOST), *store.running(pool, most=MOST)]
+        live = [*store.waiting(pool, most=MOST_IN_FLIGHT), *store.running(pool, most=MOST_IN_FLIGHT)]
     except QueueUnavailable:
         return None
     ahead_s = now_s - now.timestamp()

@@ -28,7 +28,7 @@ from tenants.rows import slo_spec
 SIZE = 10_000  # requests of a pool's sample
 MEMORY = 20  # times its size is what it remembers
 BATCH = 20_000  # ledger rows looked at in one go
-MOST = 200_000  # requests of one recording
+MOST_RECORDED = 200_000  # requests of one recording
 
 _COLUMNS = (
     "received_at", "input_tokens", "output_tokens", "tenant", "tier", "entitlement", "category", "output_tokens_est",
@@ -42,7 +42,7 @@ def record(
     since: datetime,
     until: datetime | None = None,
     *,
-    most: int = MOST,
+    most: int = MOST_RECORDED,
     ended_by: datetime | None = None,
     unended: Sequence[InFlight] | None = None,
 ) -> Recording:
@@ -58,7 +58,7 @@ def record(
         rows = rows.filter(received_at__lt=until)
     if ended_by is not None:
         rows = rows.filter(done_at__lte=ended_by)
-    most = min(most, MOST)
+    most = min(most, MOST_RECORDED)
     entries = list(rows.order_by("-received_at", "-id").values_list("request_id", *_COLUMNS)[:most])
     ended = {request_id for request_id, *_ in entries}
     moments = [(row[0], _recorded(tuple(row), row[0])) for _, *row in reversed(entries)]
@@ -130,7 +130,9 @@ def lengths(pool: str) -> list[int]:
     return list(Sampled.objects.filter(pool=pool).order_by("at").values_list("input_tokens", flat=True))
 
 
-def recent_lengths(pool: str, since: datetime, *, until: datetime | None = None, most: int = MOST) -> list[int]:
+def recent_lengths(
+    pool: str, since: datetime, *, until: datetime | None = None, most: int = MOST_RECORDED
+) -> list[int]:
     """Prompt lengths [tokens] of what an engine worked on lately, the latest ``most``."""
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, granted_at__isnull=False)
     if until is not None:

@@ -230,7 +230,7 @@ def traffic_of(
 ) -> Traffic | None:
     """What was asked for in a window, its latest ``most`` requests (:func:`recent.record`); None without any, or
     without backends."""
-    fetched = recent.MOST if most is None else 2 * most
+    fetched = recent.MOST_RECORDED if most is None else 2 * most
     recording = recent.record(pool.slug, since, until, most=fetched, ended_by=ended_by, unended=unended)
     return as_traffic(pool, recording, most=most, calibration=calibration)
 
@@ -346,7 +346,7 @@ def _entering_s(pool: str, since: datetime, until: datetime) -> float:
     rows = LedgerEntry.objects.filter(
         pool=pool, received_at__gte=since, received_at__lt=until, granted_at__isnull=False, policy=DIRECT
     )
-    moments = rows.order_by("-received_at").values_list("received_at", "granted_at")[: recent.MOST]
+    moments = rows.order_by("-received_at").values_list("received_at", "granted_at")[: recent.MOST_RECORDED]
     return interpolated([max(0.0, (granted - at).total_seconds()) for at, granted in moments if granted] or [0.0], 0.5)
 
 
@@ -359,7 +359,7 @@ def timed(pool: str, since: datetime, until: datetime) -> list[Timed]:
     names = ("backend", "granted_at", "first_token_at", "done_at", "input_tokens", "output_tokens")
     return [
         Timed(backend, granted.timestamp(), None if first is None else first.timestamp(), done.timestamp(), given, out)
-        for backend, granted, first, done, given, out in rows.values_list(*names)[: recent.MOST]
+        for backend, granted, first, done, given, out in rows.values_list(*names)[: recent.MOST_RECORDED]
     ]
 
 

@@ -28,8 +28,8 @@ from scheduling.core.step_time import StepTime
 from scheduling.core.types import QueuedRequest
 
 MARGIN = 1.2  # QoServe's artifact: predictions may be 20 % short
-MOST = 2500  # tokens; throughput saturates there (QoServe 4.1.4)
-LEAST = 128  # tokens; a token that is due at once must not stop all prefill
+MOST_TOKENS = 2500  # tokens; throughput saturates there (QoServe 4.1.4)
+LEAST_TOKENS = 128  # tokens; a token that is due at once must not stop all prefill
 
 
 def prefill_budget(
@@ -40,8 +40,8 @@ def prefill_budget(
     time_left: Callable[[float, float], float],
     *,
     margin: float = MARGIN,
-    most: int = MOST,
-    least: int = LEAST,
+    most: int = MOST_TOKENS,
+    least: int = LEAST_TOKENS,
 ) -> int:
     """Prompt tokens for the next step, between ``least`` and ``most``; fewer than ``most`` only where that helps an
     answer to be in time.

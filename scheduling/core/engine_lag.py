@@ -35,7 +35,7 @@ MOST_TOKENS = 4_095  # of a prompt: attention takes a time that grows with the s
 NEAR_S = 0.1  # within which the quickest stream had its first token: a line from far away says nothing of so little
 OLD = 512  # streams: an octave in which none of the latest is says what was
 STEPS = 128
-MANY = 8  # output tokens, of which the mean time between two is that of steps
+MANY_TOKENS = 8  # output tokens, of which the mean time between two is that of steps
 MOST_S = 0.04
 SLOW = 2_000.0
 
@@ -69,7 +69,7 @@ class EngineLag:
             once = r.attempts == 1 and not r.interruptions  # else a part of the prompt was computed before
             if r.streamed and once and r.outcome == Outcome.COMPLETED and r.granted_s and r.first_token_s:
                 gaps = r.output_tokens - 1
-                step_s = (r.done_s - r.first_token_s) / gaps if gaps >= MANY else 0.0
+                step_s = (r.done_s - r.first_token_s) / gaps if gaps >= MANY_TOKENS else 0.0
                 self.add(r.input_tokens - r.cached_tokens, r.first_token_s - r.granted_s, step_s)
                 count += 1
         if count and (seen_s := self.line_s) is not None:

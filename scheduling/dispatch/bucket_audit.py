@@ -13,8 +13,8 @@ unless the bucket was full in between, when some refill was lost; hence two boun
 
 A level outside is a fault: a hand, a script that failed half-way, a request that was settled twice or never. Which it
 was, nobody can tell; so it is shown and logged, and left as it is. A fault is seen by the one comparison whose minute
-it happened in. Not compared: the minute of a loss, of a new rate or depth, of more than ``MOST`` requests in flight;
-and only the lower bound of who may run over budget, for the ledger does not say who was charged.
+it happened in. Not compared: the minute of a loss, of a new rate or depth, of more than ``MOST_IN_FLIGHT`` requests in
+flight; and only the lower bound of who may run over budget, for the ledger does not say who was charged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scheduling.state.types import BucketLevel, LedgerEntry, PoolAudit, PoolSnap
 log = logging.getLogger("quartermaster.dispatch")
 
 EVERY_S = 60.0
-MOST = 10_000  # requests in flight that are looked through
+MOST_IN_FLIGHT = 10_000  # requests in flight that are looked through
 MAX_SETTLED = 200_000  # entries kept between two looks: more than a pool ends in a minute
 AFTER_LOSS_S = 70.0  # buckets are put right for a minute
 TOLERANCE = 1.0, 0.001  # tokens, and share of what moved
@@ -80,7 +80,7 @@ class BucketAudit:
             if snapshot.lost_ms and snapshot.now_ms - snapshot.lost_ms < AFTER_LOSS_S * 1000:
                 self._before = None
                 return
-            self._now, self._empty = await self._store.audit(MOST), 0
+            self._now, self._empty = await self._store.audit(MOST_IN_FLIGHT), 0
             if self._now is None:
                 self._before = None
 

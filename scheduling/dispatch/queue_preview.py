@@ -1,8 +1,8 @@
 """The order of what waits, published while somebody looks at it (``docs/internals/state.md``, ``preview``).
 
-Only then: whoever shows the page leaves a mark that expires. What it costs is bounded twice: at most ``MOST`` requests
-are planned, and a preview that took long is not made again before twenty times as long has passed, so that it uses at
-most a twentieth of one core. Copying happens between two decisions, playing forward in a thread.
+Only then: whoever shows the page leaves a mark that expires. What it costs is bounded twice: at most ``MOST_PLANNED``
+requests are planned, and a preview that took long is not made again before twenty times as long has passed, so that it
+uses at most a twentieth of one core. Copying happens between two decisions, playing forward in a thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduling.core.types import PoolView
 from scheduling.state.store import PoolStore
 from scheduling.state.types import SERVICE_MS
 
-MOST = 200
+MOST_PLANNED = 200
 EVERY_S = 0.9
 SHARE = 20  # times as long as a preview took passes before the next
 
@@ -44,7 +44,7 @@ class QueuePreview:
         waiting = len(scheduler)
         begun = time.perf_counter()
         copied = copy_of(scheduler, now_s)
-        plan = await loop.run_in_executor(None, preview, copied, view, now_s, MOST, occupation_s)
+        plan = await loop.run_in_executor(None, preview, copied, view, now_s, MOST_PLANNED, occupation_s)
         took_s = time.perf_counter() - begun
         self._from_s = loop.time() + max(EVERY_S, SHARE * took_s)
         head = {

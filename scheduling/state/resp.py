@@ -3,8 +3,8 @@
 Why our own: one script call costs 29 us of CPU with redis-py at 32 at once, 2 us this way
 (``docs/results/benchmarks.md``), and the failure rules below are then explicit instead of settings:
 
-* commands of one loop turn leave in one write, calls of a script that takes several (``MANY``) in one command; replies
-  come back in order to a queue of futures;
+* commands of one loop turn leave in one write, calls of a script that takes several (``CALLED_TOGETHER``) in one
+  command; replies come back in order to a queue of futures;
 * a call that is not answered in time closes the connection, so that a late reply can never be taken for another's;
   so does silence, which is shorter: nothing at all has come back while calls wait. Silence is what a server shows that
   is frozen or cut off; one that is only slow goes on answering. A connection nobody calls on is asked by PINGs;

@@ -36,7 +36,7 @@ SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
 
 # Called for several requests at once where they come together: what a call costs before it does anything, a fifth of
 # it, is then paid once. Arguments are, for each, a count and so many words; each has an answer, which may be an error.
-MANY: Final = ("admit", "finish")
+CALLED_TOGETHER: Final = ("admit", "finish")
 _FOR_EACH = """local function one(ARGV)
 {body}
 end
@@ -108,7 +108,7 @@ NO_GAP_MS: Final = 2**53  # a step forward is time that has passed
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's whole text and its SHA-1, by which EVALSHA names it. ``many``: it is called as ``MANY`` says."""
+    """A script's whole text and its SHA-1, by which EVALSHA names it. ``many``: it is in ``CALLED_TOGETHER``."""
 
     name: str
     source: bytes
@@ -119,7 +119,7 @@ class Script:
 def make_script(name: str, text: str) -> Script:
     source = text.encode()
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    return Script(name, source, sha, name in MANY)
+    return Script(name, source, sha, name in CALLED_TOGETHER)
 
 
 @cache
@@ -148,7 +148,7 @@ def load_family(
     clock = f"local CLOCK_TICK_MS, CLOCK_GAP_MS = {CLOCK_TICK_MS}, {gap_ms}\n" + REDIS_CLOCK
     parts = [header, *((at / f"{part}.lua").read_text() for part in shared)]
     bodies = {name: (at / f"{name}.lua").read_text() for name in names}
-    bodies |= {name: _FOR_EACH.format(body=body) for name, body in bodies.items() if name in MANY}
+    bodies |= {name: _FOR_EACH.format(body=body) for name, body in bodies.items() if name in CALLED_TOGETHER}
     doubting = {name for name, body in bodies.items() if not _names(body).isdisjoint(("believe", "doubted"))}
     clocks = {name: clock + _DOUBTS if name in doubting else clock for name in bodies}
     return {n: make_script(n, enclosed(clocks[n], needed_of(parts, body), body)) for n, body in bodies.items()}

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scheduling.core.calibration import Burst, StepFit, fit
 from scheduling.core.step_time import StepTime
 
-LEAST = 50  # requests without which nothing is fitted
-MOST = 3000  # observations that are fitted, spread over all
+LEAST_REQUESTS = 50  # requests without which nothing is fitted
+MOST_FITTED = 3000  # observations that are fitted, spread over all
 TOKENS = 8  # of output, below which a time per token is mostly chance
 SHORTEST = 0.02  # of the time from its grant, that the first token of an answer which came whole took at least
 AT_ONCE = 1 / 3  # of the median time per token, below which tokens were held up on their way and came in a heap
@@ -67,14 +67,14 @@ def calibrate(rows: Sequence[Timed], logged: StepFit | None = None, budget: int 
         streams = [row for row in mine if row.first_s is not None and row.done_s > row.first_s > row.granted_s]
         if streams:
             _observe(streams, [row for row in mine if row.first_s is None], bursts, waits)
-    if len(bursts) < LEAST:
+    if len(bursts) < LEAST_REQUESTS:
         return None
     if logged is not None:
         overhead_s, found = _overhead(logged.step_time, waits, budgets)
         return StepTimeFit(logged.step_time, overhead_s, logged.error, len(waits), found)
     usual = float(np.median([burst.seconds / burst.steps for burst in bursts]))
     bursts = [burst for burst in bursts if burst.seconds / burst.steps >= AT_ONCE * usual]
-    step_time, error = fit(bursts[:: max(1, len(bursts) // MOST)])
+    step_time, error = fit(bursts[:: max(1, len(bursts) // MOST_FITTED)])
     if step_time is None:
         return None
     step_time, overhead_s, found = _first_tokens(step_time, waits, budgets)

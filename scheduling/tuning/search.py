@@ -44,7 +44,7 @@ GATED = 3  # of the best that may meet what serves: the very best one may win at
 SPARED = (1.0, 0.5, 0.0)  # of the loss that a tier may have: what goes on is the best by each of these, in turn
 AT_RANDOM = 4  # points before the trees are asked
 BEST = 3  # whose neighbours are tried
-LEAST = 60  # requests of a round
+LEAST_REQUESTS = 60  # requests of a round
 MOST_TRIALS, MOST_PAIRS = 200, 30  # of a study
 FEWEST = 100  # requests of a window that holds something out
 SERVING, DEFAULT = 0, 1  # numbers of candidates
@@ -353,7 +353,7 @@ def apart(traffic: Traffic) -> tuple[Traffic, Traffic]:
 
 def busiest(rows: Sequence[Recorded], share: float) -> tuple[Recorded, ...]:
     """So many of the requests in a row as arrived with the most tokens per second."""
-    count = max(min(len(rows), LEAST), round(share * len(rows)))
+    count = max(min(len(rows), LEAST_REQUESTS), round(share * len(rows)))
     if count >= len(rows):
         return tuple(rows)
     best, most = 0, -1.0

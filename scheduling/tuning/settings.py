@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 LONGEST_S = 1_000_000_000  # 31 years: a moment so far back still is one, and "never" can be said
-MOST = 1_000_000  # candidates, requests, pairs
+MOST_OF_EACH = 1_000_000  # candidates, requests, pairs
 RETIRED = frozenset({"compactness", "balance", "queues", "penalty"})  # of earlier releases: read, and without effect
 
 
@@ -54,8 +54,8 @@ class LoopSettings:
             if getattr(self, name) > LONGEST_S:
                 raise ValueError(f"{name} must be at most {LONGEST_S} (31 years)")
         for name in ("trials", "least_requests", "most_requests", "least_canary", "pairs"):
-            if getattr(self, name) > MOST:
-                raise ValueError(f"{name} must be at most {MOST}")
+            if getattr(self, name) > MOST_OF_EACH:
+                raise ValueError(f"{name} must be at most {MOST_OF_EACH}")
         if self.pairs < 3:
             raise ValueError("pairs must be at least 3: two differences say nothing about their spread")
         for name in ("drop", "alarm", "miss", "drift_p", "drift_gap"):

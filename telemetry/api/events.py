@@ -22,7 +22,7 @@ from tenants.access import scope_of
 from tenants.api.inputs import Moment
 from tenants.models import AuditEntry, Backend, Entitlement, PolicyVersion, Trial, TrialState
 
-MOST = 300  # events of one answer, the newest
+MOST_EVENTS = 300  # events of one answer, the newest
 LONGEST = timedelta(days=31)
 KINDS = ("leader", "backend", "policy", "state", "trial", "alert", "resolved", "scaling", "change")
 _QUIET = frozenset({"alert"})  # kinds of audit entries that stand in the stream by themselves
@@ -96,7 +96,7 @@ class EventsView(Telemetry, APIView):
         given = query.validated_data
         since, until, pool = given["from"], given["to"], given.get("pool", "")
         events = happened(since, until, pool)
-        shown = {"from": since, "to": until, "events": events[:MOST], "whole": len(events) <= MOST}
+        shown = {"from": since, "to": until, "events": events[:MOST_EVENTS], "whole": len(events) <= MOST_EVENTS}
         return Response(EventsSerializer(shown).data)
 
 
@@ -114,13 +114,13 @@ def _event(at: datetime, kind: str, line: str, **more: str) -> Event:
 
 
 def happened(since: datetime, until: datetime, pool: str) -> list[Event]:
-    """Newest first; one more than :data:`MOST` where there were more."""
+    """Newest first; one more than :data:`MOST_EVENTS` where there were more."""
     return sorted(_all(since, until, pool), key=lambda event: event["at"], reverse=True)
 
 
 def _all(since: datetime, until: datetime, pool: str) -> Iterator[Event]:
-    """At most one more than :data:`MOST` of each source."""
-    most, span = MOST + 1, {"at__gte": since, "at__lt": until}
+    """At most one more than :data:`MOST_EVENTS` of each source."""
+    most, span = MOST_EVENTS + 1, {"at__gte": since, "at__lt": until}
     of_pool = Q(pool__in=["", pool]) if pool else Q()
     of_pool_row = Q(pool__slug=pool) if pool else Q()
     for event in PoolEvent.objects.filter(of_pool, **span)[:most]:

@@ -17,7 +17,7 @@ from telemetry.alerts import incident, rehearsal
 from telemetry.alerts.conditions import OF_TENANT_ONLY
 from telemetry.api.alerts import AlertSerializer, RuleSerializer
 from telemetry.api.common import Telemetry
-from telemetry.api.events import MOST, EventSerializer, happened
+from telemetry.api.events import MOST_EVENTS, EventSerializer, happened
 from telemetry.models import Alert, AlertDelivery, AlertRule
 from tenants.access import scope_of
 from tenants.models import Pool
@@ -106,8 +106,8 @@ class IncidentView(Telemetry, APIView):
             "alert": alert,
             "effect": hurt,
             "grown": grown,
-            "events": events[:MOST][::-1],
-            "whole": len(events) <= MOST,
+            "events": events[:MOST_EVENTS][::-1],
+            "whole": len(events) <= MOST_EVENTS,
             "actions": incident.actions(alert, hurt, grown),
             "deliveries": [
                 {

@@ -38,7 +38,17 @@ from telemetry.api.story_answers import AliveRequestSerializer, StorySerializer
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
 from telemetry.ledger import tail
-from telemetry.ledger.explore import GROUPS, LARGEST, MOST, OPERATORS_ONLY, ORDERS, SORTS, explored, exported, largest
+from telemetry.ledger.explore import (
+    GROUPS,
+    LARGEST_ROWS,
+    MOST_READ,
+    OPERATORS_ONLY,
+    ORDERS,
+    SORTS,
+    explored,
+    exported,
+    largest,
+)
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.ledger.sampling import Reach
 from telemetry.ledger.selectors import id_begins
@@ -168,7 +178,8 @@ class ListQuery(RequestsQuery):
 
     order = serializers.ChoiceField(
         list(ORDERS), required=False, allow_null=True,
-        help_text=f"The {LARGEST} largest of the newest {MOST:,} that fit, in one page; default: the newest first.",
+        help_text=f"The {LARGEST_ROWS} largest of the newest {MOST_READ:,} that fit, in one page; "
+        "default: the newest first.",
     )  # fmt: skip
 
 
@@ -303,7 +314,9 @@ class ExportView(Telemetry, APIView):
     @extend_schema(
         summary="Ended requests as a file", parameters=[
             RequestsQuery,
-            OpenApiParameter("format", str, enum=["csv", "json"], description=f"At most {MOST:,} rows either way."),
+            OpenApiParameter(
+                "format", str, enum=["csv", "json"], description=f"At most {MOST_READ:,} rows either way."
+            ),
         ],
         responses={(200, "text/csv"): OpenApiTypes.STR, (200, "application/json"): ExportedSerializer},
     )  # fmt: skip

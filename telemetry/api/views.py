@@ -18,7 +18,7 @@ from telemetry.models import SavedView
 from tenants.api.numbers import VeiledNumber, number_of
 from tenants.api.serializers import Strict
 
-MOST = 50  # of one person
+MOST_VIEWS = 50  # of one person
 MAX_TERMS = 40
 LEFT_OUT = frozenset({"request", "id"})  # of an address: which row was open
 
@@ -44,8 +44,8 @@ class SavedViewSerializer(VeiledNumber, Strict, serializers.ModelSerializer[Save
         own = SavedView.objects.filter(user=self.context["request"].user)
         if self.instance is not None:
             own = own.exclude(pk=self.instance.pk)
-        elif own.count() >= MOST:
-            raise serializers.ValidationError({"name": f"You have {MOST} views; delete one first."})
+        elif own.count() >= MOST_VIEWS:
+            raise serializers.ValidationError({"name": f"You have {MOST_VIEWS} views; delete one first."})
         if "name" in attrs and own.filter(name=attrs["name"]).exists():
             raise serializers.ValidationError({"name": "You have a view of this name."})
         return attrs

@@ -1,8 +1,8 @@
 """How a request would have fared with another tier: the recorded waits of that tier in its pool in the same minute.
 
 What happened to others then, rather than a replay: a replay of the minute takes longer than a page may, and its own
-error is larger than the difference that one more request of a tier makes. Where fewer than :data:`LEAST` requests of a
-tier were granted in that minute nothing is said of it.
+error is larger than the difference that one more request of a tier makes. Where fewer than :data:`LEAST_GRANTED`
+requests of a tier were granted in that minute nothing is said of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from telemetry.models import LedgerEntry
 Json = dict[str, Any]
 
 AROUND = timedelta(seconds=30)
-LEAST = 5
+LEAST_GRANTED = 5
 MAX_ROWS = 5_000
 
 
@@ -47,16 +47,16 @@ def instead(row: LedgerEntry) -> Json:
             "ttft_s": _median(firsts.get(tier, [])),
         }
         for tier, values in waits.items()
-        if len(values) >= LEAST
+        if len(values) >= LEAST_GRANTED
     ]
     finished.sort(key=lambda line: (line["waited_s"], line["tier"]))
     return {
         "seconds": 2 * AROUND.total_seconds(),
         "tiers": finished,
-        "unknown": sorted(tier for tier, values in waits.items() if len(values) < LEAST),
+        "unknown": sorted(tier for tier, values in waits.items() if len(values) < LEAST_GRANTED),
     }
 
 
 def _median(values: list[float]) -> float | None:
-    value = nearest_rank(values, 0.5) if len(values) >= LEAST else None
+    value = nearest_rank(values, 0.5) if len(values) >= LEAST_GRANTED else None
     return None if value is None else round(value, 3)

@@ -1,9 +1,9 @@
 """Requests summed up: how many have each value of a filter, and percentiles of their durations by group.
 
-Exact over the newest :data:`MOST` requests that fit; with more, or where the search ended before, the answer tells from
-when on it holds. Of a time that was asked for and that holds more, an even sample is read instead, and the answer tells
-its share (``sampling.py``). Percentiles are those of measurements (``scheduling/core/percentiles.py``): values that
-occurred.
+Exact over the newest :data:`MOST_READ` requests that fit; with more, or where the search ended before, the answer tells
+from when on it holds. Of a time that was asked for and that holds more, an even sample is read instead, and the answer
+tells its share (``sampling.py``). Percentiles are those of measurements (``scheduling/core/percentiles.py``): values
+that occurred.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from telemetry.ledger.sampling import Reach
 from telemetry.ledger.spans import SPANS, Epoch
 from telemetry.models import LedgerEntry
 
-MOST = 20_000
+MOST_READ = 20_000
 MAX_VALUES = 20  # of a facet, and groups of the table
 GROUPS = {
     "tenant": "tenant", "tier": "tier", "outcome": "outcome", "reason": "reason", "pool": "pool", "key": "key_id",
     "entitlement": "entitlement", "backend": "backend", "user": "user",
 }  # fmt: skip
-LARGEST = 200  # rows of a list in another order than that of time
+LARGEST_ROWS = 200  # rows of a list in another order than that of time
 ORDERS = (*SPANS, "input_tokens", "output_tokens")
 TIME_BINS = 60  # of a heat map
 # Upper bounds of its other axis [s]; the last row is open. Steps of 1, 2, 5, as people read durations.
@@ -59,29 +59,29 @@ def _with_spans(rows: QuerySet[LedgerEntry], searched_to: datetime | None) -> Qu
 
 
 def largest(rows: QuerySet[LedgerEntry], by: str, searched_to: datetime | None) -> tuple[list[int], datetime | None]:
-    """Ids of the :data:`LARGEST` rows by one of :data:`ORDERS`, and from when on that holds (None: for all)."""
+    """Ids of the :data:`LARGEST_ROWS` rows by one of :data:`ORDERS`, and from when on that holds (None: for all)."""
     column = f"{by}_s" if by in SPANS else by
-    read = sampling.read(_with_spans(rows, searched_to).values_list("id", column)[: MOST + 1])
-    if len(read) > MOST:
-        last = LedgerEntry.objects.filter(id=read[MOST - 1][0])
+    read = sampling.read(_with_spans(rows, searched_to).values_list("id", column)[: MOST_READ + 1])
+    if len(read) > MOST_READ:
+        last = LedgerEntry.objects.filter(id=read[MOST_READ - 1][0])
         searched_to = last.values_list("received_at", flat=True).first() or searched_to
-    measured = [(value, number) for number, value in read[:MOST] if value is not None]
+    measured = [(value, number) for number, value in read[:MOST_READ] if value is not None]
     measured.sort(reverse=True)
-    return [number for _, number in measured[:LARGEST]], searched_to
+    return [number for _, number in measured[:LARGEST_ROWS]], searched_to
 
 
 def exported(
     rows: QuerySet[LedgerEntry], searched_to: datetime | None, operator: bool
 ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]], datetime | None]:
-    """The columns, the newest :data:`MOST` rows in chunks, and from when on that is all (None: it is)."""
+    """The columns, the newest :data:`MOST_READ` rows in chunks, and from when on that is all (None: it is)."""
     columns = [name for name in EXPORTED if operator or name not in OPERATORS_ONLY]
     newest = _with_spans(rows, searched_to)
-    beyond = newest.values_list("received_at", flat=True)[MOST : MOST + 1].first()
+    beyond = newest.values_list("received_at", flat=True)[MOST_READ : MOST_READ + 1].first()
     return columns, _chunks(newest, columns), searched_to if beyond is None else beyond
 
 
 def _chunks(newest: QuerySet[LedgerEntry], columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
-    place, left = newest, MOST
+    place, left = newest, MOST_READ
     while left > 0:
         read = list(place.values_list(*columns, "received_at", "id")[: min(CHUNK, left)])
         if not read:
@@ -123,12 +123,17 @@ def explored(
     time = sampling.span_of(between, timezone.now())
     some = None if time is None else _sample(_within(rows, between, None), rows, reach, time)
     if some is None:
-        share, read = 1.0, sampling.read(_within(fields, between, searched_to)[: MOST + 1])
-        whole = len(read) <= MOST
-        read = read[:MOST]
+        share, read = 1.0, sampling.read(_within(fields, between, searched_to)[: MOST_READ + 1])
+        whole = len(read) <= MOST_READ
+        read = read[:MOST_READ]
     else:
-        share, read, whole, searched_to = some.share, sampling.read_windows(fields, some.windows, 2 * MOST), True, None
-        if len(read) > MOST:  # there were more than it seemed; every other one is as even
+        share, read, whole, searched_to = (
+            some.share,
+            sampling.read_windows(fields, some.windows, 2 * MOST_READ),
+            True,
+            None,
+        )
+        if len(read) > MOST_READ:  # there were more than it seemed; every other one is as even
             share, read = share / 2, read[::2]
         read.sort(key=itemgetter(names.index("received_s")), reverse=True)
     # By column, so that counting is one call for all rows instead of one for each.
@@ -184,11 +189,11 @@ def _sample(
 ) -> sampling.Sample | None:
     """What stands for the requests of a time, where these are more than are read."""
     if reach is None:  # whatever is looked at fits
-        last = fitting.order_by("-received_at").values_list("received_at", flat=True)[MOST : MOST + 1].first()
+        last = fitting.order_by("-received_at").values_list("received_at", flat=True)[MOST_READ : MOST_READ + 1].first()
         if last is None:
             return None
-        reach = Reach(last, MOST, alone=True)
-    return sampling.sample(ever, reach, time, MOST)
+        reach = Reach(last, MOST_READ, alone=True)
+    return sampling.sample(ever, reach, time, MOST_READ)
 
 
 def _by_group(keys: Sequence[str], values: Sequence[float | None]) -> dict[str, list[float]]:

@@ -14,7 +14,7 @@ from scheduling.core.ledger import LedgerRecord
 from telemetry.models import LedgerEntry
 from tenants.connections import own_connection
 
-MOST = 5_000  # requests, the newest received: it is the leader that reads them, when it has most to do
+MOST_REQUESTS = 5_000  # requests, the newest received: it is the leader that reads them, when it has most to do
 LONGEST = timedelta(minutes=15)  # from being received to the end; there is no index of ends
 
 _STORED = {field.name: field for field in LedgerEntry._meta.concrete_fields}
@@ -35,10 +35,10 @@ def ended_since(pool: str, since_s: float) -> _Ended:
     """The records, and from when on they are all of them; later than ``since_s`` where there were very many."""
     since = datetime.fromtimestamp(since_s, UTC)
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since - LONGEST, done_at__gte=since)
-    values = list(rows.order_by("-received_at").values_list(*_COLUMNS)[:MOST])
+    values = list(rows.order_by("-received_at").values_list(*_COLUMNS)[:MOST_REQUESTS])
     names = [name for name, _ in _NAMES]
     ended = [LedgerRecord(**_read(dict(zip(names, row, strict=True)))) for row in values]
-    return ended, max(since_s, ended[-1].received_s) if len(ended) == MOST else since_s
+    return ended, max(since_s, ended[-1].received_s) if len(ended) == MOST_REQUESTS else since_s
 
 
 def _read(values: dict[str, Any]) -> dict[str, Any]:

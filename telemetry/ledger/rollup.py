@@ -47,7 +47,7 @@ _RAN = ~Q(outcome="refused")
 SLOT_TIME = ExpressionWrapper(F("done_at") - F("granted_at"), output_field=DurationField())
 HELD_A_SLOT = Q(granted_at__isnull=False, done_at__gte=F("granted_at"))  # a clock that was set back holds nothing
 MAX_SHARE_OF_HOUR = 10**13  # of anything that an hour's row counts; a larger figure is no sum of requests
-MOST = dict.fromkeys(FIGURES, MAX_SHARE_OF_HOUR) | {"slot_us": 1000 * MAX_SHARE_OF_HOUR}
+MOST_OF_HOUR = dict.fromkeys(FIGURES, MAX_SHARE_OF_HOUR) | {"slot_us": 1000 * MAX_SHARE_OF_HOUR}
 
 
 def _within(name: str, most: int, instead: Case | Value) -> Case:
@@ -62,7 +62,7 @@ INPUT = _within("input_tokens", MAX_TOKENS, _within("input_tokens_est", MAX_TOKE
 OUTPUT = _within("output_tokens", MAX_TOKENS, _within("output_bound", MAX_TOKENS, _NOTHING))
 CACHED = _within("cached_tokens", MAX_TOKENS, _NOTHING)
 # of an hour's row: nothing is known that could stand in; ``roll_up`` adds such an hour up anew where it can
-OF_HOUR = {name: _within(name, MOST[name], _NOTHING) for name in FIGURES}
+OF_HOUR = {name: _within(name, MOST_OF_HOUR[name], _NOTHING) for name in FIGURES}
 # Hours of releases that did not count them: every refusal counts. Too good a figure would be worse than a bad one.
 OF_HOUR["slo_turned_away"] = Case(
     When(slo_turned_away=None, slo_total__gt=0, then=OF_HOUR["refused"]),
@@ -80,7 +80,9 @@ TURNED_AWAY = Q(outcome="refused", reason__in=sorted(TURNED_AWAY_REASONS)) & (
     Q(ttft_slo_s=None, ttlt_slo_s__isnull=False)
     | Q(ttft_slo_s__isnull=False) & (Q(streamed=True) | Q(tbt_slo_s__isnull=False))
 )
-_ABSURD = Q(*[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MOST[name]}) for name in FIGURES[5:]], _connector=Q.OR)
+_ABSURD = Q(
+    *[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MOST_OF_HOUR[name]}) for name in FIGURES[5:]], _connector=Q.OR
+)
 _mended = False  # absurd hours have been looked for since this process began
 
 

@@ -20,7 +20,7 @@ from telemetry.models import LedgerEntry
 
 LATE = 500  # numbers before the last one that may still appear: as many as are written at once
 FURTHEST = 20_000  # rows of all tenants that are looked at for those that fit
-MOST = 200  # rows of one answer: more are not read by anybody while they pass
+MOST_ROWS = 200  # rows of one answer: more are not read by anybody while they pass
 FIRST = 50  # rows to begin with
 
 
@@ -55,8 +55,8 @@ def since(fits: Q, place: Place | None, mine: Collection[str] | None = None) -> 
     if _stored(seen, begin - LATE, begin) > place.late:
         begin -= LATE
     nearest = max(begin, furthest)
-    rows = _newest(seen, fits, nearest, last, MOST + 1)
-    return Tail(rows[:MOST], now, len(rows) <= MOST and nearest == begin)
+    rows = _newest(seen, fits, nearest, last, MOST_ROWS + 1)
+    return Tail(rows[:MOST_ROWS], now, len(rows) <= MOST_ROWS and nearest == begin)
 
 
 def _stored(seen: QuerySet[LedgerEntry], after: int, last: int) -> int:

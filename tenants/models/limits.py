@@ -9,13 +9,13 @@ from django.db import models
 
 from scheduling.core.types import RateLimits
 
-MOST = 1_000_000_000
+LARGEST_LIMIT = 1_000_000_000
 MOST_A_DAY = 1_000_000_000_000
 
 
 def _limit(help_text: str) -> Any:
     return models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(MOST)], help_text=help_text
+        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(LARGEST_LIMIT)], help_text=help_text
     )
 
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass
 from scheduling.state.resp import AT_ONCE, RespConnection, Together
-from scheduling.state.script import MANY, load_scripts
+from scheduling.state.script import CALLED_TOGETHER, load_scripts
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus, FinishStatus, StateError
 from tests.support.connected import connected
@@ -139,7 +139,7 @@ async def test_a_server_that_knows_no_script_is_sent_it_once_for_all(own: RespCo
 
 
 def test_each_of_them_answers_in_a_list() -> None:
-    assert all(load_scripts()[name].many for name in MANY)
+    assert all(load_scripts()[name].many for name in CALLED_TOGETHER)
     group = Together(None, load_scripts()["admit"], b"qm:{p}:")  # type: ignore[arg-type]
     loop = asyncio.new_event_loop()
     group.futures = [loop.create_future() for _ in range(2)]

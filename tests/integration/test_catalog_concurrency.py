@@ -64,7 +64,7 @@ def test_views_that_are_saved_at_the_same_moment_are_no_more_than_one_person_may
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alice = worlds.build().users["alice"]
-    monkeypatch.setattr("telemetry.api.views.MOST", 3)
+    monkeypatch.setattr("telemetry.api.views.MOST_VIEWS", 3)
 
     def save(number: int) -> Callable[[], int]:
         client = APIClient()

@@ -74,7 +74,7 @@ interface Context extends ColorBooks {
 }
 
 const OTHERS = "others";
-const MOST = 7;
+const MOST_LINES = 7;
 const ms = (value: number): string => text(duration(value));
 /** Of an axis: whole minutes where there are minutes. */
 const msTick = (value: number): string => (value >= 60_000 ? `${Number((value / 60_000).toFixed(1))} min` : ms(value));
@@ -95,7 +95,7 @@ function tenantsShown({ points, from }: Context): string[] {
         add(name, (tenant.waiting ?? 0) + (tenant.running ?? 0));
       }
     },
-    MOST,
+    MOST_LINES,
   );
 }
 
@@ -121,7 +121,7 @@ function byTenant(context: Context, names: string[], measure: (tenant: TenantPoi
 
 /** What waits, by the queues, bands and bubbles of the policy. */
 function byPart({ points, from, dark, parts }: Context): Drawn {
-  const names = busiest(points, from, (point, add) => Object.entries(point.parts ?? {}).forEach(([name, part]) => add(name, part.waiting ?? 0)), MOST + 1);
+  const names = busiest(points, from, (point, add) => Object.entries(point.parts ?? {}).forEach(([name, part]) => add(name, part.waiting ?? 0)), MOST_LINES + 1);
   const colors = parts.assign(names);
   return {
     series: names.length ? names.map((label) => ({ label, color: category(colors.get(label)!, dark), stacked: true })) : [{ label: "all", color: neutral(dark), stacked: true }],
@@ -137,7 +137,7 @@ function byReason(context: Context): { series: Series[]; picks: Pick[] } {
     (point, add) => {
       for (const reason in point.refusals) add(reason, point.refusals[reason]!);
     },
-    MOST,
+    MOST_LINES,
   );
   const colors = reasons.assign(names);
   const rates = (point: Point, name: string) => (point.refusals ? (point.refusals[name] ?? 0) / 60 : undefined);
@@ -171,7 +171,7 @@ function entitlementColors(names: readonly string[], { owners, slots, dark }: Co
 
 function byEntitlement(context: Context, measure: (e: EntitlementPoint) => number | undefined, limit?: { label: string; pick: Pick }): Drawn {
   const { points, from, dark } = context;
-  const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => add(name, measure(e) ?? 0)), MOST);
+  const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => add(name, measure(e) ?? 0)), MOST_LINES);
   const colors = entitlementColors(names, context);
   const of = (point: Point, name: string) => (point.entitlements ? (measure(point.entitlements[name] ?? {}) ?? 0) : undefined);
   const series: Series[] = names.map((label) => ({ label, color: colors.get(label)!, stacked: true }));
@@ -196,7 +196,7 @@ function byEntitlement(context: Context, measure: (e: EntitlementPoint) => numbe
 function standing(context: Context, measure: (e: EntitlementPoint) => number | undefined): Drawn {
   const { points, from, elastic } = context;
   const owed = new Set(elastic ?? []);
-  const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => owed.has(name) && add(name, Math.abs(measure(e) ?? 0))), MOST);
+  const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => owed.has(name) && add(name, Math.abs(measure(e) ?? 0))), MOST_LINES);
   const colors = entitlementColors(names, context);
   return {
     series: names.map((label) => ({ label, color: colors.get(label)! })),
@@ -207,7 +207,7 @@ function standing(context: Context, measure: (e: EntitlementPoint) => number | u
 function tierNames({ points, from, tiersNow }: Context): string[] {
   const names = new Set(Object.keys(tiersNow ?? {}));
   for (const point of points) if (point.at >= from) for (const name in point.tiers) names.add(name);
-  return [...names].sort().slice(0, MOST);
+  return [...names].sort().slice(0, MOST_LINES);
 }
 
 /** A percentile of each tier, with what it promises as a dashed line of the same colour. */
@@ -238,7 +238,7 @@ function violations(context: Context): Drawn {
 }
 
 function perBackend({ points, from, dark, backends }: Context, measure: (b: { gpu?: number; memory?: number }) => number | undefined): Drawn {
-  const names = [...new Set(points.filter((point) => point.at >= from).flatMap((point) => Object.keys(point.backends ?? {})))].sort((a, b) => a.localeCompare(b, "en", { numeric: true })).slice(0, MOST + 1);
+  const names = [...new Set(points.filter((point) => point.at >= from).flatMap((point) => Object.keys(point.backends ?? {})))].sort((a, b) => a.localeCompare(b, "en", { numeric: true })).slice(0, MOST_LINES + 1);
   const colors = backends.assign(names);
   return {
     series: names.map((label) => ({ label, color: category(colors.get(label)!, dark) })),

@@ -50,14 +50,14 @@ export function sentence(outage: Outage): { what: string; means: string } {
   }
 }
 
-const MOST = 6; // sentences; a fleet may have lost a hundred replicas
+const MOST_SENTENCES = 6; // sentences; a fleet may have lost a hundred replicas
 
 /** Above every page: what cannot be seen, since when, and what still works. */
 export function Outages() {
   const all = useOutages();
   const retry = useRetry();
   if (all.length === 0) return null;
-  const outages = all.length > MOST ? all.slice(0, MOST - 1) : all;
+  const outages = all.length > MOST_SENTENCES ? all.slice(0, MOST_SENTENCES - 1) : all;
   const left = all.slice(outages.length);
   return (
     <div role="alert" data-testid="outages" className="mb-4 rounded-lg border border-amber bg-warn-bg px-4 py-2.5 text-sm">

@@ -21,7 +21,7 @@ from scheduling.core.estimate.distribution import log_normal
 
 GAMMA = 0.9
 SLOW_GAMMA = 0.98  # of our own use: real answers of one category scatter so much that a tenth of each is mostly noise
-LEAST, MOST = 0.25, 3.0  # clip of one observation (DriftSched)
+LEAST_RATIO, MOST_RATIO = 0.25, 3.0  # clip of one observation (DriftSched)
 WIDEST = 16.0  # clip of our own use: real answers differ from the table's bases by more than three times
 PROMPT_SCALE = 1000.0  # n at which F would be 2
 PROMPT_MOST = 1.5
@@ -52,7 +52,7 @@ class Drift:
     """
 
     def __init__(
-        self, *, on: bool = True, gamma: float = GAMMA, clip: tuple[float, float] = (LEAST, MOST),
+        self, *, on: bool = True, gamma: float = GAMMA, clip: tuple[float, float] = (LEAST_RATIO, MOST_RATIO),
         averaging: bool = False, prior_answers: float = 0.0,
     ) -> None:  # fmt: skip
         self.on = on

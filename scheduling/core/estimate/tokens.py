@@ -10,7 +10,7 @@ from __future__ import annotations
 
 BYTES_PER_TOKEN = 4.0
 GAMMA = 0.95  # one observation moves the factor by 5 % of its error
-LEAST, MOST = 0.25, 4.0
+LEAST_RATIO, MOST_RATIO = 0.25, 4.0
 
 
 def raw_tokens(text: str) -> float:
@@ -42,7 +42,7 @@ class TokenCalibration:
         """An engine said that a prompt of ``raw`` had ``actual`` tokens. Early observations weigh more."""
         if raw <= 0 or actual <= 0:
             return
-        ratio = min(MOST, max(LEAST, actual / raw))
+        ratio = min(MOST_RATIO, max(LEAST_RATIO, actual / raw))
         self.observed += 1
         keep = min(GAMMA, 1.0 - 1.0 / (self.observed + 1))
         self.factor = keep * self.factor + (1.0 - keep) * ratio

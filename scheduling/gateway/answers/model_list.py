@@ -15,7 +15,7 @@ from scheduling.gateway.entry.auth import Card
 from scheduling.gateway.errors import Refusal
 
 MODELS = "/v1/models"
-MOST = 1000  # of a page, as Anthropic bounds them
+MOST_OF_A_PAGE = 1000  # of a page, as Anthropic bounds them
 MOST_FIELDS = 32  # of a query
 _VERSION = b"anthropic-version"  # a header that only its clients send
 
@@ -83,9 +83,9 @@ def _page(names: list[str], query: bytes) -> tuple[list[str], bool]:
         asked = dict(parse_qsl(query.decode("latin-1"), max_num_fields=MOST_FIELDS))
     except ValueError:
         raise invalid(f"A query has at most {MOST_FIELDS} fields.") from None
-    limit = asked.get("limit", str(MOST))
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and 1 <= int(limit) <= MOST):
-        raise invalid(f"limit is 1 to {MOST}.", "limit")
+    limit = asked.get("limit", str(MOST_OF_A_PAGE))
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and 1 <= int(limit) <= MOST_OF_A_PAGE):
+        raise invalid(f"limit is 1 to {MOST_OF_A_PAGE}.", "limit")
     for way in ("after_id", "before_id"):
         if way in asked and asked[way] not in names:
             raise invalid(f"{way} names no model that is listed here.", way)

@@ -244,7 +244,7 @@ def test_a_passkey_of_ten_is_the_last(world: worlds.World) -> None:
     client, codes = added(alice, Device(), "0")
     client = browser_of(alice)
     proof: dict[str, Any] = {"code": codes[0]}
-    for number in range(1, passkeys.MOST):
+    for number in range(1, passkeys.MOST_PASSKEYS):
         device = Device()
         options = post(client, "passkeys/offer", proof)["options"]
         post(client, "passkeys", {"name": str(number), "credential": device.make(options)}, 201)

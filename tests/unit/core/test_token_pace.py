@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.token_pace import ENOUGH, KEPT, LEAST_S, MANY, MOST_S, TokenPace
+from scheduling.core.token_pace import ENOUGH, KEPT, LEAST_S, MANY_TOKENS, MOST_S, TokenPace
 
 
 def told(*means_s: float, tokens: int = 50) -> TokenPace:
@@ -27,7 +27,7 @@ def test_it_is_not_known_before_enough_answers_ended() -> None:
 def test_answers_of_a_few_tokens_and_times_that_cannot_be_say_nothing() -> None:
     pace = told(*[0.05] * ENOUGH)
     for _ in range(KEPT):
-        pace.add(MANY - 1, 9.0)
+        pace.add(MANY_TOKENS - 1, 9.0)
         pace.add(50, -1.0)
         pace.add(50, 0.0)
     assert pace.token_s == pytest.approx(0.05)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.engine_order import engine_order
-from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, LEAST, MOST, TokenCalibration, raw_tokens
+from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, LEAST_RATIO, MOST_RATIO, TokenCalibration, raw_tokens
 from scheduling.core.registry import orderings
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
@@ -54,7 +54,7 @@ def test_a_calibration_finds_the_tokenizer_and_bears_nonsense() -> None:
         calibration.observe(1, 10**9)
         calibration.observe(0, 5)
         calibration.observe(5, 0)
-    assert LEAST <= calibration.factor <= MOST
+    assert LEAST_RATIO <= calibration.factor <= MOST_RATIO
     assert TokenCalibration().estimate(0) == 1
 
 

@@ -79,7 +79,7 @@ async def test_one_that_is_left_out_says_why_and_one_that_has_gone_nothing(monke
 async def test_of_more_replicas_than_a_pool_takes_the_rest_is_left_out_and_those_that_are_in_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replicas, "MOST", 3)
+    monkeypatch.setattr(replicas, "MOST_REPLICAS", 3)
     cluster = Cluster(monkeypatch, {})
     one = cluster.discovery
     many = [f"http://10.0.0.{number}:8000" for number in range(1, 8)]

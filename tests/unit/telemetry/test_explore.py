@@ -69,7 +69,7 @@ def test_members_sum_up_their_own_and_see_no_replica(world: worlds.World) -> Non
 def test_only_the_newest_are_summed_up_and_the_answer_tells_from_when_on(
     world: worlds.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore, "MOST", 5)
+    monkeypatch.setattr(explore, "MOST_READ", 5)
     some = asked(world, "olga")
     assert some["requests"] == 5
     assert some["searched_to"] is not None

@@ -33,7 +33,7 @@ def begin() -> datetime:
 def world(begin: datetime, monkeypatch: pytest.MonkeyPatch) -> worlds.World:
     """An hour of requests at odd moments: first tokens take 1 s in its first half and 2 s in its second; a quarter
     is of globex."""
-    monkeypatch.setattr(explore, "MOST", 120)
+    monkeypatch.setattr(explore, "MOST_READ", 120)
     monkeypatch.setattr(sampling, "PROBE", 60)
     monkeypatch.setattr(sampling, "CANDIDATES", 1200)
     rows = []
@@ -71,7 +71,7 @@ def test_a_time_with_more_requests_is_read_evenly_and_the_answer_says_how_many_w
 def test_what_is_read_at_once_is_counted_exactly(
     world: worlds.World, begin: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore, "MOST", ROWS)
+    monkeypatch.setattr(explore, "MOST_READ", ROWS)
     found = asked(world, begin)
     assert (found["share"], found["requests"]) == (1.0, ROWS)
     assert sum(cell[2] for cell in found["heat"]["cells"]) == ROWS
@@ -118,7 +118,7 @@ def test_the_same_windows_are_read_whatever_the_load_and_a_denser_past_is_bounde
 def test_figures_over_time_are_of_each_step_and_unknown_where_nothing_was_read(
     world: worlds.World, begin: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore, "MOST", ROWS + 10)
+    monkeypatch.setattr(explore, "MOST_READ", ROWS + 10)
     writer.write([refused(4000, received_s=begin.timestamp() + 1, done_s=begin.timestamp() + 1)])
     found = asked(world, begin, over_time="true")["over_time"]
     figures = found["figures"]
@@ -127,7 +127,7 @@ def test_figures_over_time_are_of_each_step_and_unknown_where_nothing_was_read(
     assert figures["refused"] == [1, *[0] * 59]
     assert (figures["ttft_p95"][0], figures["ttft_p95"][59]) == (1.0, 2.0)
     assert found["known_s"] == [60.0] * 60
-    monkeypatch.setattr(explore, "MOST", 300)
+    monkeypatch.setattr(explore, "MOST_READ", 300)
     part = asked(world, begin, over_time="true", waited_under=1)
     assert part["share"] < 1.0
     assert sum(part["over_time"]["figures"]["requests"]) == pytest.approx(ROWS, rel=0.35)
@@ -137,7 +137,7 @@ def test_time_that_was_not_read_is_unknown_and_time_without_requests_is_zero(
     world: worlds.World, begin: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {"from": begin.isoformat(), "to": (begin + timedelta(hours=4)).isoformat(), "over_time": "true"}
-    monkeypatch.setattr(explore, "MOST", ROWS)
+    monkeypatch.setattr(explore, "MOST_READ", ROWS)
     found = asked(world, begin, **times)["over_time"]
     figures, known = found["figures"], found["known_s"]
     assert figures["requests"][20] == 0, "an hour after the last request: none came"
@@ -153,7 +153,7 @@ def test_time_that_was_not_read_is_unknown_and_time_without_requests_is_zero(
 def test_time_before_the_ledgers_first_request_is_unknown_and_not_without_requests(
     world: worlds.World, begin: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore, "MOST", ROWS)
+    monkeypatch.setattr(explore, "MOST_READ", ROWS)
     times = {"from": (begin - timedelta(hours=1)).isoformat(), "over_time": "true"}
     for tenant in ("globex", "nobody"):
         found = asked(world, begin, **times, tenant=tenant)["over_time"]

@@ -54,8 +54,8 @@ def test_the_longest_waits_can_be_listed_first(world: worlds.World) -> None:
 def test_another_order_holds_for_the_newest_only_and_says_so(
     world: worlds.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore, "MOST", 5)
-    monkeypatch.setattr(explore, "LARGEST", 2)
+    monkeypatch.setattr(explore, "MOST_READ", 5)
+    monkeypatch.setattr(explore, "LARGEST_ROWS", 2)
     found = asked(world, "olga", "requests", order="total")
     assert len(found["results"]) == 2
     assert found["searched_to"] is not None
@@ -120,7 +120,7 @@ def test_members_get_their_own_requests_and_no_replica_in_a_file(world: worlds.W
 def test_a_file_is_bounded_and_says_from_when_on_it_is_whole(
     world: worlds.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore, "MOST", 5)
+    monkeypatch.setattr(explore, "MOST_READ", 5)
     answer = api(world, "olga").get("/api/v1/requests/export", {"format": "csv"})
     assert len(b"".join(answer.streaming_content).splitlines()) == 6
     assert answer["x-quartermaster-searched-to"]
@@ -163,6 +163,6 @@ def test_views_are_few_short_and_named_once(world: worlds.World, monkeypatch: py
     assert [save("a"), save("a"), save("b", "x" * 1001), save("c", "&".join(f"a{n}=1" for n in range(50)))] == [
         201, 400, 400, 400,
     ]  # fmt: skip
-    monkeypatch.setattr("telemetry.api.views.MOST", 1)
+    monkeypatch.setattr("telemetry.api.views.MOST_VIEWS", 1)
     assert save("d") == 400
     assert SavedView.objects.count() == 1

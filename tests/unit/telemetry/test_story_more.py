@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from scheduling.core.step_time import StepTime
 from telemetry.ledger import prefill, writer
-from telemetry.ledger.counterfactual import LEAST, instead
+from telemetry.ledger.counterfactual import LEAST_GRANTED, instead
 from telemetry.ledger.moment import at_moment
 from telemetry.ledger.retries import retry_of
 from telemetry.ledger.story import story
@@ -79,7 +79,7 @@ def test_another_tier_is_what_its_requests_waited_in_the_same_minute() -> None:
         record(10 + n, received_s=NOW - 62 + n, queued_s=NOW - 62 + n, granted_s=NOW - 62 + n + 0.1 * n)
         for n in range(5)
     ]
-    few = [globex_record(30 + n, received_s=NOW - 60) for n in range(LEAST - 1)]
+    few = [globex_record(30 + n, received_s=NOW - 60) for n in range(LEAST_GRANTED - 1)]
     other_minute = [globex_record(50 + n, received_s=NOW - 300) for n in range(9)]
     found = instead(stored(late, *fast, *few, *other_minute))
     assert [(line["tier"], line["requests"], line["waited_s"]) for line in found["tiers"]] == [("premium", 5, 0.2)]

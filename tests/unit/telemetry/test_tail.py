@@ -88,7 +88,7 @@ def test_a_members_answers_are_the_same_however_many_requests_others_send(monkey
 
 def test_of_more_than_are_sent_the_newest_are_and_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     world = worlds.build()
-    monkeypatch.setattr(tail, "MOST", 3)
+    monkeypatch.setattr(tail, "MOST_ROWS", 3)
     place = asked(world, "olga")["place"]
     writer.write([record(n) for n in range(5)])
     found = asked(world, "olga", place=place)

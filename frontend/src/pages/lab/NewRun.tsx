@@ -15,7 +15,7 @@ import { typed, type Texts } from "../policies/params";
 import { ParameterFields } from "../policies/parts";
 import { useCatalog } from "../tenants/data";
 import { policyText } from "./lab";
-import { between, LEAST, MOST, newcomerProblem, policyName, triedOf, windowProblem, yesterday, type Newcomer } from "./supposed";
+import { between, LEAST_TIMES, MOST_TIMES, newcomerProblem, policyName, triedOf, windowProblem, yesterday, type Newcomer } from "./supposed";
 
 interface Props {
   pools: readonly string[];
@@ -137,7 +137,7 @@ function Newcomers({ known, newcomers, onChange }: { known: readonly Entitlement
           className="button h-9"
           disabled={problem !== "" || newcomers.length >= MOST_NEWCOMERS}
           onClick={() => {
-            onChange([...newcomers, { name: name.trim(), like, times: between(times, LEAST, MOST) ?? 1 }]);
+            onChange([...newcomers, { name: name.trim(), like, times: between(times, LEAST_TIMES, MOST_TIMES) ?? 1 }]);
             setName("");
             setLike("");
             setTimes("");
@@ -175,7 +175,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
   const [asItWas, setAsItWas] = useState(true);
   const backends = (useCatalog<Backend>("backends", { pool }, pool !== "").data ?? []).filter((row) => !row.draining);
   const shares = useCatalog<Entitlement>("entitlements", { pool }, pool !== "").data ?? [];
-  const [times, many, number] = [between(load, LEAST, MOST), between(replicas, 1, 64, true), between(variants, 1, 30, true)];
+  const [times, many, number] = [between(load, LEAST_TIMES, MOST_TIMES), between(replicas, 1, 64, true), between(variants, 1, 30, true)];
   const changed = (typeof times === "number" && times !== 1) || typeof many === "number" || slos.trim() !== "" || objects.length + lost.length + newcomers.length > 0;
   const compared = changed && asItWas ? ["unchanged", ...policies] : policies;
 
@@ -314,7 +314,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           <label className="flex flex-col gap-1 text-sm font-medium">
             Load
             <input className={inputs} inputMode="decimal" value={load} placeholder="× 1, as recorded" aria-invalid={times === undefined || undefined} onChange={(event) => setLoad(event.target.value)} />
-            <span className={`text-2xs font-normal ${times === undefined ? "text-bad" : "text-faint"}`}>{times === undefined ? `${LEAST} to ${MOST} times the recorded one.` : "Times the recorded one: the same requests come so many times as fast."}</span>
+            <span className={`text-2xs font-normal ${times === undefined ? "text-bad" : "text-faint"}`}>{times === undefined ? `${LEAST_TIMES} to ${MOST_TIMES} times the recorded one.` : "Times the recorded one: the same requests come so many times as fast."}</span>
           </label>
           <label className="flex flex-col gap-1 text-sm font-medium">
             Replicas

@@ -7,8 +7,8 @@ import { zoneChoice } from "../../lib/zone";
 
 type Asked = LabRun["asked"];
 export type Newcomer = NonNullable<Asked["newcomers"]>[number];
-export const LEAST = 0.1;
-export const MOST = 10;
+export const LEAST_TIMES = 0.1;
+export const MOST_TIMES = 10;
 
 /** A number as somebody types it; null: nothing, undefined: not within bounds. */
 export function between(text: string, least: number, most: number, whole = false): number | null | undefined {
@@ -37,7 +37,7 @@ export function newcomerProblem(name: string, like: string, times: string, other
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name.trim())) return "A name has lower-case letters, digits and hyphens.";
   if (others.includes(name.trim())) return "There is one of that name.";
   if (!like) return "Choose whose share and requests it has.";
-  return between(times, LEAST, MOST) === undefined ? `Requests: ${LEAST} to ${MOST} times theirs.` : "";
+  return between(times, LEAST_TIMES, MOST_TIMES) === undefined ? `Requests: ${LEAST_TIMES} to ${MOST_TIMES} times theirs.` : "";
 }
 
 /** What a run supposes, one line for each thing; empty where it supposes nothing. */

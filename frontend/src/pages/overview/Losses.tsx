@@ -4,13 +4,13 @@ import type { Counts, Snapshot } from "../../feed/types";
 import { age, count, ranked, total } from "../../lib/format";
 import { slotsOf } from "./verdict";
 
-const MOST = 5;
+const MOST_TENANTS = 5;
 
 function Tenants({ counts }: { counts: Counts }) {
   const list = ranked(counts);
   return (
     <>
-      {list.slice(0, MOST).map(([tenant, n], i) => (
+      {list.slice(0, MOST_TENANTS).map(([tenant, n], i) => (
         <Fragment key={tenant}>
           {i > 0 && ", "}
           <Link className="link" to={`/tenants/${tenant}`}>
@@ -19,7 +19,7 @@ function Tenants({ counts }: { counts: Counts }) {
           {count(n)}
         </Fragment>
       ))}
-      {list.length > MOST && ` and ${list.length - MOST} more`}
+      {list.length > MOST_TENANTS && ` and ${list.length - MOST_TENANTS} more`}
     </>
   );
 }
