@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from scheduling.core.outcomes import Outcome, Reason
+from scheduling.core.types import ServiceClass
 from scheduling.state import codec
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
@@ -24,7 +25,7 @@ from scheduling.state.types import (
 )
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
 from tests.support.pool_gateway import make_gateway, ready
-from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 SPEC = entitlement("acme")
 NEWER = ENTRY_FORMAT + 1
@@ -133,7 +134,7 @@ async def test_no_script_fails_over_an_entry_that_it_cannot_read(
         asked = request(name, SPEC, est)
         await resp.call("HSET", prefix + table, name, make(name))
         await resp.call("ZADD", prefix + expiries, 4_000_000_000_000, name)
-        await resp.call("ZADD", prefix + "prey", 1, name)
+        await resp.call("ZADD", prefix + "preemptible", 1, name)
         if table != "evicted":
             again = await pool_store.admit(SPEC, pool, asked, est, 300, FACTS)
             assert (again.status, again.reason) == (AdmissionStatus.ENDED, Reason.INTERNAL)
@@ -210,3 +211,20 @@ async def test_a_reason_of_another_version_stops_no_renewal(resp: RespConnection
     assert second.status is RenewStatus.UNKNOWN
     ended = await pool_store.finish("r1", 1, Reason.STOP, 1, True, ledger("r1"))
     assert (ended.status, ended.reason) == (FinishStatus.ENDED, Reason.LEASE_LOST)
+
+
+async def test_preemptible_leases_under_the_former_name_of_their_set_are_found_again_and_are_no_fault(
+    resp: RespConnection, pool_store: PoolStore, pool_id: str
+):
+    cheap, est = entitlement("acme", tier=tier(service_class=ServiceClass.PREEMPTIBLE)), estimate()
+    epoch = (await pool_store.elect("leader", 0, first_start=True)).epoch
+    await pool_store.set_ready(epoch, "b1", backend(slots=4))
+    asked = request("r1", cheap, est)
+    assert (await pool_store.admit(cheap, pool_spec(), asked, est, 300, FACTS)).status is AdmissionStatus.GRANTED
+    prefix = f"qm:{{{pool_id}}}:"
+    await resp.call("RENAME", prefix + "preemptible", prefix + "prey")
+    assert await pool_store.rebuild(epoch) == []
+    assert await resp.call("ZRANGE", prefix + "preemptible", 0, -1) == [b"r1"]
+    assert await resp.call("EXISTS", prefix + "prey") == 0
+    await resp.call("DEL", prefix + "preemptible")
+    assert await pool_store.rebuild(epoch) == ["preemptible"]

@@ -425,10 +425,10 @@ class ReferenceLeader(PoolMemory):
             self._count(e, 0, 1)
         differs |= {name for name in {*old, *self.totals} if old.get(name) != self.totals.get(name)}
         differs |= {f"using:{name}" for name in {*using, *self.using} if using.get(name) != self.using.get(name)}
-        prey = {n: e.granted_ms for n, e in self.held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
-        if set(prey) != set(self.prey):
-            differs.add("prey")
-            self.prey = {n: self.prey.get(n, at) for n, at in prey.items()}
+        preemptible = {n: e.granted_ms for n, e in self.held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
+        if set(preemptible) != set(self.preemptible):
+            differs.add("preemptible")
+            self.preemptible = {n: self.preemptible.get(n, at) for n, at in preemptible.items()}
         self.prefills = {n: at for n, at in self.prefills.items() if n in self.held}
         self.long = {n: at for n, at in self.long.items() if n in self.held}
         if set(weights) != inflight:
@@ -477,7 +477,7 @@ class ReferenceLeader(PoolMemory):
         }
         running = {name: self._total(f"e:{name}:run") for name in entitlements}
         rebuilding_ms = max(0, int(self.meta.get("rebuild_until", 0)) - now)
-        return Look(now, rebuilding_ms, backends, running, len(self.prey), self._total("run"))
+        return Look(now, rebuilding_ms, backends, running, len(self.preemptible), self._total("run"))
 
     def view(self) -> PoolSnapshot:
         d = self.dump()

@@ -58,7 +58,7 @@ class Dump:
     standing: Mapping[str, str]
     weights: Mapping[str, float]
     meter: Mapping[str, int]
-    prey: Mapping[str, int]
+    preemptible: Mapping[str, int]
     prefills: Mapping[str, int]
     long: Mapping[str, int]
     paces: Mapping[str, str]
@@ -101,7 +101,7 @@ class PoolMemory(LimitMemory):
         self.standings: dict[str, Standing] = {}
         self.weights: dict[str, float] = {}  # of the entitlements in flight
         self.meter: dict[str, int] = {}
-        self.prey: dict[str, int] = {}  # preemptible leases, by the time of their grant
+        self.preemptible: dict[str, int] = {}  # preemptible leases, by the time of their grant
         self.prefills: dict[str, int] = {}  # whole answers that hold prefill credit, by the time of their grant
         self.long: dict[str, int] = {}  # long prompts that do, likewise
         self.resuming: set[str] = set()  # replicas that keep what they have computed of a prompt
@@ -155,7 +155,7 @@ class PoolMemory(LimitMemory):
             standing={k: standing_words(s) for k, s in self.standings.items()},
             weights=dict(self.weights),
             meter=dict(self.meter),
-            prey=dict(self.prey),
+            preemptible=dict(self.preemptible),
             prefills=dict(self.prefills),
             long=dict(self.long),
             paces=self._paces(),
@@ -310,7 +310,7 @@ class PoolMemory(LimitMemory):
         self.places.ran(prefixes, e.backend)
         self.leases[request_id], self.held[request_id] = expiry, e
         if e.service_class == ServiceClass.PREEMPTIBLE:
-            self.prey[request_id] = e.granted_ms
+            self.preemptible[request_id] = e.granted_ms
 
     def _charged(self, request_id: str, e: Entry, credit: int, point: str = "", tokens: int = 0) -> Entry:
         """A lease takes of the prefill credit of its replica, if that has one; ``tokens`` of it, up to a ``point``, do
@@ -371,7 +371,7 @@ class PoolMemory(LimitMemory):
     def _drop_lease(self, request_id: str, *, staying: bool = False) -> Entry:
         e = self.held.pop(request_id)
         del self.leases[request_id]
-        self.prey.pop(request_id, None)
+        self.preemptible.pop(request_id, None)
         self.prefills.pop(request_id, None)
         self.long.pop(request_id, None)
         self._leave(e)
@@ -412,7 +412,7 @@ class PoolMemory(LimitMemory):
 
     def _preemptible_leases(self) -> list[PreemptibleLease]:
         """Preemptible requests that run, newest first."""
-        newest = sorted(((at, name) for name, at in self.prey.items()), reverse=True)[:BATCH]
+        newest = sorted(((at, name) for name, at in self.preemptible.items()), reverse=True)[:BATCH]
         rows = ((n, self.held[n]) for _, n in newest)
         return [PreemptibleLease(n, e.backend, e.kv, e.prefill, e.sequences) for n, e in rows]
 

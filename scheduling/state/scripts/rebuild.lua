@@ -6,7 +6,7 @@
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()
 local differs = {}
-local prey = {}
+local preemptible = {}
 
 local function members(key)
   local found = {}
@@ -79,7 +79,7 @@ for id, text in pairs(held) do
     e.run, e.kv = e.run + 1, e.kv + kv
     b.run, b.kv, b.work, b.pre = b.run + sequences_of(text), b.kv + kv, b.work + work, b.pre + pre
     if reserves(class) then b.own = b.own + pre end
-    if class == 'preemptible' then prey[id] = granted end
+    if class == 'preemptible' then preemptible[id] = granted end
     if point and tonumber(pre) > 0 then
       local name = backend .. ' ' .. point
       beginnings[name] = (beginnings[name] or 0) + 1
@@ -173,17 +173,19 @@ for member in pairs(members(ORDER)) do
 end
 for member in pairs(places) do call('ZADD', ORDER, 0, member) end
 
+-- Before 0.5.0 it was named so: what processes of both versions wrote meanwhile is no fault.
+local renamed = call('DEL', P .. 'prey') == 1
 local known = members(PREEMPTIBLE)
-for id, granted in pairs(prey) do
+for id, granted in pairs(preemptible) do
   if not known[id] then
     call('ZADD', PREEMPTIBLE, granted, id)
-    differs.prey = true
+    differs.preemptible = not renamed or nil
   end
 end
 for id in pairs(known) do
-  if not prey[id] then
+  if not preemptible[id] then
     call('ZREM', PREEMPTIBLE, id)
-    differs.prey = true
+    differs.preemptible = not renamed or nil
   end
 end
 for _, key in ipairs({PREFILLS, LONG}) do

@@ -11,7 +11,7 @@ HASHES = (
     "meta ready held queue totals buckets standing meter evicted warm warm:before credits adapters using uncounted "
     "expected".split()
 )  # fmt: skip
-SCORED = "leases waiting weights prey leaving prefills long".split()
+SCORED = "leases waiting weights preemptible leaving prefills long".split()
 
 # ARGV: the pattern of the pool's keys, how far its two streams were read
 DUMP = """
@@ -87,7 +87,7 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
         standing=_texts(hashes["standing"]),
         weights=_floats(scored["weights"]),
         meter=_ints(hashes["meter"]),
-        prey=_ints(scored["prey"]),
+        preemptible=_ints(scored["preemptible"]),
         prefills=_ints(scored["prefills"]),
         long=_ints(scored["long"]),
         paces={k: v.decode() for k, v in credits.items() if " " in k and not k.endswith((" longest", " speed"))},

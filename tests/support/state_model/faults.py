@@ -57,10 +57,10 @@ class FaultMoves(Sides):
                 self._run(self._resp.call("ZREM", self._prefix + what, lost))
             expiries["nobody"] = self.now
             self._run(self._resp.call("ZADD", self._prefix + what, self.now, "nobody"))
-        if self.reference.prey and rng.random() < 0.3:
-            lost = rng.choice(sorted(self.reference.prey))
-            del self.reference.prey[lost]
-            self._run(self._resp.call("ZREM", self._prefix + "prey", lost))
+        if self.reference.preemptible and rng.random() < 0.3:
+            lost = rng.choice(sorted(self.reference.preemptible))
+            del self.reference.preemptible[lost]
+            self._run(self._resp.call("ZREM", self._prefix + "preemptible", lost))
         for name in ("nobody:k:x", *rng.sample(sorted(self.reference.using), min(1, len(self.reference.using)))):
             self.reference.using[name] = wrong = rng.choice((-3, 1, 99))
             self._run(self._resp.call("HSET", self._prefix + "using", name, wrong))

@@ -55,7 +55,7 @@ class Laws:
         assert set(after.prefills) == {
             i for i, e in held.items() if e.prefill and not codec.decode_request(e.record).facts.streamed
         }, "not the whole answers that hold prefill credit are to give it back"
-        assert set(after.prey) == {i for i, e in held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
+        assert set(after.preemptible) == {i for i, e in held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
 
         sums: dict[str, int] = {}
         for e in held.values():
