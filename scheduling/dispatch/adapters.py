@@ -78,7 +78,7 @@ class AdapterHomes:
         self,
         store: PoolStore,
         epoch: int,
-        start: Callable[[Coroutine[Any, Any, None], str], None],
+        start: Callable[[Coroutine[Any, Any, None], str], object],
         clock: Callable[[], float],
         on_home: Callable[[], None],
     ) -> None:

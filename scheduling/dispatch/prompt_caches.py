@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from scheduling.core.cached_prompts import CacheTrust
 
@@ -57,8 +57,8 @@ class PromptCaches:
             trust = self._trust.setdefault(replica, CacheTrust())
             trust.seen(expected - before[0], prompts - before[1], found, asked)
 
-    def keep_only(self, replicas: Mapping[str, object]) -> None:
+    def keep_only(self, replicas: Collection[str]) -> None:
         """Forgets replicas that are gone."""
         for known in (self._trust, self._seen, self._told, self._new):
-            for name in known.keys() - replicas.keys():
+            for name in known.keys() - set(replicas):
                 known.pop(name, None)

@@ -67,7 +67,7 @@ class PoolSleep:
         epoch: int,
         backends: Mapping[str, WatchedBackend],
         phases: Phases,
-        begin: Callable[[Coroutine[Any, Any, None], str], None],
+        begin: Callable[[Coroutine[Any, Any, None], str], object],
         change: Callable[[WatchedBackend, str, str], Awaitable[None]],
     ) -> None:
         """``backends``: the monitor's own. ``begin`` starts a task of this term, ``change`` sets a replica's state."""

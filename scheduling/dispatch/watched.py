@@ -112,6 +112,14 @@ class WatchedBackend:
         return self.speed.full_step_s(budget) if fit is None else budget / fit.step_time.prefill_per_s(budget)
 
 
+@dataclass(slots=True)
+class LeaseCounts:
+    """How many leases each replica has, as shared state said at ``read_s`` of the loop's time."""
+
+    of: dict[str, int] = field(default_factory=dict)
+    read_s: float = float("-inf")
+
+
 def address(spec: BackendSpec, kind: EngineKind) -> tuple[str, str, str]:
     """What makes it another engine, which has to be probed."""
     return spec.url, spec.api_key, kind.name

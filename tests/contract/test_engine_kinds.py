@@ -212,7 +212,7 @@ async def test_one_that_stops_generating_is_ejected_and_returns_after_a_token(
 ) -> None:
     for name, seconds in (
         ("progress.STALLED_S", 1.5), ("progress.DOUBTFUL_S", 1.5), ("watched.PROBE_TIMEOUT_S", 1.0),
-        ("watched.FIRST_PROBE_TIMEOUT_S", 1.0), ("health.MOVED_S", 0.5), ("outliers.BACK_FIRST_S", 0.5),
+        ("watched.FIRST_PROBE_TIMEOUT_S", 1.0), ("watcher.MOVED_S", 0.5), ("outliers.BACK_FIRST_S", 0.5),
     ):  # fmt: skip
         monkeypatch.setattr(f"scheduling.dispatch.{name}", seconds)
     async with (

@@ -57,8 +57,8 @@ class Store:
 class Ward:
     """A monitor over fake replicas, with the leader's once-a-second look."""
 
-    def __init__(self, group: asyncio.TaskGroup, *names: str) -> None:
-        self.engines, self.store = Engines(), Store()
+    def __init__(self, group: asyncio.TaskGroup, *names: str, store: Store | None = None) -> None:
+        self.engines, self.store = Engines(), store or Store()
         self.leases: dict[str, int] = {}
         self.rings = 0
         self.monitor = BackendMonitor(self.store, 1, self.engines.factory(), group, self._notify)  # type: ignore[arg-type]

@@ -35,8 +35,7 @@ def phased(**phases: Phase) -> Any:
         def run() -> None:
             async def body() -> None:
                 async with asyncio.TaskGroup() as group:
-                    w = Ward(group)
-                    w.store = w.monitor._store = PhasedStore()  # type: ignore[assignment]
+                    w = Ward(group, store=PhasedStore())
                     specs = tuple(replace(backend(name), phase=phase) for name, phase in phases.items())
                     w.pool = pool_spec(backends=specs, prefill_credit=1000)
                     w.monitor.update(w.pool, set())
@@ -79,10 +78,10 @@ async def cached(w: Ward, routing: str) -> list[tuple[object, ...]]:
     async def set_cached(epoch: int, *words: object) -> None:
         told.append(words)
 
-    w.monitor._store.set_cached = set_cached  # type: ignore[method-assign, assignment]
+    w.store.set_cached = set_cached  # type: ignore[method-assign, assignment]
     w.monitor.update(replace(w.pool, routing=routing))
     there = BackendTotals(True, 4, 1000, 0, 0, 0, cache_trust=500, uncounted_most=256)
-    await w.monitor._tell_cached(PoolSnapshot(0, 1, "l", 0, None, 0, 0, 0, 0, backends={"d1": there}))
+    await w.monitor.offers.cached(PoolSnapshot(0, 1, "l", 0, None, 0, 0, 0, 0, backends={"d1": there}))
     return told
 
 
@@ -100,9 +99,9 @@ async def test_what_is_expected_to_be_cached_is_told_where_the_routing_goes_by_i
 
 @phased(p1=Phase.PREFILL, d1=Phase.DECODE)
 async def test_a_prefill_replica_that_comes_or_goes_changes_what_decode_replicas_are_offered_at_once(w: Ward):
-    await w.monitor._change(w.monitor._backends["p1"], "ejected", "test")
+    await w.monitor.change(w.monitor._backends["p1"], "ejected", "test")
     assert not w.store.ready, "before the leader's next look"
-    await w.monitor._change(w.monitor._backends["p1"], "ready", "test")
+    await w.monitor.change(w.monitor._backends["p1"], "ready", "test")
     assert set(w.store.ready) == {"d1"}
     assert set(w.store.prefill) == {"p1"}  # type: ignore[attr-defined]
 
