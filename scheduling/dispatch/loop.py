@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
 
 import httpx
 
-from scheduling.core.kv_overcommit import MAX_OVERCOMMIT
 from scheduling.core.types import BackendSpec, Catalog, PoolSpec
 from scheduling.dispatch.leader import Leadership
-from scheduling.dispatch.ports import EpochFloor, TelemetryPort
+from scheduling.dispatch.resources import Resources
 from scheduling.dispatch.term import BLOCK_MS, Term
 from scheduling.dispatch.watched import EngineControl, EngineFactory
 from scheduling.engines.client import control_http
@@ -35,22 +31,6 @@ RESIGN_S = 2.0
 
 class _TermOver(Exception):
     """The leadership ended; nothing is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What the dispatchers of one process share."""
-
-    redis_url: str
-    resp: RespConnection
-    holder: str  # unique per process start
-    telemetry: TelemetryPort
-    telemetry_thread: Executor  # one thread: the ports are written for that
-    epochs: EpochFloor
-    database: Executor  # for blocking questions to the database
-    engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
-    kv_overcommit: float = MAX_OVERCOMMIT
-    prefill_preemption: bool = True
 
 
 class PoolDispatcher:
@@ -130,19 +110,9 @@ class PoolDispatcher:
         await self._blocking.start()
         try:
             async with asyncio.TaskGroup() as group:
-                term = Term(
-                    self._store,
-                    self._catalog.pools[self.pool_id],
-                    self._catalog,
-                    holder=self._resources.holder,
-                    epoch=epoch,
-                    engine=self._resources.engine(http) if self._resources.engine is not None else _clients(http),
-                    telemetry=self._resources.telemetry,
-                    telemetry_thread=self._resources.telemetry_thread,
-                    group=group,
-                    kv_overcommit=self._resources.kv_overcommit,
-                    prefill_preemption=self._resources.prefill_preemption,
-                )
+                engine = self._resources.engine or _clients
+                pool = self._catalog.pools[self.pool_id]
+                term = Term(self._store, epoch, pool, self._catalog, self._resources, engine(http), group)
                 group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")
                 await term.open()
                 self._term = term

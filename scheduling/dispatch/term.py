@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 
 from scheduling.core.contracts import QueuePart
@@ -29,8 +28,8 @@ from scheduling.dispatch.deciding import Decider
 from scheduling.dispatch.decision_clock import DecisionClock
 from scheduling.dispatch.drain import LedgerDrain
 from scheduling.dispatch.health import BackendMonitor
-from scheduling.dispatch.ports import TelemetryPort
 from scheduling.dispatch.queue_preview import QueuePreview
+from scheduling.dispatch.resources import Resources
 from scheduling.dispatch.restore import Buckets
 from scheduling.dispatch.samples import Sampler
 from scheduling.dispatch.shares import KeptShares
@@ -64,53 +63,59 @@ class Term:
     def __init__(
         self,
         store: PoolStore,
+        epoch: int,
         pool: PoolSpec,
         catalog: Catalog,
-        *,
-        holder: str,
-        epoch: int,
+        resources: Resources,
         engine: EngineFactory,
-        telemetry: TelemetryPort,
-        telemetry_thread: Executor,
         group: asyncio.TaskGroup,
-        kv_overcommit: float,
-        prefill_preemption: bool,
     ) -> None:
+        """Its tasks run in ``group``, so that :class:`Fenced` ends the term."""
+        telemetry, thread = resources.telemetry, resources.telemetry_thread
         self._store = store
-        self._pool = pool
-        self._sampler = Sampler(holder, epoch)
-        self._skew = ClockSkew(store.time_s)
-        self._preview = QueuePreview(store, epoch)
-        self._shares = KeptShares(store, epoch)
-        self.bucket_audit = BucketAudit(store)
-        self._ledger = LedgerDrain(store, telemetry, telemetry_thread, self._count_ended, self.bucket_audit.settled)
-        self._totals = Totals(store, epoch)
-        self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
+        self._pool = pool
         self._catalog = catalog
-        self._telemetry = telemetry
-        self._thread = telemetry_thread
         self._policy_of = pool  # the pool's row whose policy was last asked for
         policy, self.scheduler = scheduler_of(pool)
         give_rights(self.scheduler, pool, catalog)
-        self.monitor = BackendMonitor(store, epoch, engine, group, self._notify, prefill_preemption=prefill_preemption)
+
+        # replicas, what waits, decisions
+        preempts = resources.prefill_preemption
+        self.monitor = BackendMonitor(store, epoch, engine, group, self._notify, prefill_preemption=preempts)
+        self.waiting = Waiting(store, pool.id, self.scheduler, limits_of(catalog, pool.id), self._notify)
         self._wake = asyncio.Event()
-        self._ended_early: list[LedgerRecord] = []  # before the queue was read
-        self._sampling: asyncio.Future[None] | None = None
-        self._standings: Standings | None = None
-        self._standings_due = True  # at once: weights are needed before the first five seconds are over
-        self._swept_s: float | None = None
         self._clock = DecisionClock()
+        self.decider = Decider(store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._effective)
+
+        # what ended requests tell
+        self.bucket_audit = BucketAudit(store)
+        self._ledger = LedgerDrain(store, telemetry, thread, self._count_ended, self.bucket_audit.settled)
+        self._ended_early: list[LedgerRecord] = []  # before the queue was read
         self._lag = EngineLag()
         self._pace = TokenPace()
         self._kv_use = KvUse()
-        self._kv_overcommit = kv_overcommit  # at most
-        self.waiting = Waiting(store, pool.id, self.scheduler, limits_of(catalog, pool.id), self._notify)
-        self.decider = Decider(store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._effective)
+        self._kv_overcommit = resources.kv_overcommit
+        self._shares = KeptShares(store, epoch)
+
+        # housekeeping
+        self._totals = Totals(store, epoch)
+        self._buckets = Buckets(store, epoch, telemetry, thread)
+        self._swept_s: float | None = None
+        self._skew = ClockSkew(store.time_s)
+        self._standings: Standings | None = None
+        self._standings_due = True  # at once: weights are needed before the first five seconds are over
         self._headroom = Headroom()
         self._offered: int | None = None  # slots that replicas offer; None: not known yet
         self._asked_s = float("-inf")  # when a request last came that was not granted at once
         self._adapted = False  # something waits for an adapter
+
+        # what people see
+        self._preview = QueuePreview(store, epoch)
+        self._sampler = Sampler(resources.holder, epoch)
+        self._telemetry = telemetry
+        self._thread = thread
+        self._sampling: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         """Takes over: replicas that the former leader found ready stay so."""

@@ -68,8 +68,13 @@ class GatewayApp:
         responses: ResponseStore | None = None,
     ) -> None:
         self.config = config
-        self._catalog = catalog
         self._metrics = metrics
+
+        # what is configured
+        self._catalog = catalog
+        self._keyring = Keyring(Catalog(0, {}, {}, {}))
+
+        # shared state
         self._resp = RespConnection(
             redis_url, name=config.gateway_id, silence=SILENCE_S, probe=PROBE_S, on_change=self._state_changed
         )
@@ -81,55 +86,56 @@ class GatewayApp:
             on_ready=self._subscribed,
         )
         self._stores: dict[str, PoolStore] = {}
-        self._keyring = Keyring(Catalog(0, {}, {}, {}))
+        self.skew = ClockSkew(self._resp.time_s)
+
+        # engines
         self._upstream = Upstream(config.connect_timeout_s)
         # Token counts name no request: on connections of their own, a late one can only be mistaken for another count.
         # Clients' questions to a tokenizer use it as well, each on a new connection.
         self._counting = Upstream(config.connect_timeout_s, named=False)
-        self._questions = Questions(self._counting)
-        self.skew = ClockSkew(self._resp.time_s)
+
+        # what is kept of requests, while they run and beyond
         self._in_flight = InFlight(
             config.gateway_id, self._store, config.renew_every_s, self._in_service, self.skew.measure
         )
         self._outbox = Outbox(self._store, config.flush_every_s, config.backlog_limit)
-        self._watch = Timeouts(self._every_second)
-        self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
         self._quotas = Quotas(self._resp)
         self._idempotency = Idempotency(config, self._resp)
         self._outbox.unstored.on_lost = self._idempotency.lost
-        self._stored = Stored(responses, config.max_body_bytes)
+        self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
         self._storms = Storms()
-        self._conclusion = Conclusion(config, self._in_flight, self._outbox, metrics, self._quotas)
+
+        # a request's way
+        conclusion = Conclusion(config, self._in_flight, self._outbox, metrics, self._quotas)
         services = Services(
-            config,
-            catalog,
-            lambda: self._keyring,
-            self._store,
-            self._in_flight,
-            self._conclusion,
-            self._upstream,
-            self._forecasts,
-            InputCounter(self._counting),
-            metrics,
-            lambda: self._resp.available,
-            self._quotas,
-            self._idempotency,
-            self._storms,
-            self._avoided,
+            config=config,
+            catalog=catalog,
+            keyring=lambda: self._keyring,
+            stores=self._store,
+            in_flight=self._in_flight,
+            conclusion=conclusion,
+            upstream=self._upstream,
+            forecasts=self._forecasts,
+            counter=InputCounter(self._counting),
+            metrics=metrics,
+            state_available=lambda: self._resp.available,
+            quotas=self._quotas,
+            idempotency=self._idempotency,
+            storms=self._storms,
+            avoided=self._avoided,
         )
-        waiter = GrantWaiter(self._conclusion)
+        waiter = GrantWaiter(conclusion)
         self._failover = Failover(services, waiter)
-        self._lifecycle = Lifecycle(services, waiter, self._failover)
-        self._open = OpenRequests(config.max_open_per_key, places)
         self._authenticator = self.AUTHENTICATOR(catalog, lambda: self._keyring)
+        self._watch = Timeouts(self._every_second)
         self._requests = RequestHandler(
             services,
-            self._lifecycle,
+            Lifecycle(services, waiter, self._failover),
             self._authenticator,
             self._watch,
-            self._open,
-            self._questions,
-            self._stored,
+            OpenRequests(config.max_open_per_key, places),
+            Questions(self._counting),
+            Stored(responses, config.max_body_bytes),
             routes,
         )
 

@@ -124,7 +124,7 @@ async def test_one_key_cannot_hold_more_requests_open_than_it_may_however_slowly
             body = {"model": "demo", "prompt": "x", "max_tokens": 2}
             assert (await client.post("/v1/completions", json=body)).status_code == 200
         await world.settled()
-        await until(lambda: not world.app._open.of_key)  # the answer is out before its accounts are closed
+        await until(lambda: not world.app._requests._open.of_key)  # the answer is out before its accounts are closed
 
 
 def another_tenant(world: World, name: str) -> str:
@@ -185,7 +185,7 @@ async def test_a_tenant_whose_requests_wait_leaves_places_to_others(
         rows = [r for r in await world.ledger_of(131) if r.reason == "tenant_connections"]
         assert len(rows) == len(refused)
         assert {r.tenant for r in rows} == {"acme"}
-        await until(lambda: not world.app._open.of_tenant)
+        await until(lambda: not world.app._requests._open.of_tenant)
 
 
 async def test_a_client_that_leaves_while_sending_is_forgotten(world: World) -> None:

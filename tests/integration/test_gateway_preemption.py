@@ -175,7 +175,7 @@ def loses_redis(world: World, times: float, *, after: bool = False) -> list[int]
     """Shared state is away for so many questions of a gateway that takes a request back; ``after``: once it has done
     what it was asked. The attempts that it was asked for."""
     asked: list[int] = []
-    store = world.app._lifecycle._stores(world.pool.id)
+    store = world.app._store(world.pool.id)
     requeue = store.requeue
 
     async def away(request: QueuedRequest, *given: Any, **named: Any) -> Any:
