@@ -46,7 +46,7 @@ from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.leaving import LeavingRate
 from scheduling.core.queues.overdue import OverdueTurns
 from scheduling.core.queues.paired import PairedQueue
-from scheduling.core.queues.relegated import PREFILL_PER_S, Relegate
+from scheduling.core.queues.relegated import A100_PREFILL_PER_S, Relegate
 from scheduling.core.queues.standing import StandingQueue
 from scheduling.core.registry import ordering
 from scheduling.core.rounds import CountingRound, Round
@@ -211,8 +211,8 @@ class _Look:
         if counting is None or round_ is not self._round:
             self._round = round_
             counting = self._counting = round_.counting_misses()
-            speed = round_.view.prefill_per_s(PREFILL_PER_S)
-            self._slower = PREFILL_PER_S / speed
+            speed = round_.view.prefill_per_s(A100_PREFILL_PER_S)
+            self._slower = A100_PREFILL_PER_S / speed
             self._pace_s = round_.view.token_s or self._policy.pace_s
             self._rate.look(round_.view, now_s, speed)
             limit_s = self._policy.busy_s * (0.5 if self.busy else 1.0)

@@ -33,7 +33,7 @@ from scheduling.core.relegation import Relegation, judge
 from scheduling.core.rounds import Round
 from scheduling.core.types import QueuedRequest, ServiceClass
 
-PREFILL_PER_S = 8500.0  # prompt tokens, of a replica, until its speed is measured
+A100_PREFILL_PER_S = 8500.0  # prompt tokens a second of one replica, in QoServe's artifact
 MAX_PER_STEP = 4
 PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
 
@@ -46,7 +46,7 @@ class Relegate:
     layer: ClassVar[int] = 0
 
     prefill_rate: float = parameter(
-        PREFILL_PER_S, "Prefill speed of one replica, used until its own has been measured.", "tokens/s", above(0)
+        A100_PREFILL_PER_S, "Prefill speed of one replica, used until its own has been measured.", "tokens/s", above(0)
     )
     pace_s: float = parameter(
         PACE_S,
