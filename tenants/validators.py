@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import RegexValidator
+from django.core.validators import MinValueValidator, RegexValidator
 
 from scheduling.core.entitlement import read_coefficients
 from scheduling.core.money import MAX_ALERTS
 
 MOST_SLOTS = 100_000  # of one replica
+AT_LEAST_ONE = [MinValueValidator(1)]
 LARGEST_FIGURE = 1e12  # of tokens, tokens/s, seconds and weights
 
 slug_validator = RegexValidator(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from scheduling.core.types import AdapterSpec, PoolSpec
+from scheduling.dispatch.watched import WHY_CHARS
 from scheduling.engines.client import EngineError, EngineKind, EngineModel, EngineRefused
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateUnavailable
@@ -25,7 +26,6 @@ FIRST_PAUSE_S: Final = 10.0  # until a replica is asked again for what it could 
 MAX_PAUSE_S: Final = 300.0
 GIVE_UP_S: Final = 3.0  # who waits for an adapter that is nowhere and cannot be loaded is refused after so long
 SHOWN: Final = 64  # adapters of one replica that nobody configured
-WHY_CHARS: Final = 300
 
 
 class ListsModels(Protocol):

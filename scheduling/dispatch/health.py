@@ -39,11 +39,9 @@ from scheduling.dispatch.watched import (
 from scheduling.dispatch.watcher import SCRAPE_S, Watcher
 from scheduling.engines.kinds import kind_of
 from scheduling.state.store import PoolStore
-from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
+from scheduling.state.types import MAX_PAUSE_S, Attempts, PoolSnapshot, StateUnavailable
 
 log = logging.getLogger("quartermaster.dispatch")
-
-MAX_PAUSE_S = 30.0
 
 
 class BackendMonitor:

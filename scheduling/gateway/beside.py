@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from scheduling.core.ledger import MAX_TOKENS
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.entry.flow import flow_headers
@@ -43,7 +44,6 @@ MAX_DONE_BYTES = 4096
 MAX_ENDS_BYTES = 1024 * 1024  # Envoy sends a batch when it has 16 KiB
 # One line of the log, anywhere in the batch: strings lie in protobuf as they are, so no decoder is needed to find them.
 _END = re.compile(rb"quartermaster lease=([\w-]{1,100}/[\w-]{1,100}/\w{1,100}) flags=([A-Za-z,-]{1,100});")
-MAX_TOKENS = 100_000_000
 
 
 class Completion(msgspec.Struct, forbid_unknown_fields=True):

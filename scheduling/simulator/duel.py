@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduling.core.compose import make_policy
+from scheduling.core.student import mean_and_half
 from scheduling.simulator import driftsched
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.bound import most_in_time
@@ -28,8 +29,6 @@ from scheduling.simulator.setups import SetupError, engine_config, execute, requ
 
 DUELS_DIR = Path(__file__).parent / "duels"
 SEEDS = 10
-# 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +214,10 @@ def _verdict(match: Match, duel: Duel, figures: Mapping[Bout, Mapping[str, float
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
     """Mean difference, and its 95 % interval by Student's t over the seeds. Raises ValueError for less than two."""
     gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
-    count = len(gaps)
-    if count < 2:
+    if len(gaps) < 2:
         raise ValueError("an interval needs at least two seeds")
-    middle = _mean(gaps)
-    spread = math.sqrt(math.fsum((gap - middle) ** 2 for gap in gaps) / (count - 1) / count)
-    quantile = T975[count - 2] if count - 2 < len(T975) else 1.96 + 2.4 / (count - 1)
-    return middle, middle - quantile * spread, middle + quantile * spread
+    middle, half = mean_and_half(gaps)
+    return middle, middle - half, middle + half
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -38,6 +38,7 @@ REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so l
 SWEEP_GAP_MS: Final = 5_000  # sweeps further apart than this: Redis or the leaders were away, renewals may be late
 CLOCK_GAP_MS: Final = 5_000  # so long between two calls (a leader makes several a second): Redis' clock was set
 ENDED_MS: Final = 120_000  # how long the first terminal state is remembered
+MAX_PAUSE_S: Final = 30.0  # of a replica that asks gateways to pause, whatever its Retry-After says
 BATCH: Final = 100  # items one script call works on
 GRANTS_AT_ONCE: Final = 10  # by one script call while nobody leads
 ENTITLEMENTS_AT_ONCE: Final = 50  # that it looks at
@@ -322,7 +323,7 @@ class Event:
     request_id: str = ""  # QUEUED, LEFT
     backend: str = ""  # FREED, SUSPECT, PAUSED
     why: str = ""  # SUSPECT, PAUSED
-    pause_ms: int = 0  # PAUSED; 0: it was the last that offered slots, and goes on
+    pause_ms: int = 0  # PAUSED, MAX_PAUSE_S at most; 0: it was the last that offered slots, and goes on
     refused: bool = False  # PAUSED: it admitted nothing, and failed nothing
     attempts: Mapping[str, Attempts] = field(default_factory=dict)  # REPORT: by replica
 

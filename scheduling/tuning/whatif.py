@@ -12,14 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduling.core.percentiles import interpolated
+from scheduling.core.student import mean_and_half
 from scheduling.simulator.recording import DECIDED_ANEW
 from scheduling.simulator.result import Outcome, served
 from scheduling.simulator.workload import SimRequest
-
-# two-sided 95 % points of Student's t for 1, 2 ... 30 degrees of freedom
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-        2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
-        2.042)  # fmt: skip
 
 ALWAYS_SAID = frozenset((*DECIDED_ANEW, "evicted", "not_entitled", "tenant_paused")) - {"no_backend", "rebuilding"}
 Figures = dict[str, float]
@@ -78,13 +74,10 @@ def mean_of(values: Sequence[float]) -> Interval:
     """Raises ValueError without values."""
     if not values:
         raise ValueError("there is nothing to average")
-    count = len(values)
-    mean = math.fsum(values) / count
-    if count == 1:
-        return Interval(mean, mean, mean, 1)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = T975[min(count - 2, len(T975) - 1)] * spread / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half, count)
+    if len(values) == 1:
+        return Interval(values[0], values[0], values[0], 1)
+    mean, half = mean_and_half(values)
+    return Interval(mean, mean - half, mean + half, len(values))
 
 
 def compare(by_policy: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, tuple[Interval, Interval | None]]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from django.db import DatabaseError
 
 from telemetry.alerts import lifecycle, notify
+from telemetry.alerts.attempts import BATCH
 from tenants.connections import own_connection
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,8 @@ PAUSES_S = (0.0, 11.0, 21.0, 41.0)
 @own_connection
 def send_due() -> None:
     """One attempt at everything that is due."""
-    for deliver, batch in ((notify.deliver, notify.BATCH), (lifecycle.deliver, lifecycle.BATCH)):
-        while deliver() == batch:
+    for deliver in (notify.deliver, lifecycle.deliver):
+        while deliver() == BATCH:
             pass
 
 

@@ -4,16 +4,17 @@ rule's own until it takes them; to channels by :mod:`telemetry.alerts.notify`.""
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from telemetry.alerts import notify
+from telemetry.alerts.attempts import BATCH, GIVE_UP_AFTER, claim, due
 from telemetry.alerts.content import content
 from telemetry.alerts.webhook import WebhookError, post
 from telemetry.models import Alert, AlertRule
@@ -23,10 +24,6 @@ from tenants.models import Pool
 from tenants.validators import check_webhook
 
 log = logging.getLogger(__name__)
-
-BATCH = 50
-FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 3600.0
-GIVE_UP_AFTER = timedelta(days=2)
 
 
 def raise_alert(kind: str, name: str, line: str, **fields: str | int) -> bool:
@@ -122,13 +119,10 @@ def deliver() -> int:
     """One attempt at each alert, and each end of one, that is due; how many were taken. Without a webhook alerts are
     only shown."""
     now, taken = timezone.now(), 0
-    for alert in _due(now - GIVE_UP_AFTER).filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now))[:BATCH]:
+    for alert in _due(now - GIVE_UP_AFTER).filter(due(now))[:BATCH]:
         ended = alert.delivered_at is not None
-        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**alert.attempts)
-        same = {"pk": alert.pk, "attempts": alert.attempts, "delivered_at": alert.delivered_at}
-        claimed = Alert.objects.filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now), **same)
-        if not claimed.update(attempts=F("attempts") + 1, next_attempt_at=now + timedelta(seconds=pause_s)):
-            continue  # another process has it
+        if (pause_s := claim(alert, now)) is None:
+            continue
         try:
             body, address = content(alert, ended), _address(alert)
             give_back_connection()

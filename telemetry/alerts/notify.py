@@ -7,22 +7,19 @@ that fails is left alone for the rest of a round: it must not hold up the others
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from telemetry.alerts import channels
+from telemetry.alerts.attempts import BATCH, GIVE_UP_AFTER, claim, due
 from telemetry.alerts.content import content
 from telemetry.alerts.webhook import WebhookError
 from telemetry.models import Alert, AlertDelivery, NotificationChannel
 from tenants.connections import give_back_connection
 
 log = logging.getLogger(__name__)
-
-BATCH = 50
-FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 3600.0
-GIVE_UP_AFTER = timedelta(days=2)
 
 
 def address(alert: Alert) -> None:
@@ -46,11 +43,8 @@ def deliver() -> int:
     for delivery in _due(now)[:BATCH]:
         if delivery.channel_id in failed:
             continue
-        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**delivery.attempts)
-        same = {"pk": delivery.pk, "attempts": delivery.attempts, "delivered_at": delivery.delivered_at}
-        claimed = AlertDelivery.objects.filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now), **same)
-        if not claimed.update(attempts=F("attempts") + 1, next_attempt_at=now + timedelta(seconds=pause_s)):
-            continue  # another process has it
+        if (pause_s := claim(delivery, now)) is None:
+            continue
         if _attempt(delivery, pause_s):
             taken += 1
         else:
@@ -97,5 +91,4 @@ def _due(now: datetime) -> QuerySet[AlertDelivery]:
     ended = Q(delivered_at__isnull=False, resolution_delivered_at=None, alert__resolved_at__gt=since)
     heard = Q(alert__silenced_until=None) | Q(alert__silenced_until__lte=now)
     rows = AlertDelivery.objects.filter(undelivered | ended, heard, channel__enabled=True)
-    rows = rows.filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now))
-    return rows.select_related("alert__rule", "channel").order_by("alert_id", "channel_id")
+    return rows.filter(due(now)).select_related("alert__rule", "channel").order_by("alert_id", "channel_id")

@@ -43,7 +43,10 @@ FIGURES = (
     "requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "slot_ms", "slo_met",
     "slo_total", "slo_turned_away", "cached_tokens", "slot_us",
 )  # fmt: skip
-_RAN = ~Q(outcome="refused")
+RAN = ~Q(outcome="refused")
+ENDS = {"requests": Count("id")} | {
+    name: Count("id", filter=Q(outcome=name)) for name in ("completed", "refused", "failed", "cancelled")
+}
 SLOT_TIME = ExpressionWrapper(F("done_at") - F("granted_at"), output_field=DurationField())
 HELD_A_SLOT = Q(granted_at__isnull=False, done_at__gte=F("granted_at"))  # a clock that was set back holds nothing
 MAX_SHARE_OF_HOUR = 10**13  # of anything that an hour's row counts; a larger figure is no sum of requests
@@ -147,14 +150,10 @@ def _added_up(hour: datetime) -> list[UsageHour]:
         .order_by()
         .values(*KEY)
         .annotate(
-            requests=Count("id"),
-            completed=Count("id", filter=Q(outcome="completed")),
-            refused=Count("id", filter=Q(outcome="refused")),
-            failed=Count("id", filter=Q(outcome="failed")),
-            cancelled=Count("id", filter=Q(outcome="cancelled")),
-            sum_input=Sum(INPUT, filter=_RAN, default=0),
-            sum_output=Sum(OUTPUT, filter=_RAN, default=0),
-            sum_cached=Sum(CACHED, filter=_RAN, default=0),
+            **ENDS,
+            sum_input=Sum(INPUT, filter=RAN, default=0),
+            sum_output=Sum(OUTPUT, filter=RAN, default=0),
+            sum_cached=Sum(CACHED, filter=RAN, default=0),
             of_project=Max("project"),  # a key is of one project
             slot_time=Sum(SLOT_TIME, filter=HELD_A_SLOT),
             met=Count("id", filter=Q(slo_met=True)),

@@ -62,13 +62,9 @@ def usage(rows: QuerySet[LedgerEntry], group_by: Sequence[str]) -> QuerySet[Ledg
         .annotate(**groups)
         .values(*groups)
         .annotate(
-            requests=Count("id"),
-            completed=Count("id", filter=Q(outcome="completed")),
-            refused=Count("id", filter=Q(outcome="refused")),
-            failed=Count("id", filter=Q(outcome="failed")),
-            cancelled=Count("id", filter=Q(outcome="cancelled")),
-            input_tokens_sum=Sum(rollup.INPUT, filter=~Q(outcome="refused"), default=0),
-            output_tokens_sum=Sum(rollup.OUTPUT, filter=~Q(outcome="refused"), default=0),
+            **rollup.ENDS,
+            input_tokens_sum=Sum(rollup.INPUT, filter=rollup.RAN, default=0),
+            output_tokens_sum=Sum(rollup.OUTPUT, filter=rollup.RAN, default=0),
             slo_met_count=Count("id", filter=Q(slo_met=True)),
             slo_total=Count("id", filter=Q(slo_met__isnull=False)),
         )

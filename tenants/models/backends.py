@@ -13,9 +13,7 @@ from scheduling.core import types as core
 from scheduling.engines.kinds import kind_of
 from tenants.models.base import Named
 from tenants.models.capacity import Phase, Pool
-from tenants.validators import MOST_SLOTS, finite, validate_base_url, validate_http_url
-
-_AT_LEAST_ONE = [MinValueValidator(1)]
+from tenants.validators import AT_LEAST_ONE, MOST_SLOTS, finite, validate_base_url, validate_http_url
 
 
 class Backend(Named):
@@ -38,7 +36,7 @@ class Backend(Named):
     kv_tokens = models.PositiveBigIntegerField(
         "KV cache [tokens]",
         default=200_000,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="Tokens its KV cache holds; vLLM logs it at start.",
     )
     api_key = models.CharField(

@@ -16,6 +16,7 @@ from scheduling.core.registry import PolicyError, make_ordering, make_routing, o
 from scheduling.engines.kinds import VLLM, kind_of, kinds
 from tenants.models.base import Named
 from tenants.validators import (
+    AT_LEAST_ONE,
     finite,
     model_name_validator,
     validate_aliases,
@@ -25,7 +26,6 @@ from tenants.validators import (
     validate_scaling_params,
 )
 
-_AT_LEAST_ONE = [MinValueValidator(1)]
 ROOM = ("prefill_credit", "headroom_slots")
 ENGINE_COUNTS = "backend"  # a pool's ``tokenizer``: its engines count
 
@@ -128,26 +128,26 @@ class Pool(Named):
     max_model_len = models.PositiveIntegerField(
         "context length [tokens]",
         default=8192,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="Prompt and answer together [tokens].",
     )
     default_output_tokens = models.PositiveIntegerField(
         "default output bound [tokens]",
         default=512,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="Used when a client sends no max_tokens [tokens].",
     )
     max_output_tokens = models.PositiveIntegerField(
         "largest output bound [tokens]",
         default=4096,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="A larger max_tokens is refused [tokens].",
     )
     queue_limit = models.PositiveIntegerField(default=10_000, help_text="Requests that may wait in the pool.")
     queue_bytes = models.PositiveBigIntegerField(
         "queue size [bytes]",
         default=256 * 1024 * 1024,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="Bodies of waiting requests, over all gateways [bytes].",
     )
     threshold = models.FloatField(
@@ -169,7 +169,7 @@ class Pool(Named):
     kv_bytes_per_token = models.PositiveIntegerField(
         "KV bytes per token",
         default=131_072,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit.",
     )
     coefficients = models.JSONField(

@@ -17,9 +17,8 @@ from tenants.models.capacity import Adapter, Pool
 from tenants.models.credentials import ApiKey
 from tenants.models.people import Tenant
 from tenants.models.projects import Project
-from tenants.validators import validate_shares
+from tenants.validators import AT_LEAST_ONE, validate_shares
 
-_AT_LEAST_ONE = [MinValueValidator(1)]
 _NOT_NEGATIVE = [MinValueValidator(Decimal(0))]
 _CURRENCY = [RegexValidator("^[A-Z]{3}$", "Three capital letters, such as EUR.")]
 
@@ -43,14 +42,14 @@ class Quota(models.Model):
         "soft limit [tokens]",
         null=True,
         blank=True,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="Passing it raises an alert [tokens]. Empty: none.",
     )
     hard_tokens = models.PositiveBigIntegerField(
         "hard limit [tokens]",
         null=True,
         blank=True,
-        validators=_AT_LEAST_ONE,
+        validators=AT_LEAST_ONE,
         help_text="Beyond it requests are refused until the period ends [tokens]. Empty: none.",
     )
 
@@ -108,7 +107,7 @@ class Price(models.Model):
     per_million_output = _money("per million output tokens", "0: answers cost nothing.")
     per_gpu_second = _money("per GPU second", "A request pays for its slot's share of a GPU while it runs.")
     slots_per_gpu = models.PositiveIntegerField(
-        default=1, validators=_AT_LEAST_ONE, help_text="Requests that share one GPU: 64 slots on one GPU are 64."
+        default=1, validators=AT_LEAST_ONE, help_text="Requests that share one GPU: 64 slots on one GPU are 64."
     )
     per_reserved_used_second = _money(
         "per reserved GPU second, used",

@@ -79,7 +79,7 @@ ENGINES = (
     Row("bytes that frame each byte of a stream, beside a head's", "scheduling.gateway.engine.engine_connection:STREAM_FRAMING", "the request fails", "integration/test_broken_engines.py::test_whatever_an_engine_sends_ends_explicitly_and_the_next_request_is_served"),
     Row("answer to a control call [bytes]", "scheduling.engines.client:MAX_BODY_BYTES", "the call fails", "unit/gateway/test_request_bounds.py::test_a_control_answer_longer_than_the_bound_is_not_read"),
     Row("running or queued requests that an engine reports", "scheduling.engines.figures:MAX_REQUESTS", "the figure counts as unknown", "unit/gateway/test_request_bounds.py::test_requests_that_no_engine_can_run_are_not_believed"),
-    Row("pause that an engine requests with `Retry-After` [s]", "scheduling.gateway.engine.attempts:MAX_PAUSE_S", "shortened to the bound", "unit/gateway/test_request_bounds.py::test_a_pause_that_an_engine_asks_for_is_shortened_to_the_bound"),
+    Row("pause that an engine requests with `Retry-After` [s]", "scheduling.state.types:MAX_PAUSE_S", "shortened to the bound", "unit/gateway/test_request_bounds.py::test_a_pause_that_an_engine_asks_for_is_shortened_to_the_bound"),
     Row("time of a step that the scheduler inside an engine logs [s]", "10^-6 to 10^5 (`SHORTEST_S`, `LONGEST_S`, scheduling.engines.kinds.vllm_plugin)", "the log is not read", "unit/engines/test_step_log.py::test_what_is_no_log_of_steps_is_an_error_and_no_figure"),
     Row("spending of an account, as shared state reports it [10^-12 of the currency]", "scheduling.core.money:MAX_PICOS", "counted as 0", "unit/gateway/test_request_bounds.py::test_spending_that_no_requests_can_have_caused_counts_for_nothing"),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from scheduling.gateway.answers.answer_types import (
     ABSENT,
     FAILED,
     FRAMES_SLACK,
+    MAX_DIGITS,
     WRONG,
     Asked,
     Broken,
@@ -30,8 +31,6 @@ from scheduling.gateway.answers.answer_types import (
     settle_usage,
 )
 from scheduling.gateway.answers.sse import Frames
-
-MAX_DIGITS = 4300  # longer events are looked through for numbers that clients cannot read
 
 
 class _Figures(Struct):

@@ -18,13 +18,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scheduling.state.types import Attempts
+from scheduling.state.types import MAX_PAUSE_S, Attempts
 
 CONTRADICTED_S = 30.0  # so long a success at one replica says that the failures of another are its own
 FAILURES_IN_A_ROW = 2  # then it is paused: one may be the request's fault
 FAILURE_PAUSE_S = 1.0  # the leader, which probes it, needs less
 REFUSAL_PAUSE_S = 1.0  # and twice as long each time, while it admits nothing
-MAX_PAUSE_S = 30.0  # whatever Retry-After says
 PAUSE_AGAIN_S = 0.5  # those that were on their way when it was paused fail as well: they pause nothing again
 MAX_WHY_CHARS = 200
 OWN_REPLICAS = 2  # where a tenant's requests have to fail to be the cause

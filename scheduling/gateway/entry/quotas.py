@@ -18,7 +18,7 @@ import time
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason
 from scheduling.core.types import Catalog, QuotaSpec
-from scheduling.gateway.entry.budgets import Budgets
+from scheduling.gateway.entry.budgets import CELL_S, KEEP_S, Budgets
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.headers import duration
 from scheduling.state.resp import RespConnection
@@ -28,8 +28,6 @@ from scheduling.state.usage import PERIODS, PoolUsage, period_bounds_s, read_usa
 log = logging.getLogger(__name__)
 
 READ_EVERY_S = 1.0
-CELL_S = 0.1  # what ended here is remembered by tenths of a second
-KEEP_S = 1800.0  # and for so long, if the ledger does not get it (the database is away)
 
 
 def key_account(key: str) -> str:

@@ -27,10 +27,10 @@ from scheduling.gateway.engine.engine_connection import UpstreamError
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.errors import Refusal
+from scheduling.gateway.estimate.input_tokens import MAX_ANSWER
 
 AT_ONCE = 4  # of one key in this process
 OF_TENANT = 16  # of all keys of a tenant: keys are its own to make
-MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
 
 _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -13,8 +13,9 @@ from scheduling.engines.client import MAX_BODY_BYTES, EngineProtocolError, fetch
 from scheduling.gateway.bodies.checks import check_media
 from scheduling.gateway.bodies.media import MAX_MEDIA
 from scheduling.gateway.bodies.openai_types import MAX_MESSAGES, MAX_TOOLS
-from scheduling.gateway.engine.attempts import MAX_PAUSE_S, AttemptCounts
+from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.errors import Refusal
+from scheduling.state.types import MAX_PAUSE_S
 from scheduling.state.usage import PoolUsage, period_names
 from tests.unit.gateway.test_gateway_prepare import USER, chat
 
