@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
+from controlplane.database_address import parse_database_url
 from controlplane.env import PREFIX, Env, SettingsError, env_name
 from controlplane.loopback import is_loopback
+from scheduling.state.address import parse_url
 
 IN_A_FILE = "_FILE"  # behind the name of a secret: the file that holds it
 LONGEST_SECRET = 64 * 1024  # characters
@@ -95,6 +97,23 @@ def _oidc_faults(env: Env) -> list[str]:
     return faults
 
 
+def _address_faults(env: Env) -> list[str]:
+    """Of PostgreSQL and Redis: what would fail at each connect, with their certificates' files."""
+    faults = []
+    if env.database_url:
+        try:
+            parse_database_url(env.database_url)
+        except ValueError as error:
+            faults.append(f"{env_name('database_url')}=(hidden): {error}")
+    if env.redis_url:
+        try:
+            tls = parse_url(env.redis_url).tls
+            _ = tls.context() if tls is not None else None
+        except (OSError, ValueError) as error:
+            faults.append(f"{env_name('redis_url')}=(hidden): {error}")
+    return faults
+
+
 def _parse(raw: str, kind: type, low: float | None) -> Any:
     if kind is bool:
         if raw.lower() not in TRUE + FALSE:
@@ -140,10 +159,7 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         )
     if env.hsts_preload and not env.hsts_subdomains:
         faults.append(f"{env_name('hsts_preload')}: needs {env_name('hsts_subdomains')}, or browsers ignore it")
-    if env.database_url and urlsplit(env.database_url).scheme not in ("postgresql", "postgres"):
-        faults.append(f"{env_name('database_url')}=(hidden): must begin with postgresql://; leave it empty for SQLite")
-    if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "rediss", "unix"):
-        faults.append(f"{env_name('redis_url')}=(hidden): must begin with redis://, rediss:// or unix://")
+    faults += _address_faults(env)
     if env.webhook_secret and len(env.webhook_secret) < 16:
         faults.append(f"{env_name('webhook_secret')}=(hidden): needs at least 16 characters")
     for name in ("alert_webhook", "public_url", "pagerduty_url"):

@@ -6,11 +6,11 @@ import gc
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env_loading
+from controlplane.database_address import parse_database_url
 from controlplane.env import SettingsError
 from controlplane.secret_key import secret_key
 from tenants.unfold import UNFOLD as CATALOG_UNFOLD
@@ -119,9 +119,8 @@ def _database() -> dict[str, Any]:
         }
     from controlplane.database import CONNECT_S, BoundedConnection  # not every installation has its driver
 
-    url = urlsplit(ENV.database_url)
-    options: dict[str, Any] = {"connect_timeout": CONNECT_S} | {k: v[-1] for k, v in parse_qs(url.query).items()}
-    socket_dir = options.pop("host", "")
+    address = parse_database_url(ENV.database_url)
+    options: dict[str, Any] = {"connect_timeout": CONNECT_S} | address.options
     pool = {
         "connection_class": BoundedConnection,
         "min_size": 1,
@@ -133,11 +132,11 @@ def _database() -> dict[str, Any]:
     }
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": unquote(url.path.lstrip("/")),
-        "USER": unquote(url.username or ""),
-        "PASSWORD": unquote(url.password or ""),
-        "HOST": socket_dir or unquote(url.hostname or ""),
-        "PORT": str(url.port or ""),
+        "NAME": address.name,
+        "USER": address.user,
+        "PASSWORD": address.password,
+        "HOST": address.host,
+        "PORT": address.port,
         "CONN_MAX_AGE": 0,
         "OPTIONS": options | {"pool": pool},
     }

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
+_CHOICES = {"ssl_cert_reqs": ("required", "none"), "ssl_check_hostname": ("true", "false")}
+_OF_TLS = frozenset({*_CHOICES, "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+_OF_SOCKETS = frozenset({"db", "password"})
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -19,12 +23,22 @@ class Tls:
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError for a file that cannot be read or used."""
-        context = ssl.create_default_context(cafile=self.ca_certs or None)
+        """Raises OSError that names the file which cannot be read or used."""
+        for path in filter(None, (self.ca_certs, self.certfile, self.keyfile)):
+            with open(path, "rb"):  # what ssl raises does not name it
+                pass
+        try:
+            context = ssl.create_default_context(cafile=self.ca_certs or None)
+        except ssl.SSLError as error:
+            raise OSError(f"{self.ca_certs} has no certificates: {error}") from error
         context.check_hostname = self.verify and self.check_hostname
         context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
         if self.certfile:
-            context.load_cert_chain(self.certfile, self.keyfile or None)
+            try:
+                context.load_cert_chain(self.certfile, self.keyfile or None)
+            except ssl.SSLError as error:
+                files = " and ".join(filter(None, (self.certfile, self.keyfile)))
+                raise OSError(f"{files} are no certificate with its key: {error}") from error
         return context
 
 
@@ -53,7 +67,14 @@ def parse_url(url: str) -> Address:
 
     Raises ValueError that says what is wrong without repeating the password.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # its words repeat what stands there, which may be a part of the password
+        raise ValueError(
+            "Redis URL: use one host and a number as its port; write @ : / ? # % of a password as %40 %3A %2F %3F %23 "
+            "%25"
+        ) from None
     query = parse_qs(parts.query)
     username, password = unquote(parts.username or ""), unquote(parts.password or "")
     password = password or query.get("password", [""])[0]
@@ -64,13 +85,17 @@ def parse_url(url: str) -> Address:
         place = Address(path=unquote(parts.path), username=username, password=password)
     elif parts.scheme in ("redis", "rediss"):
         db = parts.path.strip("/") or query.get("db", ["0"])[0]
-        place = Address(
-            host=parts.hostname or "127.0.0.1", port=parts.port or 6379, username=username, password=password
-        )
+        place = Address(host=parts.hostname or "127.0.0.1", port=port or 6379, username=username, password=password)
     else:
         raise ValueError(
             f"Redis URL: the scheme must be redis:// or unix://, or rediss:// for TLS, not {parts.scheme or 'nothing'}://"
         )
+    known = {"unix": _OF_SOCKETS, "rediss": _OF_TLS}.get(parts.scheme, frozenset())
+    if others := sorted(query.keys() - known):  # the other clients (Celery, Channels) take each for one of theirs
+        says = (
+            f"known are {', '.join(sorted(known))}" if known else "the database is the path, as in redis://host:6379/1"
+        )
+        raise ValueError(f"Redis URL: there is no option {', '.join(others)}; {says}")
     if not db.isdigit():
         raise ValueError(f"Redis URL: the database must be a number, not {db!r}")
     tls = _tls({name: values[0] for name, values in query.items()}) if parts.scheme == "rediss" else None
@@ -78,13 +103,9 @@ def parse_url(url: str) -> Address:
 
 
 def _tls(query: Mapping[str, str]) -> Tls:
-    choices = {"ssl_cert_reqs": ("required", "none"), "ssl_check_hostname": ("true", "false")}
-    options = {*choices, "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
-    for name, value in query.items():
-        if name.startswith("ssl_") and name not in options:
-            raise ValueError(f"Redis URL: there is no option {name}; known are {', '.join(sorted(options))}")
-        if name in choices and value.lower() not in choices[name]:
-            raise ValueError(f"Redis URL: {name} must be {' or '.join(choices[name])}, not {value!r}")
+    for name, choices in _CHOICES.items():
+        if name in query and query[name].lower() not in choices:
+            raise ValueError(f"Redis URL: {name} must be {' or '.join(choices)}, not {query[name]!r}")
     return Tls(
         query.get("ssl_ca_certs", ""), query.get("ssl_certfile", ""), query.get("ssl_keyfile", ""),
         verify=query.get("ssl_cert_reqs", "required").lower() == "required",

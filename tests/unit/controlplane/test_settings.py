@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane import env_loading
+from controlplane.database_address import parse_database_url
 from controlplane.env import SettingsError, table
 from controlplane.secret_key import secret_key
 
@@ -90,6 +91,43 @@ def test_all_faults_are_told_at_once():
         env_loading.load({"QUARTERMASTER_PORT": "x", "QUARTERMASTER_LOG_LEVEL": "loud"})
     assert "QUARTERMASTER_PORT" in str(caught.value)
     assert "QUARTERMASTER_LOG_LEVEL" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://:sec/ret@h:6379/0", "%2F"),
+        ("redis://:sec#ret@h:6379/0", "%23"),
+        ("redis://:secret@h1:6379,h2:6379/0", "one host"),
+        ("redis://:secret@[::1/0", "one host"),
+        ("redis://:secret@h/0?timeout=3", "no option timeout"),
+        ("redis://:secret@h?db=1", "the database is the path"),
+        ("rediss://:secret@h/0?ssl_cacerts=/ca.pem", "no option ssl_cacerts"),
+        ("rediss://:secret@h/0?ssl_ca_certs=/no/ca.pem", "/no/ca.pem"),
+        (f"rediss://:secret@h/0?ssl_ca_certs={__file__}", "has no certificates"),
+        (f"rediss://:secret@h/0?ssl_certfile={__file__}", "no certificate with its key"),
+        ("postgresql://u:sec/ret@h/d", "%2F"),
+        ("postgresql://u:secret@h1:5432,h2:5432/d", "?host=a,b"),
+        ("postgresql://u:secret@h", "names no database"),
+        ("postgresql://u:secret@h/d?sslmode=verify_full", "verify-full"),
+        ("postgresql://u:secret@h/d?sslmode=verify-full&sslrootcert=/no/ca.pem", "there is no file /no/ca.pem"),
+    ],
+)
+def test_an_address_that_no_connection_could_use_is_told_at_the_start_without_its_password(url, said):
+    name = "QUARTERMASTER_DATABASE_URL" if url.startswith("postgresql") else "QUARTERMASTER_REDIS_URL"
+    with pytest.raises(SettingsError) as caught:
+        env_loading.load({name: url})
+    assert said in str(caught.value)
+    assert "sec" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_an_address_of_postgresql_is_read_to_its_end():
+    address = parse_database_url("postgresql://a%40b:p%2Fw@h:5433/d%20e?sslmode=verify-full&application_name=qm")
+    assert (address.user, address.password, address.host, address.port) == ("a@b", "p/w", "h", "5433")
+    assert (address.name, address.options) == ("d e", {"sslmode": "verify-full", "application_name": "qm"})
+    assert "p/w" not in repr(address)
+    assert parse_database_url("postgresql://u@/d?host=/run/postgresql").host == "/run/postgresql"
 
 
 def test_secret_values_never_enter_a_message():
