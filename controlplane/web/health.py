@@ -72,9 +72,8 @@ class Readiness:
                 for pool in self._catalog.current.pools:
                     pools[pool] = await self._pool(pool)
                 await self._resp.call("SET", WRITES_KEY, 1, "PX", 1000)
-            except (StateUnavailable, StateError):
-                refuses = self._resp.refusing
-                missing.append(f"Redis: it takes no writes: {refuses}" if refuses else "Redis: it does not answer")
+            except (StateUnavailable, StateError) as error:
+                missing.append(f"Redis: {self._redis_says(error)}")
             else:
                 since_s = time.monotonic() - LEADER_GONE_S
                 led = {name for name in pools if self._led_s.get(name, float("-inf")) >= since_s}
@@ -93,6 +92,13 @@ class Readiness:
         skew_s = self._skew.seconds
         report = {"ready": not missing, "waiting_for": missing, "pools": pools}
         return not missing, report | {"clock_skew_s": None if skew_s is None else round(skew_s, 3)}
+
+    def _redis_says(self, error: Exception) -> str:
+        if self._resp.refusing:
+            return f"it takes no writes: {self._resp.refusing}"
+        if self._resp.available:
+            return f"it refuses what is asked: {error}"
+        return f"this process is not let in: {self._resp.not_let_in}" if self._resp.not_let_in else "it does not answer"
 
     async def _pool(self, pool: str) -> dict[str, Any]:
         store = self._stores.get(pool)

@@ -12,7 +12,8 @@ Why our own: one script call costs 29 us of CPU with redis-py at 32 at once, 2 u
 * while Redis is known to be down a call fails at once; one background task reconnects with backoff, and only a
   connection that answered a PING counts as up;
 * one log line when it goes down, one when it comes back, and the same where it begins to refuse writes and takes them
-  again (out of memory, a save that failed): it stays connected, for it is read, and what frees memory goes on;
+  again (out of memory, a save that failed): it stays connected, for it is read, and what frees memory goes on. One more
+  for each reason for which nobody is let in while it is down (a password, a certificate): that waits for a person;
 * a node that has become a replica is left: all connections to that address are closed, and made again (the name is
   resolved anew) until they reach a node that is none.
 """
@@ -23,6 +24,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import ssl
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -53,6 +55,7 @@ _UNAVAILABLE = frozenset(
     {"LOADING", "READONLY", "MISCONF", "OOM", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN",
      "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
 )  # fmt: skip
+_WAITS_FOR_A_PERSON = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 _REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS"})  # of these: it is read, but not written
 _OF_SCRIPT = re.compile(r"-(OOM|MISCONF|READONLY|NOREPLICAS) ")  # before version 7 a script's error begins otherwise
 WRITES_KEY = b"qm:writes"  # written while writes are refused, to see when they are taken again
@@ -60,6 +63,10 @@ WRITES_S = 0.5
 LOOK_AGAIN_S = 0.02
 PING = pack(("PING",))
 AT_ONCE = 16  # calls in one command: a millisecond or two, in which the server does nothing else
+
+
+class NotLetIn(StateUnavailable):
+    """The server is there, and it or its certificate is not what this process was told. That waits for a person."""
 
 
 class Together:
@@ -238,10 +245,11 @@ class Wire(asyncio.Protocol):
             self.close("the server does not speak RESP")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.close(f"connection lost: {exc}" if exc else "connection closed by the server")
+        kind = NotLetIn if isinstance(exc, ssl.SSLError) else StateUnavailable  # the server judges a certificate late
+        self.close(f"connection lost: {exc}" if exc else "connection closed by the server", kind)
 
-    def close(self, why: str) -> None:
-        """Fails every open call with :class:`StateUnavailable`. Safe to call twice."""
+    def close(self, why: str, kind: type[StateUnavailable] = StateUnavailable) -> None:
+        """Fails every open call with ``kind``. Safe to call twice."""
         if self.closed:
             return
         self.closed = True
@@ -256,7 +264,7 @@ class Wire(asyncio.Protocol):
         self._groups = {}
         for future in pending:
             if not future.done():
-                future.set_exception(StateUnavailable(f"Redis: {why}"))
+                future.set_exception(kind(f"Redis: {why}"))
                 future.exception()  # retrieved: a caller that was cancelled meanwhile must not cause a warning
         self._on_lost(self, why)
 
@@ -283,23 +291,27 @@ async def _open(
             if address.path:
                 await loop.create_unix_connection(make, address.path)
             else:
-                tls = address.tls.context() if address.tls is not None else None
+                try:
+                    tls = address.tls.context() if address.tls is not None else None
+                except OSError as e:
+                    raise NotLetIn(f"Redis: {e}") from e
                 await loop.create_connection(make, address.host, address.port, ssl=tls)
             assert wire is not None
             hello: list[tuple[Word, ...]] = []
-            if address.password:
+            if address.username or address.password:
                 entry: tuple[Word, ...] = (
                     (address.username, address.password) if address.username else (address.password,)
                 )
                 hello.append(("AUTH", *entry))
             if address.db:
                 hello.append(("SELECT", address.db))
-            hello += [("CLIENT", "SETNAME", name), ("PING",), ("ROLE",)]
-            *replies, role = await asyncio.gather(*(wire.send(pack(words)) for words in hello))
+            hello += [("PING",), ("CLIENT", "SETNAME", name), ("ROLE",)]  # the last two may be forbidden to a user
+            *replies, _, role = await asyncio.gather(*(wire.send(pack(words)) for words in hello))
             for reply in replies:
                 if isinstance(reply, hiredis.ReplyError):
-                    raise StateUnavailable(f"Redis: {reply}")
-            if isinstance(role, list) and role[0] == b"slave":  # an error: some services do not tell
+                    passes = str(reply).partition(" ")[0] in _UNAVAILABLE - _WAITS_FOR_A_PERSON
+                    raise (StateUnavailable if passes else NotLetIn)(f"Redis: {reply}")
+            if isinstance(role, list) and role[0] == b"slave":
                 raise StateUnavailable("Redis: this node is a replica and takes no writes")
         wire._on_push = on_push
         return wire
@@ -307,7 +319,7 @@ async def _open(
         why = f"no answer within {CONNECT_TIMEOUT_S:g} s" if isinstance(e, TimeoutError) else str(e)
         if wire is not None:
             wire.close(why)
-        raise StateUnavailable(f"Redis: {why}") from e
+        raise (NotLetIn if isinstance(e, ssl.SSLError) else StateUnavailable)(f"Redis: {why}") from e
     except BaseException:
         if wire is not None:
             wire.close("given up while connecting")
@@ -331,6 +343,8 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._logged: bool | None = None
+        self._told: set[str] = set()  # in this outage, or on this connection
+        self.not_let_in = ""  # why, as the server or a certificate says
         self._home: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -372,15 +386,28 @@ class Keeper:
             )
             await self._entered(wire)
         except StateUnavailable as e:
-            self._tell(False, str(e))
+            self._not_in(e)
             return False
         if wire.closed:
             return False
         self._wire = wire
         if self._probe is not None:
             wire.probe_every(self._probe)
+        self.not_let_in = ""
+        self._told.clear()
         self._tell(True)
         return True
+
+    def _not_in(self, error: StateUnavailable) -> None:
+        why, down = str(error), self._logged is False
+        if isinstance(error, NotLetIn):
+            if down and why not in self._told:
+                log.warning("redis %s (%s): still unavailable, %s", self._address, self._name, why)
+            self._told.add(why)
+            self.not_let_in = why.removeprefix("Redis: ")
+        elif isinstance(error.__cause__, OSError):  # not reached at all
+            self.not_let_in = ""
+        self._tell(False, why)
 
     async def start(self) -> bool:
         """Tries once to connect, then keeps at it in the background. True when it is up. Never raises for Redis."""
@@ -510,6 +537,9 @@ class RespConnection(Keeper):
         code = match[1] if match else text.partition(" ")[0]
         if code in _REFUSING:
             self._refused(code, text)
+        elif code in _WAITS_FOR_A_PERSON and text not in self._told:
+            self._told.add(text)
+            log.error("redis %s (%s): refuses %s: %s", self._address, self._name, script or "a command", text)
         kind = StateUnavailable if code in _UNAVAILABLE else StateError
         return kind(f"Redis{f' ({script}.lua)' if script else ''}: {text}")
 

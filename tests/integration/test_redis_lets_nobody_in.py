@@ -1,0 +1,73 @@
+"""Redis that is there and refuses this process: its words are in the log, once, and in the answer of ``/readyz``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from controlplane.web.health import LOOK_AGAIN_S, Readiness
+from scheduling.state.resp import RespConnection
+from tests.support.gateway_world import until
+from tests.support.redis_server import RedisServer
+
+
+async def test_why_nobody_is_let_in_is_told_in_the_middle_of_an_outage(
+    private_redis: RedisServer, caplog: pytest.LogCaptureFixture
+):
+    """The connection that was there ended for another reason: that the server closed it."""
+    caplog.set_level(logging.INFO)
+    private_redis.command("ACL", "SETUSER", "qm", "on", ">first", "~*", "&*", "+@all")
+    catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={"p": None}))
+    readiness = Readiness(cast(Any, catalog), private_redis.url.replace("redis://", "redis://qm:first@"))
+    await readiness.start()
+    try:
+        private_redis.command("ACL", "SETUSER", "qm", "resetpass", ">second")
+        private_redis.command("CLIENT", "KILL", "USER", "qm")
+        await until(lambda: any("still unavailable, Redis: WRONGPASS" in m for m in caplog.messages))
+        await asyncio.sleep(1.5)  # further attempts
+        assert [m.count("WRONGPASS") for m in caplog.messages if "still" in m] == [1]
+        serves, report = await readiness.look()
+        assert not serves
+        assert report["waiting_for"][0].startswith("Redis: this process is not let in: WRONGPASS")
+        private_redis.command("ACL", "SETUSER", "qm", ">first")
+
+        await until(lambda: any("available again" in m for m in caplog.messages))
+        await asyncio.sleep(LOOK_AGAIN_S * 1.1)
+        assert "not let in" not in str((await readiness.look())[1])
+    finally:
+        await readiness.stop()
+
+
+async def test_what_a_user_may_not_do_is_told_once_and_by_readyz(
+    private_redis: RedisServer, caplog: pytest.LogCaptureFixture
+):
+    private_redis.command(
+        "ACL", "SETUSER", "qm", "on", ">first", "~*", "&*", "+@all", "-@scripting", "-role", "-client"
+    )
+    catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={"p": None}))
+    readiness = Readiness(cast(Any, catalog), private_redis.url.replace("redis://", "redis://qm:first@"))
+    await readiness.start()
+    try:
+        for _ in range(2):
+            serves, report = await readiness.look()
+            assert not serves
+            assert "it refuses what is asked" in report["waiting_for"][0]
+            assert "NOPERM" in report["waiting_for"][0]
+            await asyncio.sleep(LOOK_AGAIN_S * 1.1)
+        assert sum("refuses view: NOPERM" in m for m in caplog.messages) == 1
+    finally:
+        await readiness.stop()
+
+
+async def test_a_user_without_a_password_is_named_all_the_same(private_redis: RedisServer):
+    private_redis.command("ACL", "SETUSER", "qm", "on", "nopass", "~*", "&*", "+@all")
+    resp = RespConnection(private_redis.url.replace("redis://", "redis://qm@"), name="nopass")
+    try:
+        assert await resp.start()
+        assert await resp.call("ACL", "WHOAMI") == b"qm"
+    finally:
+        await resp.close()
