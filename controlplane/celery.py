@@ -77,6 +77,9 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_soft_shutdown_timeout=30,
     worker_send_task_events=False,
+    # Nobody commands a worker through Redis: whoever can write there could end it. It would also listen by a pattern
+    # (PSUBSCRIBE) that a Redis user with `&qm:*` may not use, and end itself over the refusal.
+    worker_enable_remote_control=False,
     worker_hijack_root_logger=False,
     task_ignore_result=True,
     task_serializer="json",

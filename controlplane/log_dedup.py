@@ -29,11 +29,14 @@ _JUDGED = "quartermaster_judged"  # logging.config adds filters without taking a
 
 class Repeats(logging.Filter):
     """For one logger of a library: drops what repeats itself. ``database_only``: only what an unreachable database
-    causes counts as a repetition, everything else passes as it is."""
+    causes counts as a repetition, everything else passes as it is; ``begins``: only messages that begin like this."""
 
-    def __init__(self, database_only: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, database_only: bool = False, begins: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__()
         self._database_only = database_only
+        self._begins = begins
         self._clock = clock
         self._last: dict[tuple[str, str], float] = {}
 
@@ -42,6 +45,8 @@ class Repeats(logging.Filter):
             return True
         error = record.exc_info[1] if record.exc_info else None
         if self._database_only and not isinstance(error, DATABASE_ERRORS):
+            return True
+        if not str(record.msg).startswith(self._begins):
             return True
         # what a stranger sent is in the words of a suspicion: every one would be new
         about = "" if isinstance(error, SuspiciousOperation) else str(record.msg)

@@ -370,6 +370,7 @@ LOGGING = {
         "repeats": {"()": "controlplane.log_dedup.Repeats"},
         "routine": {"()": "controlplane.log_dedup.Routine"},
         "flood": {"()": "controlplane.log_dedup.Flood"},
+        "unacknowledged": {"()": "controlplane.log_dedup.Repeats", "begins": "Couldn't "},
         "database_repeats": {"()": "controlplane.log_dedup.Repeats", "database_only": True},
     },
     "formatters": {
@@ -390,6 +391,7 @@ LOGGING = {
         "channels_redis.pubsub": {"filters": ["repeats"]},
         "psycopg.pool": {"filters": ["repeats"]},
         "celery.worker.consumer.consumer": {"filters": ["repeats"]},
+        "celery.worker.request": {"filters": ["unacknowledged"]},  # a task that ends while Redis is away
         **({} if ENV.log_level == "DEBUG" else TASKS),
         "httpx": {"level": "WARNING"},
         "httpcore": {"level": "WARNING"},

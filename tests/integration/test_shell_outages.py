@@ -57,6 +57,20 @@ def test_faults_of_our_own_are_never_left_out():
     assert not repeats.filter(log_record("Internal Server Error: %s", "/admin/", error=OperationalError("away")))
 
 
+def test_a_task_that_ends_while_redis_is_away_is_one_line_and_what_else_a_worker_says_stays():
+    repeats = Repeats(begins="Couldn't ")
+    ended = log_record("Couldn't ack %r, reason:%r", "id", "network", error=ConnectionError("refused"))
+    assert repeats.filter(ended)
+    assert ended.exc_info is None
+    again = log_record("Couldn't ack %r, reason:%r", "id", "network", error=ConnectionError("refused"))
+    assert not repeats.filter(again)
+    for _ in range(2):
+        assert repeats.filter(log_record("Task %s exceeded its time limit", "id"))
+    ours = [f for f in logging.getLogger("celery.worker.request").filters if isinstance(f, Repeats)]
+    assert ours
+    assert ours[0].filter(log_record("Task %s exceeded its time limit", "id"))
+
+
 class Tries(logging.Filter):
     """What a library's logger was given, before our filter."""
 
