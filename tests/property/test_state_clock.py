@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import CLOCK_TICK_MS, Script, load_scripts
 from scheduling.state.store import PoolStore
-from scheduling.state.types import CLOCK_GAP_MS
+from scheduling.state.types import CLOCK_GAP_MS, leader_channel
 from tests.support.connected import connected
+from tests.support.dispatch_world import until_await
 from tests.support.redis_server import RedisServer
 from tests.support.state_model import variant
 
@@ -79,6 +82,19 @@ def make(redis_server: RedisServer) -> Iterator[Any]:
         number = iter(range(10_000))
         yield lambda scripts: World(runner.run, resp, f"clock-{next(number)}", scripts)
         runner.run(resp.close())
+
+
+async def nobody_listens(world: World, holder: str) -> bool:
+    return not (await world.resp.call("PUBSUB", "NUMSUB", leader_channel(holder)))[1]
+
+
+@contextlib.contextmanager
+def subscribed(server: RedisServer, holder: str) -> Iterator[None]:
+    """A process that lives: it listens on its channel."""
+    with redis.Redis.from_url(server.url) as client, client.pubsub() as ears:
+        ears.subscribe(leader_channel(holder))
+        ears.get_message(timeout=5)
+        yield
 
 
 def walk(world: World, rng: random.Random, steps: int) -> None:
@@ -152,6 +168,40 @@ def test_a_leader_that_died_before_everybody_was_away_is_followed_at_once(make: 
     assert not world.run(world.store.elect("other", 0, False)).leader
     world.wait(60_000)
     assert world.run(world.store.elect("other", 0, False)).leader
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_who_has_just_been_elected_after_an_outage_leads(make: Any, redis_server: RedisServer, listens: bool):
+    """Time is in doubt until its first sweep: others that stand meanwhile do not take turns with it."""
+    world = make(set_scripts())
+    world.wait(60_000)
+    with subscribed(redis_server, "second") if listens else contextlib.nullcontext():
+        won = world.run(world.store.elect("second", 0, False))
+        assert won.leader
+        for holder in ("third", "leader"):
+            world.wait(CALL_MS)
+            assert not world.run(world.store.elect(holder, 0, False)).leader
+        assert world.run(world.store.elect("second", 0, False)).epoch == won.epoch
+        world.wait(60_000)  # it was away, too, and others were not told that it lives
+        assert world.run(world.store.elect("third", 0, False)).leader is not listens
+
+
+def test_a_leader_that_lives_is_not_followed_because_the_clock_was_set(make: Any, redis_server: RedisServer):
+    """Its next sweep tells what has passed. A new leader's first would take an hour for true, and fill all buckets."""
+    world = make(set_scripts())
+    with subscribed(redis_server, "second"):
+        world.wait(10_000)
+        epoch = world.run(world.store.elect("second", 0, False)).epoch
+        world.epoch, world.swept_at = epoch, None
+        world.sweep()
+        world.off_ms += 3_600_000
+        before = world.error_ms()
+        world.wait(CALL_MS)
+        assert not world.run(world.store.elect("third", 0, False)).leader
+        world.sweep()
+        assert abs(world.error_ms() - before) < 300
+    world.run(until_await(lambda: nobody_listens(world, "second")))
+    assert world.run(world.store.elect("third", 0, False)).leader  # it has died: at once
 
 
 def test_a_bucket_refills_by_time_that_passed(make: Any):

@@ -6,9 +6,12 @@
 -- epoch passed_ms -> fenced, or {id, entry, id, entry, ...}
 if fenced(ARGV[1]) then return 'fenced' end
 even_when_full()
-local m = call('HMGET', META, 'swept_at', 'sweep_from')
+local m = call('HMGET', META, 'swept_at', 'sweep_from', 'leader_until')
+now_ms()
+local doubt = doubted()
 believe(tonumber(ARGV[2]), tonumber(m[1]))
 local now = now_ms()
+if doubt > 0 and (tonumber(m[3]) or 0) > now + LEADER_MS then call('HSET', META, 'leader_until', now + LEADER_MS) end
 local out = {}
 
 local from = tonumber(m[2]) or 0
