@@ -137,7 +137,8 @@ def main() -> int:
         lifespan="on",
         access_log=False,
         log_config=None,  # Django's
-        log_level=env.log_level.lower(),
+        # At its own DEBUG it writes each WebSocket's handshake, with the session's cookie, and its frames.
+        log_level="info" if env.log_level == "DEBUG" else env.log_level.lower(),
         proxy_headers=False,  # of pages and WebSockets only, and of trusted proxies only: controlplane/asgi.py
         server_header=False,
         backlog=2048,
