@@ -10,6 +10,7 @@ line does: so many of a kind and so many in all. :class:`Line` bounds its length
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from django.db.utils import InterfaceError, OperationalError
 QUIET_S = 60.0  # longer than Celery's longest pause between two tries (32 s)
 DATABASE_ERRORS = (OperationalError, InterfaceError)
 _MOST = 1000  # kinds remembered
+_NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 KIND_BURST, KIND_PER_S = 30.0, 0.5  # lines of one kind: at once, and from then on
 ALL_BURST, ALL_PER_S = 500.0, 20.0  # lines of all kinds
 LONG_TASK_S = 20.0  # longer than the pieces in which batches and lab runs are done
@@ -29,14 +31,20 @@ _JUDGED = "quartermaster_judged"  # logging.config adds filters without taking a
 
 class Repeats(logging.Filter):
     """For one logger of a library: drops what repeats itself. ``database_only``: only what an unreachable database
-    causes counts as a repetition, everything else passes as it is; ``begins``: only messages that begin like this."""
+    causes counts as a repetition, everything else passes as it is; ``begins``: only messages that begin like this;
+    ``by_words``: what says something else, numbers aside, is no repetition."""
 
     def __init__(
-        self, database_only: bool = False, begins: str = "", clock: Callable[[], float] = time.monotonic
+        self,
+        database_only: bool = False,
+        begins: str = "",
+        by_words: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._database_only = database_only
         self._begins = begins
+        self._by_words = by_words
         self._clock = clock
         self._last: dict[tuple[str, str], float] = {}
 
@@ -50,6 +58,8 @@ class Repeats(logging.Filter):
             return True
         # what a stranger sent is in the words of a suspicion: every one would be new
         about = "" if isinstance(error, SuspiciousOperation) else str(record.msg)
+        if self._by_words:
+            about = _NUMBER.sub("#", record.getMessage())
         kind = (about, type(error).__name__)
         now = self._clock()
         last = self._last.get(kind)

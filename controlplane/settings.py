@@ -368,6 +368,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "filters": {
         "repeats": {"()": "controlplane.log_dedup.Repeats"},
+        "other_words": {"()": "controlplane.log_dedup.Repeats", "by_words": True},
         "routine": {"()": "controlplane.log_dedup.Routine"},
         "flood": {"()": "controlplane.log_dedup.Flood"},
         "unacknowledged": {"()": "controlplane.log_dedup.Repeats", "begins": "Couldn't "},
@@ -389,7 +390,8 @@ LOGGING = {
         "django.request": {"level": "ERROR", "filters": ["database_repeats"]},  # a 404 is not news
         "django.security.DisallowedHost": {"filters": ["repeats"]},  # strangers decide how often
         "channels_redis.pubsub": {"filters": ["repeats"]},
-        "psycopg.pool": {"filters": ["repeats"]},
+        # A server that restarts refuses first, and what is wrong then (a certificate, a password) comes after it.
+        "psycopg.pool": {"filters": ["other_words"]},
         "celery.worker.consumer.consumer": {"filters": ["repeats"]},
         "celery.worker.request": {"filters": ["unacknowledged"]},  # a task that ends while Redis is away
         **({} if ENV.log_level == "DEBUG" else TASKS),

@@ -71,6 +71,14 @@ def test_a_task_that_ends_while_redis_is_away_is_one_line_and_what_else_a_worker
     assert ours[0].filter(log_record("Task %s exceeded its time limit", "id"))
 
 
+def test_another_reason_of_postgresql_is_no_repetition():
+    pool = next(f for f in logging.getLogger("psycopg.pool").filters if isinstance(f, Repeats))
+    refused = "error connecting in %r: connection to server at port 5432 failed: Connection refused"
+    expired = "error connecting in %r: connection to server at port 5432 failed: certificate verify failed"
+    assert [pool.filter(log_record(refused, f"pool-{n}", level=logging.WARNING)) for n in (1, 2)] == [True, False]
+    assert [pool.filter(log_record(expired, f"pool-{n}", level=logging.WARNING)) for n in (3, 4)] == [True, False]
+
+
 class Tries(logging.Filter):
     """What a library's logger was given, before our filter."""
 
