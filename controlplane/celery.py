@@ -20,8 +20,8 @@ from celery import Celery
 from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
 from django.conf import settings
 
-from controlplane.collector import look_rarely
 from controlplane.embedded.child import die_with_parent, give_way
+from controlplane.garbage_collection import look_rarely
 
 if TYPE_CHECKING:
     from kombu.connection import Connection

@@ -18,7 +18,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from tenants.audit import SYSTEM
-from tenants.cells import plain
+from tenants.csv_cells import plain
 from tenants.models import AuditEntry, AuditHead
 from tenants.models.records import digest_of
 

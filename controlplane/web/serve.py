@@ -24,7 +24,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from controlplane import collector, env_loading
+from controlplane import env_loading, garbage_collection
 from controlplane.env import SettingsError
 from controlplane.web.connections import ConnectionLimits, affordable
 from controlplane.web.protocol import protocol
@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
 
         application.connections = self.connections  # before its lifespan begins
         await super().startup(sockets)
-        collector.look_rarely()
+        garbage_collection.look_rarely()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         from controlplane.asgi import application

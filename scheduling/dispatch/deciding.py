@@ -17,8 +17,8 @@ from scheduling.core.stuck import stuck
 from scheduling.core.types import Grant, PoolView
 from scheduling.dispatch.decision_clock import CREDIT_TICK_S, DecisionClock
 from scheduling.dispatch.evictions import evictions, most_running
-from scheduling.dispatch.health import BackendMonitor
 from scheduling.dispatch.preemption import Preempter
+from scheduling.dispatch.replicas.monitor import BackendMonitor
 from scheduling.dispatch.waiting import Waiting
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BATCH, GrantItem, GrantStatus

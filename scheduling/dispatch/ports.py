@@ -13,7 +13,7 @@ from scheduling.core.calibration import StepFit
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import PoolSpec, PoolView, Standing
-from scheduling.dispatch.adapters import AdapterStatus
+from scheduling.dispatch.replicas.adapters import AdapterStatus
 
 
 @dataclass(frozen=True, slots=True)

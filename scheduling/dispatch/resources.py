@@ -10,7 +10,7 @@ import httpx
 
 from scheduling.core.kv_overcommit import MAX_OVERCOMMIT
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
-from scheduling.dispatch.watched import EngineFactory
+from scheduling.dispatch.replicas.watched import EngineFactory
 from scheduling.state.resp import RespConnection
 
 

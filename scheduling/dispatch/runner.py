@@ -24,10 +24,10 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.kv_overcommit import MAX_OVERCOMMIT
 from scheduling.core.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
+from scheduling.dispatch.replicas.watched import EngineFactory
 from scheduling.dispatch.resources import Resources
-from scheduling.dispatch.watched import EngineFactory
 from scheduling.state.resp import RespConnection
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import CATALOG_CHANNEL, RESIGNED_CHANNEL, leader_channel

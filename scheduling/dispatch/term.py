@@ -23,20 +23,20 @@ from scheduling.core.registry import PolicyError
 from scheduling.core.token_pace import TokenPace
 from scheduling.core.types import Catalog, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.bucket_audit import BucketAudit
+from scheduling.dispatch.bucket_restore import Buckets
 from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
 from scheduling.dispatch.deciding import Decider
 from scheduling.dispatch.decision_clock import DecisionClock
-from scheduling.dispatch.drain import LedgerDrain
-from scheduling.dispatch.health import BackendMonitor
+from scheduling.dispatch.ledger_drain import LedgerDrain
 from scheduling.dispatch.queue_preview import QueuePreview
+from scheduling.dispatch.replicas.monitor import BackendMonitor
+from scheduling.dispatch.replicas.watched import EngineFactory
 from scheduling.dispatch.resources import Resources
-from scheduling.dispatch.restore import Buckets
 from scheduling.dispatch.samples import Sampler
 from scheduling.dispatch.shares import KeptShares
 from scheduling.dispatch.standing import Standings
 from scheduling.dispatch.totals import Totals
 from scheduling.dispatch.waiting import Waiting
-from scheduling.dispatch.watched import EngineFactory
 from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (

@@ -4,7 +4,7 @@
 :class:`scheduling.core.kv_overcommit.KvUse` are fed as the leader feeds them: once a second with each engine's
 counters, after each decision with whether requests wait for nothing but credit, and with what ended requests used. A
 decode replica's credit is its share of what the prefill replicas have (:func:`scheduling.core.legs.share`), as
-:class:`scheduling.dispatch.phases.Phases` offers it.
+:class:`scheduling.dispatch.replicas.phases.Phases` offers it.
 """
 
 from __future__ import annotations

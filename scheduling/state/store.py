@@ -29,7 +29,7 @@ from scheduling.core.types import (
     Standing,
 )
 from scheduling.state import codec, replies
-from scheduling.state.keys import PoolKeys, batches
+from scheduling.state.plain_commands import PoolKeys, batches
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script, load_scripts
 from scheduling.state.standing import standing_words

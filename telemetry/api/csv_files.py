@@ -10,7 +10,7 @@ from typing import Any
 from rest_framework.renderers import JSONRenderer
 
 from telemetry.api.sent_files import SentFile, send
-from tenants.cells import plain
+from tenants.csv_cells import plain
 
 MEDIA_TYPE = "text/csv; charset=utf-8"
 _LINES = 500  # of a piece

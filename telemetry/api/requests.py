@@ -56,7 +56,7 @@ from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
 from tenants.api.inputs import Moment
-from tenants.cells import plain
+from tenants.csv_cells import plain
 from tenants.sealed import seal, unseal
 
 SPAN_ALIASES = {f"{name}_s": span for name, span in SPANS.items()}

@@ -58,7 +58,7 @@ Found = list[tuple[bool, float, list[float], list[float]]]
 async def measure(chosen: argparse.Namespace) -> Found:
     """Blocks in order: with dashboards or not, CPU of the loop's thread for each second, and of answers the times and
     the work [s]."""
-    from controlplane.collector import look_rarely
+    from controlplane.garbage_collection import look_rarely
     from scheduling.gateway.app import GatewayApp
     from telemetry.feed import consumers, hub
     from telemetry.feed.sources import Sources

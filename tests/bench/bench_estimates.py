@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from controlplane.collector import look_rarely
+from controlplane.garbage_collection import look_rarely
 from scheduling.core.estimate.features import features
 from scheduling.core.estimate.regression import IN_VAIN
 from scheduling.core.types import PredictorMode

@@ -35,7 +35,7 @@ def measure(ordering: str, modifiers: list[str], tenants: int, waiting: int, ste
 
 def main() -> None:
     with suppress(ImportError):  # as the tree's worker does, if it does
-        from controlplane.collector import look_rarely
+        from controlplane.garbage_collection import look_rarely
 
         look_rarely()
     for line in sys.stdin:

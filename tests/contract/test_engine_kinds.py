@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from scheduling.core.types import BackendSpec, PrefixCache
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.engines.client import EngineClient, EngineError, EngineUnreachable, control_http
 from scheduling.engines.kinds import VLLM, kind_of, kinds, make_client
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer
@@ -214,7 +214,7 @@ async def test_one_that_stops_generating_is_ejected_and_returns_after_a_token(
         ("progress.STALLED_S", 1.5), ("progress.DOUBTFUL_S", 1.5), ("watched.PROBE_TIMEOUT_S", 1.0),
         ("watched.FIRST_PROBE_TIMEOUT_S", 1.0), ("watcher.MOVED_S", 0.5), ("outliers.BACK_FIRST_S", 0.5),
     ):  # fmt: skip
-        monkeypatch.setattr(f"scheduling.dispatch.{name}", seconds)
+        monkeypatch.setattr(f"scheduling.dispatch.replicas.{name}", seconds)
     async with (
         standing_in(kind) as server,
         served(redis_url, pool_id, kind, server) as (world, dispatcher),

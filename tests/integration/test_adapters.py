@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from scheduling.core.types import AdapterSpec, BackendSpec, Catalog, EntitlementSpec, OverLimit, ProjectSpec
-from scheduling.dispatch import adapters
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
+from scheduling.dispatch.replicas import adapters
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from tests.support.dispatch_world import catalog_of, dispatching, until
 from tests.support.gateway_world import TIER, World, gateway_world

@@ -20,7 +20,7 @@ import pytest
 
 from controlplane import sse
 from scheduling.core.types import BackendSpec
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.gateway.config import GatewayConfig
 from tests.support.dispatch_world import catalog_of, dispatching, until
 from tests.support.gateway_world import World, gateway_world

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from scheduling.core.types import BackendSpec, Catalog
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.engines.client import control_http
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from tests.support.dispatch_world import catalog_of, dispatching, until
@@ -20,8 +20,8 @@ from tests.support.state_world import pool_spec
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds in place of a quarter of a minute; what they mean is tested on virtual time."""
-    monkeypatch.setattr("scheduling.dispatch.progress.STALLED_S", 1.5)
-    monkeypatch.setattr("scheduling.dispatch.watched.PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("scheduling.dispatch.replicas.progress.STALLED_S", 1.5)
+    monkeypatch.setattr("scheduling.dispatch.replicas.watched.PROBE_TIMEOUT_S", 1.0)
 
 
 def served_by(server: SimulatedServer, pool_id: str) -> Catalog:

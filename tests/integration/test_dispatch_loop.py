@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog, EntitlementSpec, OverLimit, ServiceClass
-from scheduling.dispatch.health import BackendMonitor
+from scheduling.dispatch.replicas.monitor import BackendMonitor
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (

@@ -20,9 +20,9 @@ CONFIG = GatewayConfig(first_token_timeout_s=110.0, idle_token_timeout_s=8.0, re
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds in place of a quarter of a minute; what they mean is tested on virtual time."""
-    monkeypatch.setattr("scheduling.dispatch.progress.STALLED_S", 1.5)
-    monkeypatch.setattr("scheduling.dispatch.progress.DOUBTFUL_S", 1.5)
-    monkeypatch.setattr("scheduling.dispatch.watched.PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("scheduling.dispatch.replicas.progress.STALLED_S", 1.5)
+    monkeypatch.setattr("scheduling.dispatch.replicas.progress.DOUBTFUL_S", 1.5)
+    monkeypatch.setattr("scheduling.dispatch.replicas.watched.PROBE_TIMEOUT_S", 1.0)
 
 
 async def ask(client: httpx.AsyncClient, stream: bool, tokens: int) -> httpx.Response:

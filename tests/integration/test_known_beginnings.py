@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.types import BackendSpec, OverLimit
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.state.types import PoolSnapshot
 from tests.support.dispatch_world import catalog_of, dispatching, until, until_await

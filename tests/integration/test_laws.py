@@ -12,7 +12,7 @@ import pytest
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import OverLimit
 from scheduling.dispatch import bucket_audit
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import AdmissionStatus, BucketLevel, PoolAudit
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching

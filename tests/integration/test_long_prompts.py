@@ -14,8 +14,8 @@ import pytest
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo, TierSpec
-from scheduling.dispatch.health import BackendMonitor
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
+from scheduling.dispatch.replicas.monitor import BackendMonitor
 from scheduling.engines.kinds.vllm import parse_metrics
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until

@@ -17,7 +17,7 @@ import pytest
 
 from controlplane.embedded.vllm_cpu import serve
 from scheduling.core.types import BackendSpec, Phase
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.engines.client import control_http, counted
 from scheduling.engines.kinds.vllm import VllmClient
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from scheduling.core.types import BackendSpec
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.gateway.config import GatewayConfig
 from tests.support.dispatch_world import catalog_of, dispatching, until
 from tests.support.fake_engine import FakeEngine, Script

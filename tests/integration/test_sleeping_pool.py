@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import httpx
 
 from scheduling.core.types import BackendSpec, PoolSpec, ScalingMode, ScalingSpec
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
 from tests.support.gateway_world import World, gateway_world

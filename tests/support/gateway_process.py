@@ -23,7 +23,7 @@ from pathlib import Path
 
 import uvicorn
 
-from controlplane.collector import look_rarely
+from controlplane.garbage_collection import look_rarely
 from controlplane.web.connections import ConnectionLimits
 from controlplane.web.protocol import protocol
 from scheduling.catalog import CatalogCache

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, PoolSpec
-from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.state import codec
 from scheduling.state.notices import EvictionNotice, GrantNotice
 from scheduling.state.resp import RespConnection

@@ -2,11 +2,11 @@
 
 A replica that fails fast has the least outstanding work and so draws every request (a magnet). Whoever sees that pauses
 it for all gateways (``PoolStore.pause``) before the leader has decided anything; the leader probes it, and ejects it by
-the share of its attempts that fail (:mod:`scheduling.dispatch.outliers`).
+the share of its attempts that fail (:mod:`scheduling.dispatch.replicas.outliers`).
 
 A tenant whose requests fail wherever they run, on replicas that serve others meanwhile, says nothing of a replica: its
 failures count no more, or one tenant could have all replicas of a pool but one ejected. The leader hears of each all
-the same, and asks the replica for a token (:mod:`scheduling.dispatch.progress`).
+the same, and asks the replica for a token (:mod:`scheduling.dispatch.replicas.progress`).
 
 An answer without content is none of these failures, since a model may have nothing to say. It is told by tenant, for
 the leader to compare replicas by: one that answers everything with nothing is a magnet as well.

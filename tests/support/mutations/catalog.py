@@ -53,7 +53,7 @@ MUTATIONS = (
     Mutation(
         "failed-replicas-called-asleep",
         "a pool that may sleep says that it wakes while its replica has failed",
-        "scheduling/dispatch/sleeping.py",
+        "scheduling/dispatch/replicas/sleeping.py",
         'if any(b.state != "probing" for b in self._backends.values() if not b.spec.draining):',
         "if False:",
         ("tests/unit/dispatch/test_dispatch_sleep.py",),

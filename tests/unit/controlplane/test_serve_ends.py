@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from controlplane import collector
+from controlplane import garbage_collection
 from controlplane.web import serve
 from controlplane.web.connections import ConnectionLimits
 from controlplane.web.protocol import protocol
@@ -60,7 +60,7 @@ class Listener:
 def application(monkeypatch: pytest.MonkeyPatch) -> Application:
     made = Application()
     monkeypatch.setattr("controlplane.asgi.application", made)
-    monkeypatch.setattr(collector, "look_rarely", lambda: None)
+    monkeypatch.setattr(garbage_collection, "look_rarely", lambda: None)
     return made
 
 

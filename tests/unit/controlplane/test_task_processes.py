@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from controlplane.celery import end_unless
-from controlplane.collector import YOUNG_OBJECTS
 from controlplane.embedded.child import AUTOGROUP
+from controlplane.garbage_collection import YOUNG_OBJECTS
 
 
 def forked(ask: Callable[[], object]) -> int:

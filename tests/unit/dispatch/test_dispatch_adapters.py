@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scheduling.core.types import AdapterSpec, PoolSpec
-from scheduling.dispatch import adapters
-from scheduling.dispatch.adapters import AdapterHomes, Candidate
+from scheduling.dispatch.replicas import adapters
+from scheduling.dispatch.replicas.adapters import AdapterHomes, Candidate
 from scheduling.engines.client import EngineModel, EngineRefused, EngineUnreachable
 from scheduling.engines.kinds import kind_of
 from tests.support.state_world import pool_spec

@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from scheduling.core.types import FULL_SPEED, BackendSpec, PoolView
-from scheduling.dispatch.health import BackendMonitor
+from scheduling.dispatch.replicas.monitor import BackendMonitor
 from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
 from tests.support.dispatch_world import Engines, on_virtual_time
 from tests.support.state_world import backend, pool_spec

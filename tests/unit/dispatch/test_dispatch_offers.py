@@ -8,7 +8,7 @@ from functools import partial
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.types import FULL_SPEED, BackendSpec, BackendView, PoolView
-from scheduling.dispatch.watched import offer_of
+from scheduling.dispatch.replicas.watched import offer_of
 from tests.support.state_world import backend, pool_spec
 from tests.unit.dispatch.test_dispatch_health import Ward, ward
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.dispatch.outliers import (
+from scheduling.dispatch.replicas.outliers import (
     BACK_FIRST_S,
     COMPARED_S,
     FEWEST,

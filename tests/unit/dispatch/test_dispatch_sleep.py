@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduling.core.types import ScalingMode, ScalingSpec
-from scheduling.dispatch.sleeping import SLEEP_AGAIN_S, WAKE_AGAIN_S
-from scheduling.dispatch.watched import WAKE_S
+from scheduling.dispatch.replicas.sleeping import SLEEP_AGAIN_S, WAKE_AGAIN_S
+from scheduling.dispatch.replicas.watched import WAKE_S
 from tests.unit.dispatch.test_dispatch_health import Ward, ward
 
 TO_ZERO = ScalingSpec(ScalingMode.AUTOMATIC, 0, 2, "local", idle_s=30.0)

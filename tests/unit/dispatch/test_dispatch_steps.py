@@ -11,8 +11,8 @@ import pytest
 
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.types import BackendView, PoolView
-from scheduling.dispatch import step_logs
 from scheduling.dispatch.ports import StepStatus
+from scheduling.dispatch.replicas import step_logs
 from tests.support.dispatch_world import until
 from tests.support.logged_steps import TRUTH, steps
 from tests.unit.dispatch.test_dispatch_health import Ward

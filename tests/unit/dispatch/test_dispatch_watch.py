@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.dispatch.progress import DOUBTFUL_S, HealthStep, ProgressWatch
+from scheduling.dispatch.replicas.progress import DOUBTFUL_S, HealthStep, ProgressWatch
 from scheduling.engines.client import EngineMetrics
 
 

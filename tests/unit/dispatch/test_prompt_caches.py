@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, nan
 
 from scheduling.core.cached_prompts import ENOUGH
-from scheduling.dispatch.prompt_caches import TOKENS_STEP, TRUST_STEP, PromptCaches
+from scheduling.dispatch.replicas.prompt_caches import TOKENS_STEP, TRUST_STEP, PromptCaches
 
 
 def seen(caches: PromptCaches, replica: str, found: float, asked: float, looks: int = 4) -> None:

@@ -18,8 +18,8 @@ from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import AdapterSpec, BackendView, PoolView
-from scheduling.dispatch.adapters import AdapterStatus
 from scheduling.dispatch.ports import BackendStatus, StepStatus
+from scheduling.dispatch.replicas.adapters import AdapterStatus
 from telemetry.alerts import conditions
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import MEASURES, WINDOW_S, Window, durations_ms

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from scheduling.dispatch.adapters import AdapterStatus
 from scheduling.dispatch.ports import BackendStatus
+from scheduling.dispatch.replicas.adapters import AdapterStatus
 from scheduling.gateway.ports import GatewayMetrics
 from telemetry.feed import snapshots
 from telemetry.feed.store import LiveStore, Stored

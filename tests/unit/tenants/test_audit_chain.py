@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 
 from tenants import audit_chain, services
 from tenants.audit import REFUSALS_A_MINUTE, SYSTEM
-from tenants.cells import plain
+from tenants.csv_cells import plain
 from tenants.models import AuditEntry, AuditHead, Slo, Tenant
 from tests.support import worlds
 

@@ -14,8 +14,8 @@ from scheduling.core.prefill_credit import PrefillCredit
 from scheduling.core.prefill_speed import PrefillSpeed
 from scheduling.core.step_model import StepModel
 from scheduling.core.types import BackendSpec, Phase, PoolSpec
-from scheduling.dispatch.outliers import Outlier
-from scheduling.dispatch.progress import ProgressWatch
+from scheduling.dispatch.replicas.outliers import Outlier
+from scheduling.dispatch.replicas.progress import ProgressWatch
 from scheduling.engines.client import EngineKind, EngineMetrics, EngineModel, Probe, StepPage
 
 PROBE_TIMEOUT_S = 10.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduling.core.types import Phase, PoolSpec
-from scheduling.dispatch.phases import Phases, slots_wanted
-from scheduling.dispatch.watched import WHY_CHARS, WatchedBackend, serves
+from scheduling.dispatch.replicas.phases import Phases, slots_wanted
+from scheduling.dispatch.replicas.watched import WHY_CHARS, WatchedBackend, serves
 from scheduling.engines.client import EngineError
 from scheduling.state.store import PoolStore
 

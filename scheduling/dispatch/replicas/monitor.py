@@ -17,15 +17,15 @@ from typing import Any
 from scheduling.core.kv_overcommit import KvUse
 from scheduling.core.prefill_credit import Prompts
 from scheduling.core.types import BackendSpec, PoolSpec, PoolView
-from scheduling.dispatch.adapters import AdapterHomes, Candidate
-from scheduling.dispatch.backend_status import status_of
-from scheduling.dispatch.offers import Offers
-from scheduling.dispatch.outliers import worse
-from scheduling.dispatch.phases import Phases
 from scheduling.dispatch.ports import BackendStatus
-from scheduling.dispatch.sleeping import PoolSleep
-from scheduling.dispatch.step_logs import follow_steps
-from scheduling.dispatch.watched import (
+from scheduling.dispatch.replicas.adapters import AdapterHomes, Candidate
+from scheduling.dispatch.replicas.offers import Offers
+from scheduling.dispatch.replicas.outliers import worse
+from scheduling.dispatch.replicas.phases import Phases
+from scheduling.dispatch.replicas.sleeping import PoolSleep
+from scheduling.dispatch.replicas.status import status_of
+from scheduling.dispatch.replicas.step_logs import follow_steps
+from scheduling.dispatch.replicas.watched import (
     WAKE_S,
     EngineFactory,
     LeaseCounts,
@@ -36,7 +36,7 @@ from scheduling.dispatch.watched import (
     serves,
     wanted_credit,
 )
-from scheduling.dispatch.watcher import SCRAPE_S, Watcher
+from scheduling.dispatch.replicas.watcher import SCRAPE_S, Watcher
 from scheduling.engines.kinds import kind_of
 from scheduling.state.store import PoolStore
 from scheduling.state.types import MAX_PAUSE_S, Attempts, PoolSnapshot, StateUnavailable

@@ -15,7 +15,7 @@ from scheduling.core.engine_limits import longest_of
 from scheduling.core.legs import share
 from scheduling.core.placement import relative_speed
 from scheduling.core.types import BackendSpec, Phase, PoolView
-from scheduling.dispatch.watched import WatchedBackend, limits_of, offer_of, serves
+from scheduling.dispatch.replicas.watched import WatchedBackend, limits_of, offer_of, serves
 
 _LACKS = {
     Phase.DECODE: "no decode replica of its pool serves: nothing takes over what it would compute",

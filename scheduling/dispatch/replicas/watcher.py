@@ -1,7 +1,7 @@
 """Looks at a pool's replicas, one task each: reads a replica's figures once a second and probes it when in doubt.
 
-One that does not answer or does not move (:mod:`scheduling.dispatch.progress`) is ejected, and comes back only after a
-real generation. What its figures say is learned here as well.
+One that does not answer or does not move (:mod:`scheduling.dispatch.replicas.progress`) is ejected, and comes back only
+after a real generation. What its figures say is learned here as well.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from scheduling.core.prefill_credit import Counters
-from scheduling.dispatch.adapters import AdapterHomes
-from scheduling.dispatch.offers import Offers
-from scheduling.dispatch.progress import HealthStep, ProgressWatch
-from scheduling.dispatch.watched import (
+from scheduling.dispatch.replicas.adapters import AdapterHomes
+from scheduling.dispatch.replicas.offers import Offers
+from scheduling.dispatch.replicas.progress import HealthStep, ProgressWatch
+from scheduling.dispatch.replicas.watched import (
     WHY_CHARS,
     LeaseCounts,
     WatchedBackend,

@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from scheduling.core.routing import uncounted_s
 from scheduling.core.types import Phase, PoolSpec
-from scheduling.dispatch.phases import Phases
-from scheduling.dispatch.prompt_caches import PromptCaches
-from scheduling.dispatch.watched import LeaseCounts, WatchedBackend, limits_of, prefills, serves
+from scheduling.dispatch.replicas.phases import Phases
+from scheduling.dispatch.replicas.prompt_caches import PromptCaches
+from scheduling.dispatch.replicas.watched import LeaseCounts, WatchedBackend, limits_of, prefills, serves
 from scheduling.engines.client import EngineMetrics
 from scheduling.state.store import PoolStore
 from scheduling.state.types import PoolSnapshot, StateUnavailable

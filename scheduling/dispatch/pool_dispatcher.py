@@ -14,9 +14,9 @@ import httpx
 
 from scheduling.core.types import BackendSpec, Catalog, PoolSpec
 from scheduling.dispatch.leader import Leadership
+from scheduling.dispatch.replicas.watched import EngineControl, EngineFactory
 from scheduling.dispatch.resources import Resources
 from scheduling.dispatch.term import BLOCK_MS, Term
-from scheduling.dispatch.watched import EngineControl, EngineFactory
 from scheduling.engines.client import control_http
 from scheduling.engines.kinds import make_client
 from scheduling.state.resp import CALL_TIMEOUT_S, RespConnection

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scheduling.dispatch.adapters import AdapterHomes
-from scheduling.dispatch.phases import Phases
 from scheduling.dispatch.ports import BackendStatus, StepStatus
-from scheduling.dispatch.sleeping import wake_fails
-from scheduling.dispatch.watched import FOREIGN_LOOKS, WatchedBackend, facts_of
+from scheduling.dispatch.replicas.adapters import AdapterHomes
+from scheduling.dispatch.replicas.phases import Phases
+from scheduling.dispatch.replicas.sleeping import wake_fails
+from scheduling.dispatch.replicas.watched import FOREIGN_LOOKS, WatchedBackend, facts_of
 
 _CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
 _NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"

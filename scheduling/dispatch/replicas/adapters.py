@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from scheduling.core.types import AdapterSpec, PoolSpec
-from scheduling.dispatch.watched import WHY_CHARS
+from scheduling.dispatch.replicas.watched import WHY_CHARS
 from scheduling.engines.client import EngineError, EngineKind, EngineModel, EngineRefused
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateUnavailable

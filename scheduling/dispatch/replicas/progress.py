@@ -1,6 +1,6 @@
 """Whether a replica works: health is progress, not a green ``/health`` (docs/reference/promises.md, 26).
 
-Pure: what was seen, and when, is handed in; :mod:`scheduling.dispatch.health` does the calls.
+Pure: what was seen, and when, is handed in; :mod:`scheduling.dispatch.replicas.monitor` does the calls.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from scheduling.core.calibration import fit_steps
-from scheduling.dispatch.watched import WHY_CHARS, WatchedBackend
+from scheduling.dispatch.replicas.watched import WHY_CHARS, WatchedBackend
 from scheduling.engines.client import EngineError
 
 log = logging.getLogger("quartermaster.dispatch")
