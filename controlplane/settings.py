@@ -362,7 +362,10 @@ QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's notification
 QUARTERMASTER_BASIC_AUTH = ENV.basic_auth
 
-TASKS = {"celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"filters": ["routine"]}}
+TASKS = {
+    "celery.worker.strategy": {"level": "WARNING"},
+    "celery.app.trace": {"filters": ["routine", "database_repeats"]},
+}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -79,6 +79,18 @@ def test_another_reason_of_postgresql_is_no_repetition():
     assert [pool.filter(log_record(expired, f"pool-{n}", level=logging.WARNING)) for n in (3, 4)] == [True, False]
 
 
+def test_a_task_that_fails_because_the_database_is_away_is_one_line():
+    def shown(error):
+        record = log_record(
+            "Task %(name)s[%(id)s] raised unexpected: %(exc)s", {"name": "a", "id": "b", "exc": error}, error=error
+        )
+        passes = all(f.filter(record) for f in logging.getLogger("celery.app.trace").filters)
+        return passes and ("with a traceback" if record.exc_info else "one line")
+
+    assert [shown(OperationalError("away")) for _ in range(2)] == ["one line", False]
+    assert [shown(ValueError("ours")) for _ in range(2)] == ["with a traceback"] * 2
+
+
 class Tries(logging.Filter):
     """What a library's logger was given, before our filter."""
 
