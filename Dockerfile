@@ -39,5 +39,5 @@ RUN install --directory --owner 10001 --mode 700 /var/lib/quartermaster/files
 USER 10001
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
-    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
+    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8000, timeout=2); c.request('GET', '/healthz'); exit(c.getresponse().status != 200)"]
 CMD ["python", "-m", "controlplane.web.serve"]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
 import yaml
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -92,6 +99,46 @@ def test_every_service_says_whether_it_is_well_and_what_it_may_use() -> None:
             assert service.get("restart", "no") == "no", f"{name} ends by itself"
         else:
             assert service["healthcheck"]["test"], name
+
+
+class Alive(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path in ("/healthz", "/health") else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("service", ["web", "vllm", "the image"])
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_proxy_that_docker_tells_containers_of_is_not_asked_whether_they_are_well(
+    service: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Alive, "status", status)
+    if service == "the image":
+        [line] = [line for line in (DEPLOY.parent / "Dockerfile").read_text().splitlines() if "/healthz" in line]
+        words = json.loads(line.strip().removeprefix("CMD "))
+    else:
+        words = COMPOSE["services"][service]["healthcheck"]["test"]
+    code = words[-1] if service != "vllm" else shlex.split(words[-1])[-1]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Alive) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environ = os.environ | {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+        command = [sys.executable, "-c", code.replace("8000", str(server.server_address[1]))]
+        done = subprocess.run(command, env=environ, capture_output=True, check=False)
+        server.shutdown()
+    assert (done.returncode == 0) is (status == 200), done.stderr
+
+
+def test_no_proxy_of_the_environment_stands_between_the_shipped_one_and_its_web_containers() -> None:
+    """Caddy 2.11.7 with HTTP_PROXY and without the line answered 502 to everything."""
+    assert "network_proxy none" in (DEPLOY / "caddy" / "Caddyfile").read_text(encoding="utf-8")
+    for name, service in COMPOSE["services"].items():
+        if "wget" in (test := service["healthcheck"].get("test", ())):
+            assert test[:5] == ["CMD", "env", "-u", "http_proxy", "wget"], name
 
 
 def test_only_the_proxy_is_open_to_others_and_it_leads_to_all_web_containers() -> None:
