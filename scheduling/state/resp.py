@@ -58,6 +58,7 @@ _UNAVAILABLE = frozenset(
 _WAITS_FOR_A_PERSON = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 _REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS"})  # of these: it is read, but not written
 _OF_SCRIPT = re.compile(r"-(OOM|MISCONF|READONLY|NOREPLICAS) ")  # before version 7 a script's error begins otherwise
+_MASTERS = re.compile(rb"cluster_size:(\d+)")
 WRITES_KEY = b"qm:writes"  # written while writes are refused, to see when they are taken again
 WRITES_S = 0.5
 LOOK_AGAIN_S = 0.02
@@ -305,14 +306,17 @@ async def _open(
                 hello.append(("AUTH", *entry))
             if address.db:
                 hello.append(("SELECT", address.db))
-            hello += [("PING",), ("CLIENT", "SETNAME", name), ("ROLE",)]  # the last two may be forbidden to a user
-            *replies, _, role = await asyncio.gather(*(wire.send(pack(words)) for words in hello))
+            # all after PING may be forbidden to a user
+            hello += [("PING",), ("CLIENT", "SETNAME", name), ("ROLE",), ("CLUSTER", "INFO")]
+            *replies, _, role, cluster = await asyncio.gather(*(wire.send(pack(words)) for words in hello))
             for reply in replies:
                 if isinstance(reply, hiredis.ReplyError):
                     passes = str(reply).partition(" ")[0] in _UNAVAILABLE - _WAITS_FOR_A_PERSON
                     raise (StateUnavailable if passes else NotLetIn)(f"Redis: {reply}")
             if isinstance(role, list) and role[0] == b"slave":
                 raise StateUnavailable("Redis: this node is a replica and takes no writes")
+            if isinstance(cluster, bytes) and int((_MASTERS.search(cluster) or (0, 0))[1]) > 1:
+                raise NotLetIn("Redis: this is one of several masters of a cluster; a single one is needed")
         wire._on_push = on_push
         return wire
     except (OSError, TimeoutError) as e:

@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.state.resp import RespConnection
+from tests.support.dispatch_world import until_await
 from tests.support.gateway_world import until
 from tests.support.redis_server import RedisServer
 
@@ -71,3 +72,28 @@ async def test_a_user_without_a_password_is_named_all_the_same(private_redis: Re
         assert await resp.call("ACL", "WHOAMI") == b"qm"
     finally:
         await resp.close()
+
+
+async def test_a_node_of_a_cluster_is_not_used_and_told(caplog: pytest.LogCaptureFixture):
+    """A pool's keys are in one slot, and those of Celery, Channels and the catalog in others."""
+    first, second = RedisServer(cluster=True), RedisServer(cluster=True)
+    try:
+        for node, slots in ((first, ("0", "8191")), (second, ("8192", "16383"))):
+            node.start()
+            assert node.command("CLUSTER", "ADDSLOTSRANGE", *slots).startswith(b"+OK")
+        alone = RespConnection(first.url, name="alone")
+        assert await alone.start()
+        await alone.close()
+        first.command("CLUSTER", "MEET", "127.0.0.1", str(second.port))
+
+        async def met() -> bool:
+            return b"cluster_size:2" in first.command("CLUSTER", "INFO")
+
+        await until_await(met)
+        resp = RespConnection(first.url, name="cluster")
+        assert not await resp.start()
+        await resp.close()
+        assert "one of several masters of a cluster" in caplog.messages[-1]
+    finally:
+        first.stop()
+        second.stop()

@@ -23,11 +23,12 @@ def _command(*words: str) -> bytes:
 class RedisServer:
     """One server process of our own. ``url`` stays the same over restarts."""
 
-    def __init__(self, *, appendonly: bool = False) -> None:
+    def __init__(self, *, appendonly: bool = False, cluster: bool = False) -> None:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._dir = Path(tempfile.mkdtemp(prefix="qm-redis-"))
         self._appendonly = appendonly
+        self._cluster = cluster
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,6 +49,7 @@ class RedisServer:
                     str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._dir),
                     "--save", "", "--appendonly", "yes" if self._appendonly else "no",
                     "--maxmemory-policy", "noeviction", "--daemonize", "no",
+                    "--cluster-enabled", "yes" if self._cluster else "no",
                 ],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL,
             )  # fmt: skip
