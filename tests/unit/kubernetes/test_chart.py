@@ -129,6 +129,33 @@ def test_every_container_of_ours_has_the_environment_that_is_given_to_all() -> N
     assert seen == {"web", "worker", "standby", "operator", "migrate"}
 
 
+def test_every_pod_of_ours_has_the_files_that_are_given_to_all() -> None:
+    """An authority of one's own: of Redis, PostgreSQL, engines and the identity provider."""
+    volume = {"name": "ca", "configMap": {"name": "company-ca"}}
+    mount = {"name": "ca", "mountPath": "/etc/company-ca", "readOnly": True}
+    seen = set()
+    for made in render(EVERYTHING | {"extraVolumes": [volume], "extraVolumeMounts": [mount]}):
+        pod = made.get("spec", {}).get("template", {}).get("spec", {})
+        for container in pod.get("containers", []):
+            if container["image"].startswith("quartermaster"):
+                assert volume in pod["volumes"], container["name"]
+                assert mount in container["volumeMounts"], container["name"]
+                seen.add(container["name"])
+    assert seen == {"web", "worker", "standby", "operator", "migrate"}
+
+
+@pytest.mark.parametrize("user", [10001, 0, 2000])
+def test_the_cluster_may_choose_the_user_of_our_pods(user: int) -> None:
+    """OpenShift's `restricted-v2` admits no pod that names a user outside its namespace's range."""
+    for made in render({**SECRET, "operator": {"enabled": True}, "runAsUser": user}):
+        pod = made["spec"] if made["kind"] == "Pod" else made.get("spec", {}).get("template", {}).get("spec")
+        if pod is not None:
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert pod["securityContext"].get("runAsUser", 0) == user
+            assert pod["securityContext"].get("fsGroup", user) == user
+            assert (user == 0) is ("runAsUser" not in pod["securityContext"])
+
+
 def test_a_web_pod_that_stops_is_out_of_the_service_before_it_ends() -> None:
     web = one(render(SECRET), "Deployment", "-web")
     pod = web["spec"]["template"]["spec"]

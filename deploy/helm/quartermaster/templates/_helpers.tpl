@@ -117,6 +117,9 @@ web process has up to 5 s for last words (controlplane/web/serve.py). */}}
 {{- if .Values.files.persistence.enabled }}
 - {name: files, mountPath: /var/lib/quartermaster/files}
 {{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "quartermaster.volumes" -}}
@@ -128,6 +131,9 @@ web process has up to 5 s for last words (controlplane/web/serve.py). */}}
 - name: files
   persistentVolumeClaim:
     claimName: {{ default (printf "%s-files" (include "quartermaster.fullname" .)) .Values.files.persistence.existingClaim }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -147,8 +153,10 @@ automountServiceAccountToken: {{ has .component (list "worker" "standby" "operat
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
-  runAsUser: 10001
-  fsGroup: 10001
+  {{- with .root.Values.runAsUser | int }}
+  runAsUser: {{ . }}
+  fsGroup: {{ . }}
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
