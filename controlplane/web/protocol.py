@@ -70,313 +70,320 @@ class HeadWithBody:
         self._transport.close()
 
 
+class ClientConnection(HttpToolsProtocol):
+    """Of which everything is bounded: the request head in size and time, what frames a body in size, requests sent
+    ahead in number, and the time an answer waits unread."""
+
+    head_bytes: int
+    head_timeout_s: float
+    send_timeout_s: float
+    limits: ConnectionLimits
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _head_open = True  # between two requests, or inside a head
+    _head_size = 0
+    _framing = 0  # bytes of the present body that are none of it: chunk sizes, extensions, trailers
+    _body = 0  # bytes of the present body
+    _pieces = 0  # ... in so many pieces
+    _unsent = 0  # bytes when the write timer was set
+    _running: RequestResponseCycle | None = None  # the request whose answer is due; uvicorn's cycle is the newest
+    _place = Place.FREE
+    _inside = False
+    _upgraded = False
+    _address = ""
+    _extensions: dict[str, Any]  # of its requests
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=UNREAD_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self._address = self.client[0] if self.client else ""
+        self._extensions = {
+            ABORT: transport.abort, PEER: self._address, WRITE: self._write_piece, ANSWER: self._write_answer
+        }  # fmt: skip
+        self._place, self._inside = self.limits.enter(self._address)
+        if not self._inside:
+            self._refuse_place()
+        else:
+            limit_s = self.head_timeout_s if self._place is Place.FREE else min(self.head_timeout_s, KEPT_HEAD_S)
+            self._head_timer = self.loop.call_later(limit_s, self._head_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        self._leave()
+        super().connection_lost(exc)
+        # uvicorn tells only the newest request; the one that runs before it would go on for nobody.
+        running = self._running
+        if running is not None and running is not self.cycle and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        self.pipeline.clear()
+        self._unset_keepalive_if_required()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_timer()
+        if self._answering():
+            self.transport.abort()  # its handshake would be written into the answer before it
+            return
+        if not self.limits.enter_socket():
+            self._refuse(503, SOCKETS_FULL, Reason.SERVER_FULL)
+            return
+        self._upgraded = True
+        self._unset_keepalive_if_required()
+        try:
+            super().handle_websocket_upgrade()
+        except Exception:  # not a request that its parser takes
+            self.limits.leave_socket()
+            self.transport.abort()
+            return
+        other = self.transport.get_protocol()
+        if isinstance(other, BoundedSocket):
+            other.leaves(self._leave_socket)
+        else:
+            self._leave_socket()
+
+    def _leave(self) -> None:
+        if self._inside:
+            self._inside = False
+            self.limits.leave(self._address, self._place)
+
+    def _leave_socket(self) -> None:
+        self.limits.leave_socket()
+        self._leave()
+
+    def data_received(self, data: bytes) -> None:
+        size = len(data)
+        cycle, scope, in_head = self.cycle, self.scope, self._head_open
+        if in_head:
+            self._head_size += size
+        body = self._body
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+        except httptools.HttpParserError:
+            self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
+        if self.timeout_keep_alive_task is not None and (
+            self.cycle is not cycle or self._head_timer is not None or self._upgraded
+        ):
+            self._unset_keepalive_if_required()  # only what begins a request ends the idle time: no blank line does
+        if self._head_open:
+            if self._head_size > self.head_bytes and not self.transport.is_closing():
+                self._refuse(431, f"The request head is larger than {self.head_bytes} bytes.", Reason.TOO_LARGE)
+        elif not in_head and self.scope is scope:
+            self._framing += size - (self._body - body)
+            if self._framing > FRAMING_BYTES + self._body // 2:
+                self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
+            elif cycle is not None and cycle.response_complete and self._body > UNWANTED_BYTES:
+                self.transport.abort()  # answered already, and it goes on sending
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = self._extensions
+        if self._head_timer is None and not self.transport.is_closing():  # a further request on a kept connection
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._head_open = False
+        self._framing = self._body = self._pieces = 0
+        if self.transport.is_closing():
+            raise _Enough
+        # The last read may hold a body as well: count what really was head.
+        if self._head_size > self.head_bytes and (
+            len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers) > self.head_bytes
+        ):
+            self._refuse(431, f"The request head is larger than {self.head_bytes} bytes.", Reason.TOO_LARGE)
+            raise _Enough
+        self._head_size = 0
+        if self._place is not Place.FREE and self.url.partition(b"?")[0] not in ALWAYS_OPEN:
+            self._refuse_place()
+            raise _Enough
+        if len(self.pipeline) >= SENT_AHEAD:
+            self._refuse(429, f"More than {SENT_AHEAD} requests wait on this connection.", Reason.SERVER_FULL)
+            raise _Enough
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            # A proxy before this server may have gone by another one (RFC 9112, 3.2).
+            self._refuse(400, "A request has one Host header.", Reason.INVALID_REQUEST)
+            raise _Enough
+        if self.parser.should_upgrade() and not self._should_upgrade() and _has_body(self.headers):
+            # The parser leaves after the head: it would take the body for the next request.
+            self._refuse(400, "This server upgrades to no other protocol.", Reason.INVALID_REQUEST)
+            raise _Enough
+        before = self.cycle
+        super().on_headers_complete()
+        if self.cycle is not before:
+            if self.limits.leaving:
+                self.cycle.keep_alive = False
+            self.cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
+            # The request has its headers. What comes after its body as "trailers" is nobody's.
+            self.headers = _TRAILERS
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _write_piece(self, piece: bytes) -> bool:
+        """What uvicorn's ``send`` does with a piece of the running answer, without a task to wait for it."""
+        cycle = self._running
+        if cycle is None or self.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete:
+            return False
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
+
+    def _write_answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """What uvicorn's ``send`` does with the two messages of a whole answer, in one write and without looking at
+        each header: 1.6 us instead of 5.3."""
+        cycle = self._running
+        if cycle is None or self.flow.write_paused or cycle.response_started:
+            return False
+        if cycle.disconnected:
+            return True
+        lines = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(headers) + len(cycle.default_headers) + 3 - cycle.keep_alive:
+            return False  # a value with a line end: uvicorn refuses it
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = cycle.chunked_encoding = False
+        self.transport.write(head + body)
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
+
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        self._pieces += 1
+        if self._pieces > PIECES + self._body // PIECE_BYTES:
+            self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
+        if self.transport.is_closing():
+            raise _Enough
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        # A head that begins in the read that ended this message counts from the next read on.
+        self._head_open, self._head_size = True, 0
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._write_timer is None and self.transport.get_write_buffer_size():
+            self._watch_writes()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if not self._answering():
+            super().timeout_keep_alive_handler()
+            self._watch_writes()
+
+    def _watch_writes(self) -> None:
+        """From the end of an answer on nobody else waits for its reader."""
+        if self._write_timer is None:
+            self._unsent = self.transport.get_write_buffer_size()
+            self._write_timer = self.loop.call_later(self.send_timeout_s, self._unread)
+
+    def _unread(self) -> None:
+        self._write_timer = None
+        left = self.transport.get_write_buffer_size()
+        running = self._running
+        if self.transport.is_closing():
+            if left == 0 or self._unsent - left < MIN_READ:
+                self.transport.abort()
+                return
+        elif left == 0 or (running is not None and running.response_started and not running.response_complete):
+            return  # the next answer's application waits for its reader itself; one that has not begun may not
+        elif self._unsent - left < MIN_READ:
+            self.transport.abort()
+            return
+        self._watch_writes()
+
+    def _answering(self) -> bool:
+        """Whether a request on this connection has no complete answer yet."""
+        running = self._running
+        return running is not None and not running.response_complete
+
+    def last_answer(self) -> None:
+        """The process leaves: an answer that has not begun says that it is the last one here."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    def close_idle(self) -> None:
+        """One that has not asked yet is not idle: its first request may be on its way."""
+        asked = self.cycle is not None and self.cycle.response_complete
+        if asked and self._head_open and not self._head_size and not self._more_has_come():
+            self.transport.close()
+
+    def _more_has_come(self) -> bool:
+        """Whether the kernel has something of this connection that was not read yet."""
+        come = select.poll()
+        come.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(come.poll(0))
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self._place is not Place.FREE:
+            self._refuse_place()
+        else:
+            self._refuse(408, f"The request head did not arrive within {self.head_timeout_s:g} s.", Reason.SLOW_REQUEST)
+
+    def _refuse_place(self) -> None:
+        if self._place is Place.ADDRESS:
+            self._refuse(429, TOO_MANY, Reason.ADDRESS_CONNECTIONS)
+        else:
+            self._refuse(503, FULL, Reason.SERVER_FULL)
+
+    def _refuse(self, status: int, message: str, reason: Reason) -> None:
+        """Answers in the application's place and closes. ``reason``: what it is called everywhere else."""
+        if self.transport.is_closing():
+            return
+        self.limits.refused[reason.value] += 1
+        running = self._running
+        if (
+            running is not None
+            and not running.response_complete
+            and (running.response_started or running is not self.cycle)
+        ):
+            self.transport.abort()  # no second answer inside or before a first one
+            return
+        kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "invalid_request_error")
+        error = {"message": message, "type": kind, "param": None, "code": reason.value}
+        body = json.dumps({"error": error}).encode()
+        headers = [(b"x-request-id", new_request_id(time.time()).encode()), reason_header(reason)]
+        headers += retry_after(RETRY_S) if ENDINGS[reason].retry else [NO_RETRY]
+        self.transport.write(
+            STATUS_LINE[status]
+            + b"content-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
+            % (b"".join(b"%s: %s\r\n" % header for header in headers), len(body))
+            + body
+        )
+        self.transport.close()
+        self._watch_writes()
+
+
 def protocol(
     head_bytes: int, head_timeout_s: float, connections: ConnectionLimits, send_timeout_s: float = 30.0
-) -> type[HttpToolsProtocol]:
-    """A connection that ``connections`` lets in, and of which everything is bounded (``docs/reference/limits.md``): the
-    request head in size and time, what frames a body in size, requests sent ahead in number, and the time an answer
-    waits unread."""
-
-    class BoundedConnection(HttpToolsProtocol):
-        _head_timer: asyncio.TimerHandle | None = None
-        _write_timer: asyncio.TimerHandle | None = None
-        _head_open = True  # between two requests, or inside a head
-        _head_size = 0
-        _framing = 0  # bytes of the present body that are none of it: chunk sizes, extensions, trailers
-        _body = 0  # bytes of the present body
-        _pieces = 0  # ... in so many pieces
-        _unsent = 0  # bytes when the write timer was set
-        _running: RequestResponseCycle | None = None  # the request whose answer is due; uvicorn's cycle is the newest
-        _place = Place.FREE
-        _inside = False
-        _upgraded = False
-        _address = ""
-        _extensions: dict[str, Any]  # of its requests
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            transport.set_write_buffer_limits(high=UNREAD_BYTES)
-            sock = transport.get_extra_info("socket")
-            if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-            self._address = self.client[0] if self.client else ""
-            self._extensions = {
-                ABORT: transport.abort, PEER: self._address, WRITE: self._write_piece, ANSWER: self._write_answer
-            }  # fmt: skip
-            self._place, self._inside = connections.enter(self._address)
-            if not self._inside:
-                self._refuse_place()
-            else:
-                limit_s = head_timeout_s if self._place is Place.FREE else min(head_timeout_s, KEPT_HEAD_S)
-                self._head_timer = self.loop.call_later(limit_s, self._head_late)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            if self._write_timer is not None:
-                self._write_timer.cancel()
-                self._write_timer = None
-            self._leave()
-            super().connection_lost(exc)
-            # uvicorn tells only the newest request; the one that runs before it would go on for nobody.
-            running = self._running
-            if running is not None and running is not self.cycle and not running.response_complete:
-                running.disconnected = True
-                running.message_event.set()
-            self.pipeline.clear()
-            self._unset_keepalive_if_required()
-
-        def handle_websocket_upgrade(self) -> None:
-            self._stop_timer()
-            if self._answering():
-                self.transport.abort()  # its handshake would be written into the answer before it
-                return
-            if not connections.enter_socket():
-                self._refuse(503, SOCKETS_FULL, Reason.SERVER_FULL)
-                return
-            self._upgraded = True
-            self._unset_keepalive_if_required()
-            try:
-                super().handle_websocket_upgrade()
-            except Exception:  # not a request that its parser takes
-                connections.leave_socket()
-                self.transport.abort()
-                return
-            other = self.transport.get_protocol()
-            if isinstance(other, BoundedSocket):
-                other.leaves(self._leave_socket)
-            else:
-                self._leave_socket()
-
-        def _leave(self) -> None:
-            if self._inside:
-                self._inside = False
-                connections.leave(self._address, self._place)
-
-        def _leave_socket(self) -> None:
-            connections.leave_socket()
-            self._leave()
-
-        def data_received(self, data: bytes) -> None:
-            size = len(data)
-            cycle, scope, in_head = self.cycle, self.scope, self._head_open
-            if in_head:
-                self._head_size += size
-            body = self._body
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade:
-                if self._should_upgrade():
-                    self.handle_websocket_upgrade()
-            except httptools.HttpParserError:
-                self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
-            if self.timeout_keep_alive_task is not None and (
-                self.cycle is not cycle or self._head_timer is not None or self._upgraded
-            ):
-                self._unset_keepalive_if_required()  # only what begins a request ends the idle time: no blank line does
-            if self._head_open:
-                if self._head_size > head_bytes and not self.transport.is_closing():
-                    self._refuse(431, f"The request head is larger than {head_bytes} bytes.", Reason.TOO_LARGE)
-            elif not in_head and self.scope is scope:
-                self._framing += size - (self._body - body)
-                if self._framing > FRAMING_BYTES + self._body // 2:
-                    self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
-                elif cycle is not None and cycle.response_complete and self._body > UNWANTED_BYTES:
-                    self.transport.abort()  # answered already, and it goes on sending
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self.scope["extensions"] = self._extensions
-            if self._head_timer is None and not self.transport.is_closing():  # a further request on a kept connection
-                self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
-
-        def on_headers_complete(self) -> None:
-            self._stop_timer()
-            self._head_open = False
-            self._framing = self._body = self._pieces = 0
-            if self.transport.is_closing():
-                raise _Enough
-            # The last read may hold a body as well: count what really was head.
-            if self._head_size > head_bytes and (
-                len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers) > head_bytes
-            ):
-                self._refuse(431, f"The request head is larger than {head_bytes} bytes.", Reason.TOO_LARGE)
-                raise _Enough
-            self._head_size = 0
-            if self._place is not Place.FREE and self.url.partition(b"?")[0] not in ALWAYS_OPEN:
-                self._refuse_place()
-                raise _Enough
-            if len(self.pipeline) >= SENT_AHEAD:
-                self._refuse(429, f"More than {SENT_AHEAD} requests wait on this connection.", Reason.SERVER_FULL)
-                raise _Enough
-            hosts = sum(name == b"host" for name, _ in self.headers)
-            if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
-                # A proxy before this server may have gone by another one (RFC 9112, 3.2).
-                self._refuse(400, "A request has one Host header.", Reason.INVALID_REQUEST)
-                raise _Enough
-            if self.parser.should_upgrade() and not self._should_upgrade() and _has_body(self.headers):
-                # The parser leaves after the head: it would take the body for the next request.
-                self._refuse(400, "This server upgrades to no other protocol.", Reason.INVALID_REQUEST)
-                raise _Enough
-            before = self.cycle
-            super().on_headers_complete()
-            if self.cycle is not before:
-                if connections.leaving:
-                    self.cycle.keep_alive = False
-                self.cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
-                # The request has its headers. What comes after its body as "trailers" is nobody's.
-                self.headers = _TRAILERS
-
-        def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-            self._running = cycle
-            super()._start_asgi_task(cycle, app)
-
-        def _write_piece(self, piece: bytes) -> bool:
-            """What uvicorn's ``send`` does with a piece of the running answer, without a task to wait for it."""
-            cycle = self._running
-            if cycle is None or self.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete:
-                return False
-            if not cycle.disconnected:
-                cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            return True
-
-        def _write_answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
-            """What uvicorn's ``send`` does with the two messages of a whole answer, in one write and without looking at
-            each header: 1.6 us instead of 5.3."""
-            cycle = self._running
-            if cycle is None or self.flow.write_paused or cycle.response_started:
-                return False
-            if cycle.disconnected:
-                return True
-            lines = [STATUS_LINE[status]]
-            for name, value in (*cycle.default_headers, *headers):
-                lines += (name, b": ", value, b"\r\n")
-            lines.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
-            head = b"".join(lines)
-            if head.count(b"\n") != len(headers) + len(cycle.default_headers) + 3 - cycle.keep_alive:
-                return False  # a value with a line end: uvicorn refuses it
-            cycle.response_started = cycle.response_complete = True
-            cycle.waiting_for_100_continue = cycle.chunked_encoding = False
-            self.transport.write(head + body)
-            cycle.message_event.set()
-            if not cycle.keep_alive:
-                self.transport.close()
-            cycle.on_response()
-            return True
-
-        def on_body(self, body: bytes) -> None:
-            self._body += len(body)
-            self._pieces += 1
-            if self._pieces > PIECES + self._body // PIECE_BYTES:
-                self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
-            if self.transport.is_closing():
-                raise _Enough
-            super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            # A head that begins in the read that ended this message counts from the next read on.
-            self._head_open, self._head_size = True, 0
-            if not self.transport.is_closing():
-                super().on_message_complete()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if self._write_timer is None and self.transport.get_write_buffer_size():
-                self._watch_writes()
-
-        def timeout_keep_alive_handler(self) -> None:
-            if not self._answering():
-                super().timeout_keep_alive_handler()
-                self._watch_writes()
-
-        def _watch_writes(self) -> None:
-            """From the end of an answer on nobody else waits for its reader."""
-            if self._write_timer is None:
-                self._unsent = self.transport.get_write_buffer_size()
-                self._write_timer = self.loop.call_later(send_timeout_s, self._unread)
-
-        def _unread(self) -> None:
-            self._write_timer = None
-            left = self.transport.get_write_buffer_size()
-            running = self._running
-            if self.transport.is_closing():
-                if left == 0 or self._unsent - left < MIN_READ:
-                    self.transport.abort()
-                    return
-            elif left == 0 or (running is not None and running.response_started and not running.response_complete):
-                return  # the next answer's application waits for its reader itself; one that has not begun may not
-            elif self._unsent - left < MIN_READ:
-                self.transport.abort()
-                return
-            self._watch_writes()
-
-        def _answering(self) -> bool:
-            """Whether a request on this connection has no complete answer yet."""
-            running = self._running
-            return running is not None and not running.response_complete
-
-        def last_answer(self) -> None:
-            """The process leaves: an answer that has not begun says that it is the last one here."""
-            if self.cycle is not None and not self.cycle.response_started:
-                self.cycle.keep_alive = False
-
-        def close_idle(self) -> None:
-            """One that has not asked yet is not idle: its first request may be on its way."""
-            asked = self.cycle is not None and self.cycle.response_complete
-            if asked and self._head_open and not self._head_size and not self._more_has_come():
-                self.transport.close()
-
-        def _more_has_come(self) -> bool:
-            """Whether the kernel has something of this connection that was not read yet."""
-            come = select.poll()
-            come.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-            return bool(come.poll(0))
-
-        def _stop_timer(self) -> None:
-            if self._head_timer is not None:
-                self._head_timer.cancel()
-                self._head_timer = None
-
-        def _head_late(self) -> None:
-            self._head_timer = None
-            if self._place is not Place.FREE:
-                self._refuse_place()
-            else:
-                self._refuse(408, f"The request head did not arrive within {head_timeout_s:g} s.", Reason.SLOW_REQUEST)
-
-        def _refuse_place(self) -> None:
-            if self._place is Place.ADDRESS:
-                self._refuse(429, TOO_MANY, Reason.ADDRESS_CONNECTIONS)
-            else:
-                self._refuse(503, FULL, Reason.SERVER_FULL)
-
-        def _refuse(self, status: int, message: str, reason: Reason) -> None:
-            """Answers in the application's place and closes. ``reason``: what it is called everywhere else."""
-            if self.transport.is_closing():
-                return
-            connections.refused[reason.value] += 1
-            running = self._running
-            if (
-                running is not None
-                and not running.response_complete
-                and (running.response_started or running is not self.cycle)
-            ):
-                self.transport.abort()  # no second answer inside or before a first one
-                return
-            kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "invalid_request_error")
-            error = {"message": message, "type": kind, "param": None, "code": reason.value}
-            body = json.dumps({"error": error}).encode()
-            headers = [(b"x-request-id", new_request_id(time.time()).encode()), reason_header(reason)]
-            headers += retry_after(RETRY_S) if ENDINGS[reason].retry else [NO_RETRY]
-            self.transport.write(
-                STATUS_LINE[status]
-                + b"content-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
-                % (b"".join(b"%s: %s\r\n" % header for header in headers), len(body))
-                + body
-            )
-            self.transport.close()
-            self._watch_writes()
-
-    return BoundedConnection
+) -> type[ClientConnection]:
+    """Connections that ``connections`` lets in. uvicorn makes them itself, so their bounds are the class's."""
+    bounds = {"head_bytes": head_bytes, "head_timeout_s": head_timeout_s, "send_timeout_s": send_timeout_s}
+    return type("ClientConnection", (ClientConnection,), bounds | {"limits": connections})
 
 
 class _Enough(Exception):
