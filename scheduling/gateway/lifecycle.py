@@ -62,8 +62,8 @@ class Lifecycle:
         self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
     ) -> None:
         """From a parsed body to the end, if nothing goes wrong; what goes wrong is raised for ``conclude``."""
-        call, access, idempotency = identified.call, identified.access, identified.idempotency
-        check_entitled(access.entitlement, call.received_s)
+        call, idempotency = identified.call, identified.idempotency
+        check_entitled(identified.access.entitlement, call.received_s)
         if idempotency is not None:
             answer = await self._idempotency.begin(idempotency)
             if answer is not None:
@@ -72,43 +72,35 @@ class Lifecycle:
                     raise Refusal(Reason.ALREADY_DONE, param=HEADER, original=idempotency.original, how=how)
                 await self._replay(identified, answer)
                 return
-        raw_input = prepared.raw_input
+        submitted = await self._enter_or_fall_back(identified, prepared, body_bytes, hints)
+        reason = await self._failover.run(submitted, _upstream_body(submitted))
+        call.closed = True
+        self._conclusion.count_tokens(submitted, reason)
+        self._learn(submitted)
+        if idempotency is not None:
+            await idempotency.end(reason)
+        await self._conclusion.end(identified, reason)
+
+    async def _enter_or_fall_back(
+        self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
+    ) -> Submitted:
+        """Has the request admitted under its entitlement or, where that refuses it, under the fallback; returns once it
+        is granted."""
+        call, access, raw_input = identified.call, identified.access, prepared.raw_input
         try:
-            submitted = await self._enter(identified, prepared, body_bytes, hints)
+            return await self._enter(identified, prepared, body_bytes, hints)
         except Refusal as refusal:
             other = access.instead(refusal.reason)
             if other is None or not self._take_over(identified, prepared, other, refusal.reason):
                 raise
             prepared.raw_input = raw_input
             try:
-                submitted = await self._enter(identified, prepared, body_bytes, hints)
+                return await self._enter(identified, prepared, body_bytes, hints)
             except Refusal:
                 if call.submitted is not None and call.submitted.in_state:
                     raise  # it was admitted, and ended there
                 self._give_back(identified, access)
                 raise refusal from None
-        access, estimated = identified.access, submitted.estimated
-        pool = access.pool
-        calibration = self._calibration(pool.id, access.entitlement.tenant)
-        salt = salt_for(pool.prefix_cache, access.salt_key, access.salt, prepared.body.cache_salt)
-        kind = kind_of(pool.engine)
-        priority = access.order.priority(estimated.request) if kind.takes_priority else None
-        digest = ""
-        if kind.takes_digest:
-            digest = encode(estimated.request, access.entitlement.tier.slo, call.now_s(), prepared.choices)
-        body = prepared.upstream(pool.upstream_model, priority, salt, call.id, digest)
-        reason = await self._failover.run(submitted, body)
-        call.closed = True
-        self._conclusion.count_tokens(submitted, reason)
-        if submitted.input_tokens and prepared.teaches and not prepared.exact_input:
-            calibration.observe(prepared.raw_input, submitted.input_tokens)
-        if estimated.outlook is not None and prepared.choices == 1:  # the lengths of several are not known apart
-            forecasts = self._forecasts.of(pool)
-            if forecasts is not None:
-                forecasts.ended(estimated.outlook, submitted.output_tokens)
-        if idempotency is not None:
-            await idempotency.end(reason)
-        await self._conclusion.end(identified, reason)
 
     async def _enter(
         self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
@@ -199,6 +191,17 @@ class Lifecycle:
         )
         return estimated
 
+    def _learn(self, submitted: Submitted) -> None:
+        """What its answer says of estimates to come."""
+        access, estimated, prepared = submitted.access, submitted.estimated, submitted.estimated.prepared
+        if submitted.input_tokens and prepared.teaches and not prepared.exact_input:
+            calibration = self._calibration(access.pool.id, access.entitlement.tenant)
+            calibration.observe(prepared.raw_input, submitted.input_tokens)
+        if estimated.outlook is not None and prepared.choices == 1:  # the lengths of several are not known apart
+            forecasts = self._forecasts.of(access.pool)
+            if forecasts is not None:
+                forecasts.ended(estimated.outlook, submitted.output_tokens)
+
     async def _replay(self, identified: Identified, answer: bytes) -> None:
         """Sends the stored answer of an Idempotency-Key: nothing runs, nothing is charged."""
         call, reason = identified.call, Reason.REPLAYED
@@ -260,6 +263,23 @@ class Lifecycle:
             self._storms.admitted(access.door)
         await self._waiter.granted(submitted, admission)
         return submitted
+
+
+def _upstream_body(submitted: Submitted) -> bytes:
+    """What an engine of its pool gets."""
+    call, access, estimated, prepared = (
+        submitted.call,
+        submitted.access,
+        submitted.estimated,
+        submitted.estimated.prepared,
+    )
+    pool, kind = access.pool, kind_of(access.pool.engine)
+    salt = salt_for(pool.prefix_cache, access.salt_key, access.salt, prepared.body.cache_salt)
+    priority = access.order.priority(estimated.request) if kind.takes_priority else None
+    digest = ""
+    if kind.takes_digest:
+        digest = encode(estimated.request, access.entitlement.tier.slo, call.now_s(), prepared.choices)
+    return prepared.upstream(pool.upstream_model, priority, salt, call.id, digest)
 
 
 def over_limit(admission: Admission, estimated: Estimated) -> Refusal:
