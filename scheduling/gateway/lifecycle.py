@@ -73,7 +73,8 @@ class Lifecycle:
                 await self._replay(identified, answer)
                 return
         submitted = await self._enter_or_fall_back(identified, prepared, body_bytes, hints)
-        reason = await self._failover.run(submitted, _upstream_body(submitted))
+        body = _upstream_body(submitted)
+        reason = await self._failover.run(submitted, body)
         call.closed = True
         self._conclusion.count_tokens(submitted, reason)
         self._learn(submitted)
