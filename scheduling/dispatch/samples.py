@@ -34,6 +34,7 @@ class Sampler:
         policy: str,
         waiting: Iterable[QueuedRequest],
         backends: Sequence[BackendStatus],
+        *,
         parts: Sequence[QueuePart] = (),
         skew_s: float | None = None,
         bucket_gaps: Mapping[str, float] | None = None,

@@ -410,10 +410,17 @@ class Term:
         if self._sampling is not None and not self._sampling.done():
             return  # the thread is busy: a dashboard may miss a second
         sample = self._sampler.sample(
-            replace(snapshot, standings=self.standings), self._pool, self.policy, waiting,
-            self.monitor.statuses(), parts, self._skew.seconds,
-            self.bucket_audit.gaps, self._ledger.behind_since_s, self._clock.measured_s,
-        )  # fmt: skip
+            replace(snapshot, standings=self.standings),
+            self._pool,
+            self.policy,
+            waiting,
+            self.monitor.statuses(),
+            parts=parts,
+            skew_s=self._skew.seconds,
+            bucket_gaps=self.bucket_audit.gaps,
+            ledger_since_s=self._ledger.behind_since_s,
+            turnaround_s=self._clock.measured_s,
+        )
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
         wanted = not self.monitor.sleep.serves and (asked or snapshot.waiting > 0)
         sample = replace(sample, wanted=wanted, wakes_in_s=self.monitor.sleep.wakes_in_s)

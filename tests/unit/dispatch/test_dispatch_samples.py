@@ -60,5 +60,5 @@ def test_parts_are_those_in_which_something_waits_and_a_band_that_is_cut_into_qu
         QueuePart("spot band", "band", 4),
         QueuePart("relegated", "relegated", 1),
     ]
-    sample = Sampler("w", 1).sample(looked(0, 0), POOL, "fifo@1", [], [], parts)
+    sample = Sampler("w", 1).sample(looked(0, 0), POOL, "fifo@1", [], [], parts=parts)
     assert sample.parts == {"elastic, queue 1": 3, "elastic, bubble 2": 2, "spot band": 4, "relegated": 1}
