@@ -1,0 +1,1 @@
+"""What happened: ledger, live feed, metrics, alerts. It never decides."""

@@ -1,0 +1,1 @@
+"""Who may do what: tenants, tiers, entitlements, keys and pools, as Django models with their services."""

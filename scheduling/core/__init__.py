@@ -1,0 +1,1 @@
+"""Rules that follow from numbers alone: no clock, no network, no hidden randomness."""

@@ -1,0 +1,1 @@
+"""What would have happened: modelled engines under recorded or made-up traffic."""

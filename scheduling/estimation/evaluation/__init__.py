@@ -1,0 +1,1 @@
+"""How good predictors are, on recorded prompts and answers."""

@@ -1,0 +1,1 @@
+"""What the client gets: answers and errors in the format of each API."""

@@ -1,0 +1,1 @@
+"""What is asked: the types of bodies, their checks, and what an engine gets of them."""

@@ -1,0 +1,1 @@
+"""How a replica is talked to: connections, attempts, streams."""

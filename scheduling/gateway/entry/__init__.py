@@ -1,0 +1,1 @@
+"""Who asks, and whether they may enter: keys, quotas, limits, storms."""

@@ -1,0 +1,1 @@
+"""What a request will need, by its prompt and by what was learned."""
