@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from tenants.models.people import Role, Tenant
+from tenants.models.people import Role, Tenant, members_have_a_tenant
 
 
 class Identity(models.Model):
@@ -63,12 +63,7 @@ class GroupRule(models.Model):
     class Meta:
         ordering = ["group", "role", "tenant__slug"]
         constraints = [
-            models.CheckConstraint(
-                name="group_rule_members_have_a_tenant",
-                condition=Q(role=Role.MEMBER, tenant__isnull=False)
-                | Q(role__in=[Role.ADMIN, Role.OPERATOR], tenant__isnull=True),
-                violation_error_message="A member needs a tenant; an admin or operator must have none (it covers all).",
-            ),
+            members_have_a_tenant("group_rule_members_have_a_tenant"),
             models.UniqueConstraint(
                 name="group_rule_once_per_tenant",
                 fields=["group", "tenant"],

@@ -32,6 +32,16 @@ class Role(models.TextChoices):
     MEMBER = "member", "member: sees its own tenant, manages its keys"
 
 
+def members_have_a_tenant(name: str) -> models.CheckConstraint:
+    """Of rows with a role and a tenant."""
+    return models.CheckConstraint(
+        name=name,
+        condition=Q(role=Role.MEMBER, tenant__isnull=False)
+        | Q(role__in=[Role.ADMIN, Role.OPERATOR], tenant__isnull=True),
+        violation_error_message="A member needs a tenant; an admin or operator must have none (it covers all).",
+    )
+
+
 class Membership(models.Model):
     """A user's role: over everything (admin, operator) or within one tenant (member)."""
 
@@ -61,12 +71,7 @@ class Membership(models.Model):
     class Meta:
         ordering = ["user__username", "tenant__slug"]
         constraints = [
-            models.CheckConstraint(
-                name="membership_members_have_a_tenant",
-                condition=Q(role=Role.MEMBER, tenant__isnull=False)
-                | Q(role__in=[Role.ADMIN, Role.OPERATOR], tenant__isnull=True),
-                violation_error_message="A member needs a tenant; an admin or operator must have none (it covers all).",
-            ),
+            members_have_a_tenant("membership_members_have_a_tenant"),
             models.UniqueConstraint(
                 name="membership_once_per_tenant",
                 fields=["user", "tenant"],
