@@ -14,7 +14,6 @@ import pytest
 from django.conf import settings
 
 PROCESSES, ROUNDS = 8, 300
-LONGEST_S = 20.0  # that a transaction may take
 WRITER = """
 import json, sys, time
 from django.conf import settings
@@ -80,5 +79,4 @@ def test_processes_that_read_and_write_are_never_refused(tmp_path: Path, deferre
     n, errors, longest_s = counted(tmp_path / "counter.sqlite3", options)
     print(f"{n} transactions, {errors} refused, the longest took {longest_s:.2f} s")
     assert n + errors == PROCESSES * ROUNDS
-    assert longest_s < LONGEST_S
     assert (errors > 0) == deferred
