@@ -71,6 +71,20 @@ async def test_an_unknown_authority_is_not_trusted_and_said_so(
         assert "hidden" not in caplog.text
 
 
+def test_certificates_are_read_again_where_they_have_changed(tmp_path: Path) -> None:
+    """And only then: who waits for Redis to come back tries every second, in the loop that serves streams."""
+    file = write_certificate(tmp_path / "redis.pem")
+    tls = parse_url(f"rediss://h/0?ssl_ca_certs={file}").tls
+    assert tls
+    first = tls.context()
+    assert tls.context() is first
+    write_certificate(tmp_path / "next.pem").replace(file)
+    assert tls.context() is not first
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"redis\.pem"):
+        tls.context()
+
+
 @pytest.mark.parametrize("option", ["ssl_cert_reqs=perhaps", "ssl_check_hostname=1", "ssl_cacerts=x"])
 def test_a_mistyped_option_is_an_error_and_not_less_safety(option: str) -> None:
     with pytest.raises(ValueError, match="Redis URL: "):
