@@ -128,6 +128,7 @@ class Served:
     weight: float
     input_tokens: int
     output_tokens: int
+    sequences: int = 1  # that it was of those running
 
 
 class Shares(Protocol):
@@ -140,7 +141,7 @@ class Shares(Protocol):
         """A request ended that was not given out here."""
 
     def watch(self, running: Mapping[str, tuple[int, float]]) -> None:
-        """How many of each entitlement run now, wherever they were granted, and its weight."""
+        """How many sequences of each entitlement run now, wherever they were granted, and its weight."""
 
     def kept(self) -> dict[str, float]:
         """The counters without running requests, for the next leader."""

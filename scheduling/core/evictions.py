@@ -19,7 +19,7 @@ def entitled_to_room(waiting: Iterable[QueuedRequest], view: PoolView) -> list[Q
     for r in entitled:
         if 0 < r.concurrency <= running.get(r.entitlement, 0):
             continue
-        running[r.entitlement] = running.get(r.entitlement, 0) + 1
+        running[r.entitlement] = running.get(r.entitlement, 0) + r.sequences
         claimants.append(r)
         if len(claimants) == AT_ONCE:
             break

@@ -144,10 +144,10 @@ def _book(
         backend.running += request.sequences
         backend.kv_used += request.kv_tokens
         backend.take_prefill(request, request.service_class in RESERVED)
-    runs = running.get(request.entitlement, 0) + 1
-    if 0 < request.concurrency < runs and request.service_class not in unlimited:
+    runs = running.get(request.entitlement, 0)
+    if 0 < request.concurrency <= runs and request.service_class not in unlimited:
         broken.append(Violation(3, f"{request.entitlement} runs {runs} of {request.concurrency}"))
-    running[request.entitlement] = runs
+    running[request.entitlement] = runs + request.sequences
     return broken
 
 

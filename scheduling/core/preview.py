@@ -159,4 +159,4 @@ def _free(pool: PoolView, backend: str, entitlement: str, kv_tokens: int, work: 
     where.work_tokens = max(0.0, where.work_tokens - work)
     running = pool.running_by_entitlement
     if entitlement:
-        running[entitlement] = max(0, running.get(entitlement, 0) - 1)
+        running[entitlement] = max(0, running.get(entitlement, 0) - sequences)

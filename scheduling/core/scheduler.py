@@ -200,7 +200,7 @@ class Scheduler:
                 shares.serve(served)
 
     def watch(self, running: Iterable[tuple[str, ServiceClass, float, int]]) -> None:
-        """Counts what runs, wherever it was granted. ``running``: entitlement, class, weight, number of requests."""
+        """Counts what runs, wherever it was granted. ``running``: entitlement, class, weight, number of sequences."""
         if not self._shares:
             return
         by_shares: dict[str, dict[str, tuple[int, float]]] = {shares.group: {} for shares in self._shares}

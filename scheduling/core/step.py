@@ -167,7 +167,7 @@ class SchedulerStep:
         backend.take_prefill(request, request.service_class in RESERVED)
         backend.work_tokens += work_of(request)
         running = self._running
-        running[request.entitlement] = running.get(request.entitlement, 0) + 1
+        running[request.entitlement] = running.get(request.entitlement, 0) + request.sequences
         if backend.running >= backend.slots:
             self.open.remove(backend)
         self._look_at_kv()

@@ -56,7 +56,9 @@ class KeptShares:
                 scheduler.settle(record.request_id, *used)
                 continue
             tier = spec.tier
-            scheduler.served(Served(record.request_id, spec.id, tier.service_class, tier.weight, *used))
+            scheduler.served(
+                Served(record.request_id, spec.id, tier.service_class, tier.weight, *used, record.sequences)
+            )
 
     async def look(self, scheduler: Scheduler, snapshot: PoolSnapshot, catalog: Catalog) -> None:
         """Once a second: tells the scheduler what runs, and saves the share counters for the next leader. Raises

@@ -386,7 +386,7 @@ class Admission:
     def _count(self, entry: _Entry, share: Share, run: int, wait: int) -> None:
         request, able, due = entry.request, share.able, share.due
         name = request.entitlement
-        share.running += run
+        share.running += run * request.sequences
         share.waiting += wait
         share.kv += (run + wait) * request.kv_tokens
         self.waiting += wait

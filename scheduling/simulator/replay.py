@@ -544,7 +544,7 @@ class Replay:
             return
         service_class, weight = queued.service_class, queued.weight
         self._scheduler.served(
-            Served(queued.id, queued.entitlement, service_class, weight, input_tokens, output_tokens)
+            Served(queued.id, queued.entitlement, service_class, weight, input_tokens, output_tokens, queued.sequences)
         )
 
     def _schedule_wake(self, number: int) -> None:

@@ -18,7 +18,7 @@ def take(view: PoolView, request: QueuedRequest, backend: str) -> None:
     replica.take_prefill(request, request.service_class in RESERVED)
     replica.work_tokens += work_of(request)
     running = view.running_by_entitlement
-    running[request.entitlement] = running.get(request.entitlement, 0) + 1
+    running[request.entitlement] = running.get(request.entitlement, 0) + request.sequences
 
 
 def first_token(view: PoolView, request: QueuedRequest, backend: str) -> None:
@@ -32,4 +32,4 @@ def end(view: PoolView, request: QueuedRequest, backend: str) -> None:
     replica.running -= request.sequences
     replica.kv_used -= request.kv_tokens
     replica.work_tokens -= work_of(request)
-    view.running_by_entitlement[request.entitlement] -= 1
+    view.running_by_entitlement[request.entitlement] -= request.sequences

@@ -310,7 +310,7 @@ def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GAT
             granted_s=entry.granted_ms / 1000 if entry.granted_ms else None,
             first_token_s=None, done_s=done_ms / 1000, ttft_slo_s=facts.slo.ttft_s, tbt_slo_s=facts.slo.tbt_s,
             ttlt_slo_s=facts.slo.ttlt_s, slo_met=None, trace=facts.trace, user=facts.user,
-            project=facts.project,
+            project=facts.project, sequences=request.sequences,
         )
     )  # fmt: skip
 

@@ -510,7 +510,6 @@ class PoolSnapshot:
         for name, total, what, count in (
             ("run", self.running, "leases", n.leases),
             ("run", self.running, "their entries", n.held),
-            ("run", self.running, "the sum over entitlements", sum(e.running for e in ents)),
             ("wait", self.waiting, "waiting requests", n.waiting),
             ("wait", self.waiting, "their entries", n.queue),
             ("wait", self.waiting, "the sum over entitlements", sum(e.waiting for e in ents)),
@@ -521,6 +520,8 @@ class PoolSnapshot:
         sequences = sum(b.running for b in backends)
         if not self.running <= sequences <= self.running * MAX_SEQUENCES:
             differences.append(f"run is {self.running}, sequences on replicas {sequences}")
+        if (of_entitlements := sum(e.running for e in ents)) != sequences:
+            differences.append(f"sequences on replicas are {sequences}, the sum over entitlements {of_entitlements}")
         for name, b in self.backends.items():
             if b.prefill_used < 0 or (b.running == 0 and b.prefill_used):
                 differences.append(f"prefill of {name} is {b.prefill_used}, it runs {b.running}")

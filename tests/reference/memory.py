@@ -244,9 +244,10 @@ class PoolMemory(LimitMemory):
         ent, b = f"e:{e.entitlement}", f"b:{e.backend}"
         able, due = self._able(e.entitlement), self._due_of(e.entitlement)
         for name, delta in (
-            ("run", run), ("wait", wait), ("bytes", wait * e.body_bytes), (f"{ent}:run", run), (f"{ent}:wait", wait),
-            (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:kv", run * e.kv), (f"{b}:work", run * e.work),
-            (f"{b}:run", run * e.sequences), (f"{b}:pre", run * e.prefill), (f"{b}:own", run * _owned(e)),
+            ("run", run), ("wait", wait), ("bytes", wait * e.body_bytes), (f"{ent}:run", run * e.sequences),
+            (f"{ent}:wait", wait), (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:kv", run * e.kv),
+            (f"{b}:work", run * e.work), (f"{b}:run", run * e.sequences), (f"{b}:pre", run * e.prefill),
+            (f"{b}:own", run * _owned(e)),
         ):  # fmt: skip
             if delta:
                 self._shift(name, delta)

@@ -73,11 +73,12 @@ class _Charge:
     amount: float  # tokens / weight
     weight: float
     at_s: float
+    sequences: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Elsewhere:
-    """The running requests of one entitlement that were not granted here, and what they are charged until they end."""
+    """What runs of one entitlement and was not granted here, in sequences, and what it is charged until it ends."""
 
     count: int = 0
     amount: float = 0.0  # tokens / weight
@@ -98,9 +99,9 @@ class Counters:
         self._active = Least()  # those that wait and may run
         self._last = ""  # who was active last
         self._charges: OrderedDict[str, _Charge] = OrderedDict()
-        self._granted: dict[str, int] = {}  # charges by entitlement
+        self._granted: dict[str, int] = {}  # sequences that are charged, by entitlement
         self._elsewhere: dict[str, _Elsewhere] = {}
-        self._mean: dict[str, float] = {"": 0.0}  # tokens of one request, by entitlement; "": over all
+        self._mean: dict[str, float] = {"": 0.0}  # tokens of one sequence, by entitlement; "": over all
         self._mirrors: list[Least] = []
         self._crowd = SPARE_COUNTERS  # so many counters are looked through for idle ones
         self._resumed: float | None = None  # the floor until something is served
@@ -147,8 +148,8 @@ class Counters:
         """It was granted."""
         weight = max(request.weight, 1e-9)
         amount = self._policy.tokens(request.input_tokens, request.output_tokens) / weight
-        self._charges[request.id] = _Charge(request.entitlement, amount, weight, now_s)
-        self._granted[request.entitlement] = self._granted.get(request.entitlement, 0) + 1
+        self._charges[request.id] = _Charge(request.entitlement, amount, weight, now_s, request.sequences)
+        self._granted[request.entitlement] = self._granted.get(request.entitlement, 0) + request.sequences
         if len(self._charges) > CHARGES_KEPT:
             self._take_charge(next(iter(self._charges)))
         self._resumed = None
@@ -167,20 +168,22 @@ class Counters:
         """A request ended that was granted elsewhere: it is charged what it used."""
         self._resumed = None
         name, used = served.entitlement, self._policy.tokens(served.input_tokens, served.output_tokens)
+        each = used / served.sequences
         for key in (name, ""):
             mean = self._mean.get(key, 0.0)
-            self._mean[key] = mean + MEAN_SHARE * (used - mean) if mean else used
+            self._mean[key] = mean + MEAN_SHARE * (each - mean) if mean else each
         charged = 0.0
         if (runs := self._elsewhere.get(name)) is None:
             self._lift([name])
         else:
-            charged = runs.amount / runs.count
-            self._set_elsewhere(name, runs.count - 1, runs.amount - charged)
+            ended = min(served.sequences, runs.count)
+            charged = runs.amount * ended / runs.count
+            self._set_elsewhere(name, runs.count - ended, runs.amount - charged)
         self._add(name, used / max(served.weight, 1e-9) - charged)
         self._forget_idle()
 
     def watch(self, running: Mapping[str, tuple[int, float]]) -> None:
-        """Charges the mean for each running request that was not granted here, until it ends."""
+        """Charges the mean for each running sequence that was not granted here, until it ends."""
         elsewhere = {name: (max(0, n - self._granted.get(name, 0)), weight) for name, (n, weight) in running.items()}
         elsewhere = dict.fromkeys(self._elsewhere, (0, 1.0)) | elsewhere
         self._lift([name for name, (n, _) in elsewhere.items() if n > self._elsewhere.get(name, _NONE).count])
@@ -213,7 +216,7 @@ class Counters:
     def _take_charge(self, request_id: str) -> _Charge | None:
         charge = self._charges.pop(request_id, None)
         if charge is not None:
-            left = self._granted[charge.entitlement] - 1
+            left = self._granted[charge.entitlement] - charge.sequences
             if left:
                 self._granted[charge.entitlement] = left
             else:

@@ -7,7 +7,7 @@ import msgspec
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import promise_kept
-from scheduling.core.types import Estimate
+from scheduling.core.types import MAX_SEQUENCES, Estimate
 from scheduling.gateway.stages import Identified, Progress
 from scheduling.state.codec import DIRECT
 from scheduling.state.types import Admission
@@ -75,6 +75,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         cached_tokens=run.cached_tokens,
         project=access.key.project,
         interruptions=run.interruptions,
+        sequences=1 if estimated is None else min(estimated.prepared.choices, MAX_SEQUENCES),
     )  # fmt: skip
 
 

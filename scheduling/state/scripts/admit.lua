@@ -155,7 +155,6 @@ local cap, base = not bursts and r_e, has_baseline and r_e > 0 and r_e
 set_limits(ent, ent_wait, ent_run, v[8], cap, v[10], base)
 if inflight == 0 then call('ZADD', WEIGHTS, weight_of(ent, ARGV[17]), ent) end
 local seq = call('HINCRBY', META, 'seq', 1)
-inflight = inflight + 1
 if rate > 0 then
   level = level - charge
   set_level(ent, level, now, ARGV[14], ARGV[15])
@@ -170,6 +169,7 @@ if evicting then
   x.backend, x.granted, x.note = backend, now, 'direct'
   charge_prefill(id, x, credit, used, now, believed(backend, pre, record))
   put_lease(id, x, now + LEASE_MS)
+  inflight = inflight + sequences_of(record)
   return answer('granted', backend, 0, seq, x.attempt, x.pre)
 end
 if direct then
@@ -177,7 +177,8 @@ if direct then
   charge_prefill(id, x, credit, v[at + 3], now, believed(backend, pre, record))
   keep_lease(id, x, now + LEASE_MS)
   local e, t = 'e:' .. ent, 'b:' .. backend
-  local sums = {'run', v[1] + 1, e .. ':run', ent_run + 1, t .. ':run', v[at] + sequences_of(record)}
+  local sequences = sequences_of(record)
+  local sums = {'run', v[1] + 1, e .. ':run', ent_run + sequences, t .. ':run', v[at] + sequences}
   local n = 6
   if kv > 0 then
     sums[n + 1], sums[n + 2], sums[n + 3], sums[n + 4] = e .. ':kv', v[7] + kv, t .. ':kv', v[at + 1] + kv
@@ -193,10 +194,14 @@ if direct then
   end
   call('HSET', TOTALS, unpack(sums))
   if limits then count_limits(record, 1) end
-  shift('due', due_of(ent_wait, ent_run + 1, base) - due_of(ent_wait, ent_run, base))  -- where it bursts past its own
+  -- where it goes past its own
+  shift('able', able_of(ent_wait, ent_run + sequences, cap) - able_of(ent_wait, ent_run, cap))
+  shift('due', due_of(ent_wait, ent_run + sequences, base) - due_of(ent_wait, ent_run, base))
+  inflight = inflight + sequences
   return answer('granted', backend, 0, seq, x.attempt, x.pre)
 end
 x.queued = now
 put_waiting(id, x, now)
+inflight = inflight + 1
 call('HSET', META, 'headroom', headroom)  -- for hand-outs while there is no leader
 return answer('queued', #ready == 0 and m[5] or '', waiting + 1, seq, x.attempt)

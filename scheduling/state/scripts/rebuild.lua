@@ -76,8 +76,9 @@ for id, text in pairs(held) do
   local ent, class, backend, kv, work, _, granted, pre, point = figures(text)
   if ent then
     local e, b = of(ents, ent), of(backends, backend)
-    e.run, e.kv = e.run + 1, e.kv + kv
-    b.run, b.kv, b.work, b.pre = b.run + sequences_of(text), b.kv + kv, b.work + work, b.pre + pre
+    local sequences = sequences_of(text)
+    e.run, e.kv = e.run + sequences, e.kv + kv
+    b.run, b.kv, b.work, b.pre = b.run + sequences, b.kv + kv, b.work + work, b.pre + pre
     if reserves(class) then b.own = b.own + pre end
     if class == 'preemptible' then preemptible[id] = granted end
     if point and tonumber(pre) > 0 then

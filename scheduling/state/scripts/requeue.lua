@@ -47,5 +47,6 @@ if direct and not beside_long(backend, credit, v[at + 3], held.pre) then
 end
 held.backend, held.queued, held.granted = '-', now, 0
 put_waiting(id, held, now)
+local queued = answer('queued', '', v[2] + 1, held)
 offer_free(failed_at, now)
-return answer('queued', '', v[2] + 1, held)
+return queued

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from scheduling.core.admission import RIGHTS, able_to_run
 from scheduling.core.limits import read_limits
@@ -60,7 +60,7 @@ class Laws:
         sums: dict[str, int] = {}
         for e in held.values():
             ent, at = f"e:{e.entitlement}", f"b:{e.backend}"
-            for name, x in (("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv),
+            for name, x in (("run", 1), (f"{ent}:run", e.sequences), (f"{ent}:kv", e.kv),
                             (f"{at}:run", e.sequences), (f"{at}:kv", e.kv), (f"{at}:work", e.work),
                             (f"{at}:pre", e.prefill), (f"{at}:own", e.prefill if _reserved(e) else 0)):  # fmt: skip
                 sums[name] = sums.get(name, 0) + x
@@ -112,7 +112,7 @@ class Laws:
                     self._check_credit(move, at, held, before, after)
                 if grew(f"b:{at}:run"):
                     slots, kv, _, longest, *_ = codec.decode_offer(after.ready[at])
-                    new = [e for i, e in held.items() if e.backend == at and before.held.get(i) != after.held[i]]
+                    new = [e for e in _granted(before, held) if e.backend == at]
                     widest = max(e.sequences for e in new)  # who took the last free slot is not wider
                     assert after.totals[f"b:{at}:run"] - widest < slots, f"{move} overshot the slots of {at}"
                     used = after.totals[f"b:{at}:kv"]
@@ -121,7 +121,9 @@ class Laws:
                     assert all(e.kv <= (longest or kv) for e in new), f"{move} gave {at} what is too long for it"
             for spec in ENTITLEMENTS:
                 if grew(f"e:{spec.id}:run") and CAPS[spec.id] is not None:
-                    assert after.totals[f"e:{spec.id}:run"] <= spec.concurrency, f"{move} overshot r_e of {spec.id}"
+                    run = after.totals[f"e:{spec.id}:run"]
+                    widest = max(e.sequences for e in _granted(before, held) if e.entitlement == spec.id)
+                    assert run - widest < spec.concurrency, f"{move} overshot r_e of {spec.id}"
         if move == "admit" and grew("wait") and not any(grew(f"e:{name}:wait") for name in RESERVED):
             assert after.totals["wait"] <= POOL.queue_limit
             assert after.totals.get("bytes", 0) <= POOL.queue_bytes
@@ -278,6 +280,12 @@ class Laws:
 
     def _ledger_id(self, fields: tuple[bytes, ...]) -> str:
         return codec.decode_ledger_fields(self.pool_id, list(fields)).request_id
+
+
+def _granted(before: Dump, held: Mapping[str, Entry]) -> list[Entry]:
+    """What has been granted since: a lease whose first token has come is another entry, and no grant."""
+    was = {name: codec.decode_entry(data) for name, data in before.held.items()}
+    return [e for name, e in held.items() if name not in was or was[name].attempt != e.attempt]
 
 
 def _reserved(e: Entry) -> bool:

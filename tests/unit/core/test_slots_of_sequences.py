@@ -1,6 +1,9 @@
-"""A replica's slots count sequences: a request of several answers takes as many, from the last free one on."""
+"""Slots of a replica and places of an entitlement count sequences: a request of several answers takes as many, from the
+last free one on."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -41,11 +44,15 @@ def test_narrow_requests_pass_no_wide_one_that_waits_for_a_slot():
     assert grant.request.sequences == 16
 
 
-def test_an_entitlement_runs_as_many_requests_as_it_may_however_wide_they_are():
+@pytest.mark.parametrize(("sequences", "granted"), [(1, 6), (2, 3), (4, 2), (6, 1)])
+def test_an_entitlement_runs_as_many_sequences_as_it_may_from_its_last_free_place_on(sequences: int, granted: int):
     view = pool_view(backend_view(slots=100))
-    grants = scheduler_of(*(waiting(n, sequences=4, concurrency=3) for n in range(9))).step(view, 2000.0)
-    assert len(grants) == view.running_by_entitlement["acme"] == 3
-    assert view.backends["b1"].running == 12
+    requests = [waiting(n, sequences=sequences, concurrency=6) for n in range(9)]
+    before, scheduler = remember(view, requests), scheduler_of(*requests)
+    grants = scheduler.step(view, 2000.0)
+    assert len(grants) == granted
+    assert view.running_by_entitlement["acme"] == view.backends["b1"].running == granted * sequences
+    assert check_step(before, grants, scheduler, 2000.0) == []
 
 
 def test_what_ends_gives_back_the_slots_that_it_took():
@@ -69,7 +76,7 @@ def test_a_queue_is_shown_to_wait_until_enough_answers_have_ended():
     scheduler = Scheduler(make_policy("fifo", None, {}), make_routing("least_work"), max_grants=1)
     for n in range(2):
         scheduler.offer(waiting(n, sequences=4), 1000.0 + n)
-    full = pool_view(backend_view(slots=4, running=8, kv_tokens=10**9), running={"acme": 2})
+    full = pool_view(backend_view(slots=4, running=8, kv_tokens=10**9), running={"acme": 8})
     starts = [p.start_s for p in preview(copy_of(scheduler, 5000.0), full, 5000.0, 9, 8.0).planned]
     assert starts == [5005.0, 5013.0], "the fifth end of eight leaves a slot; then its own four end"
 
@@ -87,6 +94,8 @@ def test_sums_over_replicas_lie_between_requests_and_the_most_sequences_of_as_ma
     snapshot = PoolSnapshot(
         0, 1, "a", 0, None, running=3, waiting=0, waiting_bytes=0, ledger_waiting=0,
         backends={f"b{n}": totals(running) for n, running in enumerate(on_replicas)},
-        entitlements={"acme": EntitlementTotals(3, 0, 0, None, None)}, counts=Counts(leases=3, held=3),
+        entitlements={"acme": EntitlementTotals(sum(on_replicas), 0, 0, None, None)}, counts=Counts(leases=3, held=3),
     )  # fmt: skip
     assert (snapshot.differences() == []) is sound
+    by_request = {"acme": EntitlementTotals(2, 0, 0, None, None)}
+    assert replace(snapshot, entitlements=by_request).differences() != [], "as many run of entitlements as on replicas"

@@ -103,7 +103,7 @@ local function hand_out(now)
     end
     if said == 'ok' then
       notify('x', line.id)  -- a leader that comes back has nothing to decide about it
-      line.run, granted = line.run + 1, granted + 1
+      line.run, granted = line.run + sequences_of(x.record), granted + 1
       ready, v = survey('-')
     else
       line.failed = line.failed + 1

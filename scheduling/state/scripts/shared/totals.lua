@@ -1,5 +1,5 @@
 -- Sums of what waits and runs: of the pool, of each entitlement, of each replica. They count requests; only the `run`
--- of a replica counts sequences, as its slots do.
+-- of a replica and of an entitlement count sequences, as slots do.
 
 -- How many of an entitlement's waiting requests could run if slots were free; no cap: it may burst.
 local function able_of(wait, run, cap)
@@ -23,11 +23,11 @@ local function count(x, run, wait, staying)
     b .. ':kv', b .. ':work', 'due', e .. ':base', b .. ':pre', b .. ':own'}
   local v = call('HMGET', TOTALS, unpack(fields))
   local ent_run, ent_wait, cap, base = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8]), tonumber(v[13])
-  local able = able_of(ent_wait + wait, ent_run + run, cap) - able_of(ent_wait, ent_run, cap)
-  local due = due_of(ent_wait + wait, ent_run + run, base) - due_of(ent_wait, ent_run, base)
-  local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0,
-    run == 0 and 0 or run * sequences_of(x.record), run * x.kv, run * x.work, due, 0, run * x.pre,
-    reserves(x.class) and run * x.pre or 0}
+  local sequences = run == 0 and 0 or run * sequences_of(x.record)
+  local able = able_of(ent_wait + wait, ent_run + sequences, cap) - able_of(ent_wait, ent_run, cap)
+  local due = due_of(ent_wait + wait, ent_run + sequences, base) - due_of(ent_wait, ent_run, base)
+  local deltas = {able, run, wait, wait * x.bytes, sequences, wait, (run + wait) * x.kv, 0, sequences, run * x.kv,
+    run * x.work, due, 0, run * x.pre, reserves(x.class) and run * x.pre or 0}
   local set, gone = {}, {}
   for i = 1, #fields do
     if deltas[i] ~= 0 then
@@ -40,7 +40,7 @@ local function count(x, run, wait, staying)
       end
     end
   end
-  if not staying and ent_run + ent_wait + run + wait == 0 then
+  if not staying and ent_run + ent_wait + sequences + wait == 0 then
     if v[8] then gone[#gone + 1] = fields[8] end
     if v[13] then gone[#gone + 1] = fields[13] end
     call('ZREM', WEIGHTS, x.ent)
