@@ -183,7 +183,7 @@ class RequestHandler:
         call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
         data = await read_body(call.receive, config.max_body_bytes)
         call.limit(Reason.DEADLINE, call.last_deadline)
-        call.body_read = True
+        call.arrived()
         size = len(data)
         try:
             body = identified.endpoint.form.parse(data)

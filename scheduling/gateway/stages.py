@@ -59,6 +59,7 @@ class Call:
         "scope",
         "send",
         "started_loop",
+        "started_s",
         "status",
         "streaming",
         "submitted",
@@ -74,7 +75,8 @@ class Call:
         self.receive = receive
         self.send = send
         self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
-        self.received_s = time.time()
+        self.started_s = time.time()  # its head came
+        self.received_s = self.started_s  # all of it came: it has not arrived before
         self.loop = loop
         self.started_loop = loop.time()
         self.deadline = NEVER  # loop time; passed: interrupted with ``deadline_reason``
@@ -101,9 +103,15 @@ class Call:
         return extensions.get(HOLD) if extensions else None
 
     def now_s(self) -> float:
-        """The time of this request [epoch s]: its arrival plus a monotonic clock, so that a changed system clock has no
-        effect."""
-        return self.received_s + (self.loop.time() - self.started_loop)
+        """The time of this request [epoch s]: when it began plus a monotonic clock, so that a changed system clock has
+        no effect."""
+        return self.started_s + (self.loop.time() - self.started_loop)
+
+    def arrived(self) -> None:
+        """Its body has been read. What a client sends slowly must not be older than what others send at once: arrival
+        orders, and deadlines count from it."""
+        self.body_read = True
+        self.received_s = self.now_s()
 
     def limit(self, reason: Reason, at_loop: float) -> None:
         """Ends the call with ``reason`` at loop time ``at_loop``, unless it gets further before and sets another

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -101,6 +102,22 @@ async def test_a_body_that_does_not_come_is_given_up(world: World) -> None:
     [record] = await world.ledger_of(1)
     assert record.reason == "slow_request"
     await world.settled()
+
+
+async def test_a_request_arrives_when_all_of_it_has_come(world: World) -> None:
+    """Otherwise a body that is held back is as old as its head, and passes everything that others sent meanwhile."""
+    body = json.dumps({"model": "demo", "prompt": "x"}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(head_of(world, f"content-length: {len(body)}", "connection: close", path="/v1/completions") + body[:5])
+    await until(lambda: world.app.open_requests == 1)
+    held_back_s = time.time()
+    await asyncio.sleep(0.05)
+    writer.write(body[5:])
+    assert b"200 OK" in await reader.read(-1)
+    [record] = await world.ledger_of(1)
+    assert record.received_s > held_back_s
+    assert record.received_s <= (record.granted_s or 0.0) <= record.done_s
+    writer.close()
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
