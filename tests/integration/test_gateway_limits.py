@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -381,6 +383,32 @@ async def test_a_client_that_does_not_read_is_dropped(world: World, streamed: bo
     await world.settled()
     await until(lambda: not world.server.server_state.connections)
     writer.transport.abort()
+
+
+async def test_a_client_that_reads_a_little_now_and_then_does_not_keep_its_slot(redis_url: str, pool_id: str) -> None:
+    """A slot is held until the last piece is sent, and its engine has long finished."""
+    async with gateway_world(redis_url, pool_id, config=replace(CONFIG, send_timeout_s=2.0)) as world:
+        engine = world.engines[0]
+        engine.script = replace(engine.script, word=" " + "w" * 8000, tokens=4000)
+        body = json.dumps({"model": "demo", "prompt": "x", "stream": True, "max_tokens": 4000}).encode()
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        narrow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(narrow, ("127.0.0.1", world.port))
+        await loop.sock_sendall(narrow, head_of(world, f"content-length: {len(body)}", path="/v1/completions") + body)
+
+        async def sip() -> None:
+            with suppress(OSError):
+                while await loop.sock_recv(narrow, 2048):
+                    await asyncio.sleep(0.04)  # a piece of 32 KiB takes less than a send may
+
+        sips = asyncio.create_task(sip())
+        [record] = await world.ledger_of(1)
+        assert (record.outcome, record.reason) == ("failed", "slow_reader")
+        await world.settled()
+        await sips
+        narrow.close()
 
 
 SAID = json.dumps({"prompt": "w" * 15_000_000}).encode()  # more than what kernels hold for a reader

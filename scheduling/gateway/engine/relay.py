@@ -290,15 +290,17 @@ class Relay:
         send_s, idle_s = self._config.send_timeout_s, self._idle_s(estimated.prepared)
         call.responding = call.streaming = True
         call.status = 200
-        call.limit(Reason.SLOW_READER, now() + send_s)
+        reader = _Reader(now(), send_s)
+        call.limit(Reason.SLOW_READER, reader.until(now()))
         headers = [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         pour = _Pour(call, frames, access.rename, idle_s)
         out = pour.named(out)
         while not frames.done:
             if out:
-                call.limit(Reason.SLOW_READER, now() + send_s)
+                call.limit(Reason.SLOW_READER, reader.until(began := now()))
                 await send({"type": "http.response.body", "body": out, "more_body": True})
+                reader.took(now() - began)
                 call.limit(Reason.BACKEND_STALLED, now() + idle_s)
             if frames.failed:
                 raise self._broken(submitted, frames.failed, suspect=frames.suspect)
@@ -322,7 +324,7 @@ class Relay:
         submitted.connection = None
         if keeping is not None and isinstance(frames, ResponseFrames):
             out += frames.last(await keeping.settle(pour.named(frames.complete)))
-        call.limit(Reason.SLOW_READER, now() + send_s)
+        call.limit(Reason.SLOW_READER, reader.until(now()))
         await send({"type": "http.response.body", "body": out})
         return ending_of(frames.finish)
 
@@ -374,6 +376,30 @@ def answer_headers(call: Call) -> list[Header]:
     if identified.idempotency is not None and identified.idempotency.original:
         headers.append((b"x-quartermaster-original-request", identified.idempotency.original.encode("ascii")))
     return headers
+
+
+class _Reader:
+    """How long a stream may wait for its client, which keeps a slot meanwhile that its engine may have left.
+
+    ``send_s`` at once, and in all ``send_s`` longer than the stream did not wait for it: who reads half as fast as the
+    engine writes is never dropped, and nobody doubles a slot's time by reading a little now and then.
+    """
+
+    __slots__ = ("_send_s", "_started", "_waited_s")
+
+    def __init__(self, started: float, send_s: float) -> None:
+        self._started = started  # loop time
+        self._send_s = send_s
+        self._waited_s = 0.0
+
+    def until(self, now: float) -> float:
+        """When a send that begins at ``now`` has to be done."""
+        left_s = self._send_s + (now - self._started - self._waited_s) - self._waited_s
+        return now + max(0.0, min(self._send_s, left_s))
+
+    def took(self, seconds: float) -> None:
+        """A send took so long."""
+        self._waited_s += seconds
 
 
 class _Pour:
