@@ -19,8 +19,8 @@ import aiohttp
 
 from controlplane import sse
 from controlplane.replay.report import Sent
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS
 from scheduling.simulator.trace import TraceRequest
+from scheduling.simulator.workload import BLOCK_TOKENS
 
 # Short common words: each is one token for the simulated engine and for nearly every byte-pair vocabulary.
 WORDS = "the of and to in is it that was for on are as with his they at be this from have or by one had not".split()

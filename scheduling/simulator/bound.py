@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 from scheduling.core.step_time import StepTime
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import to_s
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS
-from scheduling.simulator.workload import SimRequest
+from scheduling.simulator.workload import BLOCK_TOKENS, SimRequest
 
 GRID = 192  # instants at which intervals begin, and as many at which they end
 CUTS = 24  # intervals added in a round

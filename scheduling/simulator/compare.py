@@ -50,13 +50,13 @@ from scheduling.simulator.engine_queue import Stay, stays_of, waiting
 from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import clairvoyant
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, Turns
+from scheduling.simulator.prefix_cache import BlockCache, Turns
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, mean, outcomes_of, served
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
-from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, pick_tier
+from scheduling.simulator.workload import BLOCK_TOKENS, Belief, SimRequest, Tier, make_request, pick_tier
 
 # The contracts that come with the product; shares are those of its demo load.
 SHIPPED = (

@@ -246,7 +246,7 @@ class ContinuousEngine(Intake):
         """Gives back the slot, and the blocks of ``tokens`` tokens."""
         del self.admitted[sequence.queued.id]
         if self.kv.total:
-            self.kv.free += self.kv.of(tokens)
+            self.kv.release(tokens, sequence.sim.whole_blocks)
         self.blocked = False
 
     # --- KV blocks

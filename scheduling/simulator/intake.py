@@ -14,6 +14,7 @@ from scheduling.core.relegation import Relegation, judge, may_interrupt
 from scheduling.simulator.engine import PREFILL, WAITING, Engine, EngineConfig, Estimator, Sequence
 from scheduling.simulator.kernel import to_s
 from scheduling.simulator.kv_blocks import KvBlocks
+from scheduling.simulator.workload import BLOCK_TOKENS
 
 
 class Intake(Engine):
@@ -26,7 +27,7 @@ class Intake(Engine):
         self.admitted: dict[str, Sequence] = {}  # running: prefill begun, or decoding; in order of admission
         self.decodes = 0
         self.kv_dec = 0  # sum of the decoding sequences' contexts
-        self.kv = KvBlocks(config.kv_tokens, config.block, config.watermark)
+        self.kv = KvBlocks(config.kv_tokens, config.block, config.watermark, BLOCK_TOKENS)
         self.blocked = False  # the head of the queue found no room; asked again when something ends or arrives
         self.paused: dict[str, Sequence] = {}  # prompts that gave way between chunks; they wait, but keep their blocks
         self.relegated: RequestQueue | None = policy.queue() if config.relegate else None
@@ -96,7 +97,9 @@ class Intake(Engine):
             del self.paused[sequence.queued.id]
             return sequence
         kv = self.kv
-        if len(self.admitted) < self.config.max_seqs and (not kv.total or kv.admit(sequence.prompt, self.step_no)):
+        if len(self.admitted) < self.config.max_seqs and (
+            not kv.total or kv.admit(sequence.prompt, self.step_no, sequence.sim.whole_blocks)
+        ):
             self._order += 1
             sequence.order = self._order
             sequence.state = PREFILL

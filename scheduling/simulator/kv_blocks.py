@@ -6,13 +6,52 @@ depends only on its place, ``(context - step) modulo block``, and that never cha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+
+class SharedBlocks:
+    """Blocks of prompts by how many running sequences hold them: beginnings in common are in the cache once.
+
+    Ids are chained: who holds a block holds all before it.
+    """
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}
+
+    def held(self, ids: Sequence[int]) -> int:
+        """How many of them, from the beginning, somebody holds."""
+        return next((at for at, block in enumerate(ids) if block not in self._holders), len(ids))
+
+    def hold(self, ids: Sequence[int]) -> None:
+        """One sequence more holds them."""
+        holders = self._holders
+        for block in ids:
+            holders[block] = holders.get(block, 0) + 1
+
+    def let_go(self, ids: Sequence[int]) -> int:
+        """One sequence fewer holds them; how many others still hold."""
+        holders, others = self._holders, 0
+        for block in ids:
+            left = holders[block] - 1
+            if left:
+                holders[block] = left
+                others += 1
+            else:
+                del holders[block]
+        return others
+
 
 class KvBlocks:
-    """The KV cache of one engine, in blocks. ``total`` 0: not limited, and nobody asks."""
+    """The KV cache of one engine, in blocks. ``total`` 0: not limited, and nobody asks. ``shared``: tokens of a block
+    whose id sequences may have in common."""
 
-    __slots__ = ("block", "free", "places", "reserve", "total")
+    __slots__ = ("_per_shared", "_shared", "block", "free", "places", "reserve", "total")
 
-    def __init__(self, tokens: int, block: int, watermark: float) -> None:
+    def __init__(self, tokens: int, block: int, watermark: float, shared: int = 0) -> None:
+        self._shared = SharedBlocks()
+        self._per_shared = shared // block  # blocks of the cache
         self.total = tokens // block
         self.block = block
         self.free = self.total
@@ -32,16 +71,27 @@ class KvBlocks:
         """Blocks that the decoding sequences begin in this step."""
         return self.places[(1 - step) % self.block]
 
-    def admit(self, tokens: int, step: int) -> bool:
-        """Reserves a new sequence's prompt; False when only blocks are left that are not for it.
+    def admit(self, tokens: int, step: int, ids: Sequence[int] = ()) -> bool:
+        """Reserves a new sequence's prompt, but for those of its blocks with ``ids`` that others hold; False when only
+        blocks are left that are not for it.
 
         What the decoding sequences begin in this very step is theirs already.
         """
         need = -(-tokens // self.block)
+        if ids:
+            need -= self._per_shared * self._shared.held(ids)
         if self.free - self.places[(1 - step) % self.block] - need < self.reserve:
             return False
         self.free -= need
+        if ids:
+            self._shared.hold(ids)
         return True
+
+    def release(self, tokens: int, ids: Sequence[int] = ()) -> None:
+        """Gives back what a sequence of so many tokens held; what others hold of its blocks with ``ids`` is theirs."""
+        self.free += self.of(tokens)
+        if ids:
+            self.free -= self._per_shared * self._shared.let_go(ids)
 
     def advance(self, step: int, count: int, decodes: int) -> None:
         """Takes the blocks that ``decodes`` sequences begin in ``count`` steps from ``step`` on."""

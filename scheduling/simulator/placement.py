@@ -29,9 +29,9 @@ from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import to_s
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, Turns
+from scheduling.simulator.prefix_cache import BlockCache, Turns
 from scheduling.simulator.trace import TraceRequest, spread
-from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
+from scheduling.simulator.workload import BLOCK_TOKENS, Belief, SimRequest, Tier, make_request
 
 STAMPS_S = 3.0
 EXPECTED_OUTPUT = 350.0  # tokens, of every answer: nothing is known of its length when it is placed

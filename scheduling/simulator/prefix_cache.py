@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, write_points
-
-BLOCK_TOKENS = 512  # of a trace's block ids, as Mooncake's hash_ids are
+from scheduling.simulator.workload import BLOCK_TOKENS
 
 
 class BlockCache:

@@ -52,11 +52,11 @@ from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
 from scheduling.simulator.held_credit import HeldCredit
 from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
 from scheduling.simulator.legs import Legs
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
+from scheduling.simulator.prefix_cache import BlockCache
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, outcome_of, refused_outcome
 from scheduling.simulator.returning_clients import ReturningClients
-from scheduling.simulator.workload import SimRequest
+from scheduling.simulator.workload import BLOCK_TOKENS, SimRequest
 
 # Kinds of events, in the order in which those of one instant are handled.
 FIRST, ENDED, TAKEN_BACK, ARRIVED, WAKE, LOOK, SECOND, DECIDE, EXPIRED, HANDED_OVER = range(10)

@@ -17,8 +17,8 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS
 from scheduling.simulator.trace import TraceRequest
+from scheduling.simulator.workload import BLOCK_TOKENS
 
 Span = tuple[int, int]  # both included
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LENGTHS_DIR = Path(__file__).parent / "lengths"
 
 
+BLOCK_TOKENS = 512  # of a trace's block ids, as Mooncake's hash_ids are
 NO_PROMISE = Slo()
 
 
@@ -61,6 +62,11 @@ class SimRequest:
     @property
     def tier(self) -> str:
         return self.queued.tier
+
+    @property
+    def whole_blocks(self) -> tuple[int, ...]:
+        """Those of its blocks that its prompt fills; what follows in the last one is its own."""
+        return self.blocks[: self.input_tokens // BLOCK_TOKENS] if self.blocks else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from controlplane.lab.actions.base import Action
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS
 from scheduling.simulator.shared_prompts import Conversations, Documents, Instructions, Kind, agents, write_shared
+from scheduling.simulator.workload import BLOCK_TOKENS
 
 
 class Shared(Action):

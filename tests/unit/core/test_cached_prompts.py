@@ -19,7 +19,8 @@ from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import BackendView, QueuedRequest
 from scheduling.core.uncounted import Beginnings
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, prefixes_of
+from scheduling.simulator.prefix_cache import prefixes_of
+from scheduling.simulator.workload import BLOCK_TOKENS
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
 BLOCKS = tuple(range(16))

@@ -12,12 +12,13 @@ from django.core.management import CommandError, call_command
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import Phase, ServiceClass, Slo
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, prefixes_of
+from scheduling.simulator.kv_blocks import KvBlocks
+from scheduling.simulator.prefix_cache import BlockCache, prefixes_of
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.shared_prompts import Conversations, Instructions, write_shared
 from scheduling.simulator.trace import TraceRequest, read_trace
-from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
+from scheduling.simulator.workload import BLOCK_TOKENS, Belief, SimRequest, Tier, make_request
 
 TIER = Tier("standard", Slo(ttft_s=2.0), 1, 30.0, 1.0, ServiceClass.ELASTIC)
 
@@ -135,3 +136,27 @@ def test_where_other_replicas_compute_prompts_nothing_is_believed_to_be_cached(a
     replay = Replay(replicas, make_ordering("unified"), make_routing("prefix_affinity"))
     replay.run(asked(instructions(1, 20.0)))
     assert all((backend.cache_trust == 0) is apart for backend in replay.view.backends.values())
+
+
+@pytest.mark.parametrize(("blocks", "fit"), [((), 2), ((1, 2, 3), 3), ((1, 2, 4), 3)])
+def test_running_requests_hold_a_beginning_that_they_share_once(blocks: tuple[int, ...], fit: int):
+    """Three prompts of 1,100 tokens in a cache of 3,000: with 1,024 tokens in common all run, else two."""
+    kv = KvBlocks(3_008, 16, 0.0, BLOCK_TOKENS)
+    prompts = [blocks[:2], blocks[:2], blocks[:2]]
+    assert [kv.admit(1_100, 0, ids) for ids in prompts] == [True, True, fit == 3]
+    for ids in prompts[:fit]:
+        kv.release(1_100, ids)
+    assert kv.free == kv.total
+
+
+def test_what_others_still_hold_of_a_beginning_is_not_free():
+    kv = KvBlocks(16_000, 16, 0.0, BLOCK_TOKENS)
+    for ids in ((1, 2), (1, 2), (1, 3)):
+        assert kv.admit(1_024, 0, ids)
+    assert (kv.total - kv.free) * 16 == 3 * BLOCK_TOKENS
+    kv.release(1_024, (1, 2))
+    assert (kv.total - kv.free) * 16 == 3 * BLOCK_TOKENS
+    kv.release(1_024, (1, 2))
+    assert (kv.total - kv.free) * 16 == 2 * BLOCK_TOKENS
+    kv.release(1_024, (1, 3))
+    assert kv.free == kv.total

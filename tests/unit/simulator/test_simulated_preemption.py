@@ -12,11 +12,11 @@ from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import EntitlementSpec, EntitlementState, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
-from scheduling.simulator.prefix_cache import BLOCK_TOKENS, prefixes_of
+from scheduling.simulator.prefix_cache import prefixes_of
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
-from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
+from scheduling.simulator.workload import BLOCK_TOKENS, Belief, SimRequest, Tier, make_request
 from tests.support.state_world import pool_spec
 
 PREMIUM = Tier("premium", Slo(ttft_s=1.0), 0, 50.0, 1.0, ServiceClass.ELASTIC)
