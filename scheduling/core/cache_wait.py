@@ -1,12 +1,14 @@
 """Does a request wait for the replica that has its prompt cached, although another one has room now?
 
-A replica that works on a prompt has no prefill credit for the next one, and a full one no slot. Whoever then goes
-where room is has its prompt computed again there, while others wait for that replica: agents and conversations, of
-whose prompts almost all is cached, would have engines compute a multiple of what they add. So a request waits for its
-own replica: the one that the placement rule names if all had room (:func:`placement.place`). It waits at most
-``cache_patience`` times as long as others would take to compute what is cached there (a parameter of the routing
-``prefix_affinity``), and ``LONGEST_S`` at most. If it would be in time elsewhere, it goes there before its TTFT
-deadline is lost by waiting. Waiting for a place near the data is *delay scheduling* (Zaharia et al., EuroSys 2010).
+A replica that works on a prompt has no prefill credit for the next one, and a full one no slot. Whoever then goes where
+room is has its prompt computed again there, while others wait for that replica: agents and conversations, of whose
+prompts almost all is cached, would have engines compute a multiple of what they add. So a request waits for its own
+replica: the one that the placement rule names if all had room (:func:`placement.place`). It lets others idle at most
+``cache_patience`` times as long as they would take to compute what is cached there (a parameter of the routing
+``prefix_affinity``), and ``LONGEST_S`` at most; where one idles, it goes there before its TTFT deadline is lost by
+waiting. While all are at work its patience lasts: elsewhere it would take the place of those whose prompts are cached
+there, and what is computed twice turns a full pool into an overloaded one. Waiting for a place near the data is *delay
+scheduling* (Zaharia et al., EuroSys 2010).
 
 Same in Lua: ``cached_elsewhere`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival.
 How long it waits is the leader's business alone; while nobody leads nobody waits for a cache.
@@ -26,6 +28,7 @@ from scheduling.core.types import PREFILL_PER_S, BackendView
 LEAST_AGAIN: Final = 256  # tokens to compute again that are worth waiting for
 PATIENCE: Final = 4.0  # `cache_patience` unless set
 LONGEST_S: Final = 10.0
+MOMENT_S: Final = 0.001  # of patience: nothing that is worth another decision
 GRANT_S: Final = 0.05  # from the end of a wait to the step of another engine
 
 
@@ -48,12 +51,13 @@ class CacheWait:
         """How long another replica computes its prompt."""
         return self.tokens / self.per_s
 
-    def until_s(self, since_s: float, due_s: float | None, patience: float) -> float:
-        """When it stops waiting. ``since_s``: when another replica had room for the first time; ``due_s``: its TTFT
-        deadline. From ``since_s``, not from now: at the last moment in time it would otherwise be late elsewhere."""
-        end_s = since_s + self.longest_s(patience)
-        last_s = math.inf if due_s is None else due_s - self.elsewhere_s - GRANT_S
-        return min(end_s, last_s) if since_s < last_s else end_s
+    def until_s(self, now_s: float, idle_s: float, due_s: float | None, patience: float) -> float:
+        """When it stops waiting if a replica idles from now on. ``idle_s``: for how long one has idled since it could
+        first have gone elsewhere; ``due_s``: its TTFT deadline, which counts as long as it can be kept there."""
+        left_s = self.longest_s(patience) - idle_s
+        end_s = now_s + (left_s if left_s > MOMENT_S else 0.0)
+        last_s = math.inf if due_s is None else due_s - self.elsewhere_s
+        return min(end_s, last_s - GRANT_S) if now_s <= last_s else end_s
 
 
 def cache_wait(

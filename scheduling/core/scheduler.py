@@ -250,7 +250,7 @@ class Scheduler:
         self.expire(now_s)
         grants: list[Grant] = []
         if not self._waiting:
-            self._holds.by_replica, self._holds.for_cache = {}, {}
+            self._holds.by_replica, self._holds.for_cache, self._holds.idle_from_s = {}, {}, None
             return grants
         step = SchedulerStep(
             view,
@@ -283,6 +283,7 @@ class Scheduler:
                     )
                 why = self._reason(request, now_s, len(candidates))
                 grants.append(Grant(step.book(request, backend, warmth), backend.id, why))
+        step.end()
         return grants
 
     def _rounds(self, step: SchedulerStep) -> Iterator[Round]:

@@ -46,7 +46,9 @@ class Holds:
     kv: Hold | None = None  # the first, in the policy's order, for which no replica had enough free KV cache
     credit: Hold | None = None  # the first that lacked prefill credit while another one had room
     by_replica: dict[str, str] = field(default_factory=dict)  # kept in the last step, and for whom: it lacked credit
-    since_s: dict[str, float] = field(default_factory=dict)  # when who waits for a cache could first have run elsewhere
+    idle_s: float = 0.0  # for how long a replica has idled while requests waited for a cache
+    idle_before_s: dict[str, float] = field(default_factory=dict)  # that, when one of them could first have gone there
+    idle_from_s: float | None = None  # the last step left one idle, at this time
     # who waited for one in the last step, for which replica, and until when [s]
     for_cache: dict[str, tuple[str, float]] = field(default_factory=dict)
 
@@ -56,7 +58,7 @@ class Holds:
             self.kv = None
         if self.credit is not None and self.credit.request_id == request_id:
             self.credit = None
-        self.since_s.pop(request_id, None)
+        self.idle_before_s.pop(request_id, None)
         self.for_cache.pop(request_id, None)
 
 
@@ -102,6 +104,9 @@ class SchedulerStep:
         self._pending = False  # whether a request was asked about that fits and is not booked yet
         self._waited = holds.for_cache
         holds.by_replica, holds.for_cache = {}, {}
+        self._idles = holds.idle_from_s is not None  # a replica has idled since the last step
+        if holds.idle_from_s is not None:
+            holds.idle_s += max(0.0, now_s - holds.idle_from_s)
         if holds.kv is not None and self._entitlement_full(waiting[holds.kv.request_id]):
             holds.kv = None  # something else than KV cache stops it now
         if holds.credit is not None and now_s - holds.credit.since_s >= patience_s:
@@ -110,6 +115,11 @@ class SchedulerStep:
                 holds.credit = None
             elif not self._with_credit(first, able := self._able(first)):
                 self._wants_credit_only(first, able)
+
+    def end(self) -> None:
+        """Nothing more is granted in this step: notes whether a replica idles while requests wait for a cache."""
+        idle = bool(self._holds.for_cache) and any(_idles(backend) for backend in self.open)
+        self._holds.idle_from_s = self._now_s if idle else None
 
     def fits(self, request: QueuedRequest) -> bool:
         """Whether the request's entitlement and at least one replica have room. Within a step it changes from true to
@@ -261,8 +271,10 @@ class SchedulerStep:
         wait = cache_wait(serving, fit, request.prefill_tokens, warmth)
         if wait is None:
             return False
-        since_s = holds.since_s.setdefault(request.id, now_s)
-        until_s = wait.until_s(since_s, request.ttft_deadline_s, self._cache_patience)
+        idle_s = holds.idle_s - holds.idle_before_s.setdefault(request.id, holds.idle_s)
+        until_s = wait.until_s(now_s, idle_s, request.ttft_deadline_s, self._cache_patience)
+        if until_s <= now_s and not self._idles:
+            until_s = wait.until_s(now_s, idle_s, None, self._cache_patience)
         if until_s <= now_s:
             return False
         self._wait_at(wait.replica, request, until_s)
@@ -355,3 +367,8 @@ class SchedulerStep:
             nearest = min(able, key=lambda b: (b.kv_used - b.kv_tokens, b.id), default=None)
             hold.backend = nearest.id if nearest is not None else ""
         self._closed = hold.backend
+
+
+def _idles(backend: BackendView) -> bool:
+    """Whether an open replica has room and no prompt to prefill; without a prefill credit, whether it has room."""
+    return backend.has_slot_and_kv(1) and not (backend.prefill_credit and backend.prefill_used)

@@ -115,7 +115,13 @@ def test_how_long_others_would_compute_is_as_fast_as_they_are_or_its_own_or_as_u
 )
 def test_no_deadline_that_could_be_met_elsewhere_is_lost_by_waiting(due_s: float | None, until_s: float):
     wait = CacheWait(busy("b1"), 4_800, TOKENS, PER_S)
-    assert wait.until_s(1000.0, due_s, PATIENCE) == pytest.approx(until_s)
+    assert wait.until_s(1000.0, 0.0, due_s, PATIENCE) == pytest.approx(until_s)
+
+
+def test_patience_is_what_others_have_not_idled_yet():
+    wait = CacheWait(busy("b1"), 4_800, TOKENS, PER_S)
+    assert wait.until_s(1000.0, 1.5, None, PATIENCE) == pytest.approx(1000.0 + PATIENCE * 0.48 - 1.5)
+    assert wait.until_s(1000.0, 2.0, None, PATIENCE) == 1000.0
 
 
 def test_a_turn_waits_for_its_replica_and_one_whose_replica_has_room_passes():
@@ -154,7 +160,48 @@ def test_it_runs_elsewhere_when_it_has_waited_long_enough():
     assert made.step(view, until_s - 0.001) == []
     assert [(g.request.id, g.backend) for g in made.step(view, until_s)] == [(mine.id, "b2")]
     assert not made.waits_for_cache
-    assert made._holds.since_s == {}
+    assert made._holds.idle_before_s == {}
+
+
+@pytest.mark.parametrize("due_s", [None, NOW_S + 0.9])
+def test_it_goes_nowhere_else_while_all_others_are_at_work(due_s: float | None):
+    """At the last moment as little as when it has waited long enough; once one idles its patience goes on."""
+    made, taken = scheduler(one="b1"), [busy("b1"), busy("b2")]
+    made.offer(session(1, "one", ttft_deadline_s=due_s), NOW_S)
+    assert made.step(pool_view(busy("b1"), replica("b2")), NOW_S) == []
+    now_s = made.waits_for_cache["req_000001"] - 0.01
+    assert made.step(pool_view(*taken), now_s) == []
+    for _ in range(100):  # the other one has room at each decision, and at its end somebody else's prompt
+        now_s += 0.02
+        other = waiting(2, input_tokens=900, ttft_deadline_s=None)
+        made.offer(other, now_s)
+        grants = made.step(pool_view(busy("b1"), replica("b2")), now_s)
+        assert [(g.request.id, g.backend) for g in grants] == [(other.id, "b2")]
+    idle, idle_from_s = pool_view(busy("b1"), replica("b2")), now_s + 0.1
+    assert made.step(idle, idle_from_s) == []
+    while not (grants := made.step(idle, now_s := made.waits_for_cache["req_000001"])):
+        assert made.waits_for_cache["req_000001"] > now_s
+    assert [g.backend for g in grants] == ["b2"]
+    assert idle_from_s < now_s < idle_from_s + PATIENCE * 0.48
+
+
+@pytest.mark.parametrize(
+    ("free", "idles"),
+    [
+        ({}, True),
+        ({"prefill_used": 100}, False),
+        ({"prefill_used": 100, "prefill_credit": 0}, True),  # what it prefills says nothing of its room
+        ({"kv_used": 100_000}, False),
+    ],
+)
+def test_a_replica_idles_that_has_room_and_nothing_to_prefill(free: dict[str, Any], idles: bool):
+    made, view = scheduler(one="b1"), pool_view(busy("b1"), replica("b2"))
+    made.offer(session(1, "one"), NOW_S)
+    made.step(view, NOW_S)
+    view.backends["b2"] = replica("b2", kv_tokens=100_000, **free)
+    made.step(view, NOW_S + 0.1)
+    made.step(view, NOW_S + 0.3)
+    assert made._holds.idle_s == pytest.approx(0.3 if idles else 0.1)
 
 
 def test_the_rule_is_not_applied_anew_in_every_step_while_its_replica_takes_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -235,7 +282,7 @@ def test_who_withdraws_is_waited_for_no_more():
     made.step(view, NOW_S)
     made.withdraw("req_000001")
     assert not made.waits_for_cache
-    assert made._holds.since_s == {}
+    assert made._holds.idle_before_s == {}
 
 
 def test_a_pool_may_have_nobody_wait_for_a_cache():
