@@ -1,8 +1,11 @@
-"""How much KV cache a token needs, and how many tokens fit: ``bytes = 2 * layers * kv_heads * head_dim * bytes``."""
+"""How much KV cache a token needs, how many tokens fit, and what sequences hold of it together.
+
+``bytes = 2 * layers * kv_heads * head_dim * bytes``
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 BLOCK_TOKENS = 16  # vLLM's default block on a GPU
@@ -22,6 +25,43 @@ _BYTES_BY_DTYPE = {
 def blocks(tokens: int, block: int = BLOCK_TOKENS) -> int:
     """How many blocks hold ``tokens``."""
     return -(-tokens // block)
+
+
+class SharedBlocks:
+    """Blocks of prompts by how many running sequences hold them: beginnings in common are in the cache once.
+
+    Ids are chained: who holds a block holds all before it.
+    """
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}
+
+    def held(self, ids: Sequence[int]) -> int:
+        """How many of them, from the beginning, somebody holds."""
+        return next((at for at, block in enumerate(ids) if block not in self._holders), len(ids))
+
+    def hold(self, ids: Sequence[int]) -> int:
+        """One sequence more holds them; how many others hold already."""
+        holders, others = self._holders, 0
+        for block in ids:
+            before = holders.get(block, 0)
+            others += before > 0
+            holders[block] = before + 1
+        return others
+
+    def let_go(self, ids: Sequence[int]) -> int:
+        """One sequence fewer holds them; how many others still hold."""
+        holders, others = self._holders, 0
+        for block in ids:
+            left = holders[block] - 1
+            if left:
+                holders[block] = left
+                others += 1
+            else:
+                del holders[block]
+        return others
 
 
 def kv_bytes_per_token(config: Mapping[str, Any], kv_dtype: str = "auto") -> int:

@@ -8,39 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
-class SharedBlocks:
-    """Blocks of prompts by how many running sequences hold them: beginnings in common are in the cache once.
-
-    Ids are chained: who holds a block holds all before it.
-    """
-
-    __slots__ = ("_holders",)
-
-    def __init__(self) -> None:
-        self._holders: dict[int, int] = {}
-
-    def held(self, ids: Sequence[int]) -> int:
-        """How many of them, from the beginning, somebody holds."""
-        return next((at for at, block in enumerate(ids) if block not in self._holders), len(ids))
-
-    def hold(self, ids: Sequence[int]) -> None:
-        """One sequence more holds them."""
-        holders = self._holders
-        for block in ids:
-            holders[block] = holders.get(block, 0) + 1
-
-    def let_go(self, ids: Sequence[int]) -> int:
-        """One sequence fewer holds them; how many others still hold."""
-        holders, others = self._holders, 0
-        for block in ids:
-            left = holders[block] - 1
-            if left:
-                holders[block] = left
-                others += 1
-            else:
-                del holders[block]
-        return others
+from scheduling.core.kv import SharedBlocks
 
 
 class KvBlocks:

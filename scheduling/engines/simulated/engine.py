@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduling.core.kv import BLOCK_TOKENS, blocks
+from scheduling.core.kv import BLOCK_TOKENS, SharedBlocks, blocks
 from scheduling.core.step_time import StepTime
 from scheduling.engines.simulated.metrics import EngineTotals
 
@@ -75,7 +75,8 @@ class Sequence:
     total: int = 0  # tokens known: prompt and generated
     computed: int = 0  # of these, in the KV cache
     generated: int = 0
-    blocks: int = 0
+    blocks: int = 0  # that hold it; ``held`` of them, from its beginning, may be others' as well
+    held: int = 0
     decoding: bool = False
     last_token_s: float = 0.0
     last_step: int = -1
@@ -108,6 +109,7 @@ class Engine:
         self.free_blocks = self.total_blocks
         self.running: list[Sequence] = []  # in order of admission
         self.totals = EngineTotals()
+        self._shared = SharedBlocks()  # of prompts, by their hashes in a prefix cache
         self._waiting: list[Sequence] = []  # heap by ``order``; aborted ones are dropped when they come up
         self._aborted_waiting = 0
         self._arrivals = 0
@@ -196,6 +198,7 @@ class Engine:
             if seq.state is not State.RUNNING:
                 continue
             seq.computed += chunk
+            self.free_blocks += self._hold(seq)
             if seq.computed < seq.total:
                 continue
             seq.decoding = True
@@ -267,10 +270,10 @@ class Engine:
                 continue
             chunk = min(seq.total - seq.computed, budget)
             need = blocks(seq.computed + chunk)
-            if need > self.free_blocks:
+            if need - self._shared.held(self._known(seq)) > self.free_blocks:
                 return  # strictly in order: nobody overtakes the head
             heapq.heappop(self._waiting)
-            self.free_blocks -= need
+            self.free_blocks -= need - self._hold(seq)
             seq.blocks = need
             seq.state = State.RUNNING
             if seq.admissions == 0:
@@ -318,5 +321,17 @@ class Engine:
         self.totals.preemptions += 1
 
     def _release(self, seq: Sequence) -> None:
-        self.free_blocks += seq.blocks
-        seq.blocks = 0
+        self.free_blocks += seq.blocks - self._shared.let_go(seq.cached_blocks[: seq.held])
+        seq.blocks = seq.held = 0
+
+    @staticmethod
+    def _known(seq: Sequence) -> list[int]:
+        """Hashes of the prompt's blocks that are computed and not noted as held yet."""
+        return seq.cached_blocks[seq.held : seq.computed // BLOCK_TOKENS]
+
+    def _hold(self, seq: Sequence) -> int:
+        """Notes what is computed of the prompt; how many of these blocks others hold, so that it needs none of its
+        own for them."""
+        known = self._known(seq)
+        seq.held += len(known)
+        return self._shared.hold(known)

@@ -44,7 +44,9 @@ def check(engine: Engine, step: Step | None) -> None:
     """What holds after every transition."""
     assert len(engine.running) <= engine.limits.slots
     assert 0 <= engine.free_blocks <= engine.total_blocks
-    assert engine.total_blocks - engine.free_blocks == sum(seq.blocks for seq in engine.running)
+    held = [block for seq in engine.running for block in seq.cached_blocks[: seq.held]]
+    once = sum(seq.blocks for seq in engine.running) - len(held) + len(set(held))
+    assert engine.total_blocks - engine.free_blocks == once
     for seq in engine.running:
         assert seq.state is State.RUNNING
         assert seq.computed <= seq.blocks * BLOCK_TOKENS
@@ -238,6 +240,12 @@ def test_whatever_arrives_and_leaves_nothing_leaks_and_every_answer_has_its_leng
         for _ in range(rng.randrange(4)):
             prompt = rng.randrange(1, longest)
             seq = Sequence(prompt, rng.randrange(1, longest - prompt + 1), priority=rng.randrange(3))
+            begins, alike = rng.choice(("a", "b", "")), rng.randrange(8)  # so many blocks as others of its kind
+            own = len(everyone)
+            if begins:
+                chain = [hash((begins, at, None if at < alike else own)) for at in range(prompt // BLOCK_TOKENS)]
+                seq.cached_blocks, seq.cached = chain, rng.randrange(len(chain) + 1) * BLOCK_TOKENS
+                seq.cached = min(seq.cached, (prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
             engine.add(seq, clock.now)
             everyone.append(seq)
         for _ in range(rng.randrange(6)):
@@ -261,3 +269,17 @@ def test_whatever_arrives_and_leaves_nothing_leaks_and_every_answer_has_its_leng
             assert seq.state is State.ABORTED
     assert engine.totals.generation_tokens == sum(seq.generated for seq in everyone)
     assert engine.totals.aborted + engine.totals.finished_length == len(everyone)
+
+
+def test_sequences_that_begin_alike_hold_that_once() -> None:
+    """As vLLM keeps it: eight prompts of four blocks with three in common need eleven blocks, and in ten seven run."""
+    for kv_blocks, runs in ((11, 8), (10, 7)):
+        limits = EngineLimits(8, kv_blocks * BLOCK_TOKENS, 1_000, 5 * BLOCK_TOKENS, priority_scheduling=False)
+        engine = Engine(limits)
+        for own in range(8):
+            seq = Sequence(4 * BLOCK_TOKENS, 1, cached_blocks=[1, 2, 3, 100 + own], cached=3 * BLOCK_TOKENS)
+            engine.add(seq, 0.0)
+        step = engine.plan(0.0)
+        check(engine, step)
+        assert len(engine.running) == runs
+        assert engine.kv_usage == pytest.approx((3 + runs) / kv_blocks)
