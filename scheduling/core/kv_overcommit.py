@@ -10,10 +10,11 @@ prompt and :data:`HELD` of the answer), weighted by reservation x time held, sin
 ``N`` ended and ``n`` running requests, the entitlement's share is ``(N used + n (1 + used) / 2) / (N + n)``: one that
 runs counts as halfway between ``used`` and its full reservation, because the slow ones have not ended yet. ``s`` is the
 mean of the entitlements' shares, weighted by what they reserve now, plus one standard deviation divided by the root of
-the number of requests that fit a replica. A replica offers ``TARGET / s`` times its cache, at least 1 and at most
-:data:`MAX_OVERCOMMIT` times. While nothing is known, nothing is overcommitted. :class:`KvPressure` reduces the offer of
-a replica whose cache is full or whose engine preempts. A new leader starts from its predecessor's offer
-(:meth:`KvUse.inherit`).
+the number of requests that fit a replica, less what their prompts have in common there (as a share of the reservation:
+that of prompts x ``1 - sharing``, :class:`scheduling.core.kv_sharing.KvSharing`). A replica offers ``TARGET / s`` times
+its cache, at least 1 and at most :data:`MAX_OVERCOMMIT` times. While nothing is known, nothing is overcommitted.
+:class:`KvPressure` reduces the offer of a replica whose cache is full or whose engine preempts. A new leader starts
+from its predecessor's offer (:meth:`KvUse.inherit`).
 Inputs: requests as they end; what runs of each entitlement; each engine's KV usage and preemptions once a second.
 Source: ours; overcommit as of memory in hypervisors, by history as in Borg's resource reclamation.
 """
@@ -45,14 +46,16 @@ class _Use:
     weight: float = 0.0  # reservation [tokens] x time held [s]
     used: float = 0.0  # the same x share that was held
     squares: float = 0.0
+    prompts: float = 0.0  # likewise: share of the prompt alone
     reserved: float = 0.0  # [tokens], summed
 
-    def add(self, reserved: int, share: float, held_s: float) -> None:
+    def add(self, reserved: int, share: float, prompt: float, held_s: float) -> None:
         keep, weight = 1.0 - 1.0 / MEMORY, reserved * held_s
         self.requests = keep * self.requests + 1.0
         self.weight = keep * self.weight + weight
         self.used = keep * self.used + weight * share
         self.squares = keep * self.squares + weight * share * share
+        self.prompts = keep * self.prompts + weight * prompt
         self.reserved = keep * self.reserved + reserved
 
     def share(self, running: int) -> float:
@@ -65,6 +68,11 @@ class _Use:
     @property
     def variance(self) -> float:
         return max(0.0, self.squares / self.weight - (self.used / self.weight) ** 2) if self.weight else 0.0
+
+    @property
+    def prompt_share(self) -> float:
+        """Share of their reservation that prompts are; 0 while that is not known."""
+        return self.prompts / self.weight if self.weight else 0.0
 
     @property
     def usual(self) -> float:
@@ -89,8 +97,10 @@ class KvUse:
         """A request ended that had reserved so many KV tokens and ran so long [s]."""
         if reserved > 0 and held_s > 0.0:
             self._ended += 1
-            used = max(0, input_tokens) + HELD * max(0, output_tokens)
-            self._of.setdefault(entitlement, _Use()).add(reserved, min(1.0, used / reserved), held_s)
+            prompt = max(0, input_tokens)
+            used = prompt + HELD * max(0, output_tokens)
+            shares = min(1.0, used / reserved), min(1.0, prompt / reserved)
+            self._of.setdefault(entitlement, _Use()).add(reserved, *shares, held_s)
 
     def read(self, records: Iterable[LedgerRecord]) -> None:
         """Counts requests that ended; those whose engine failed tell nothing."""
@@ -112,38 +122,42 @@ class KvUse:
     def expected(self, running: Mapping[str, tuple[int, int]]) -> Expected:
         """What the pool's requests are expected to hold; ``running`` as above. O(entitlements): computed once
         for all replicas."""
-        reserved = filled = spread = count = 0.0
+        reserved = filled = spread = prompts = count = 0.0
         for name in running.keys() | self._of.keys():
             use, (n, tokens) = self._of.get(name, _UNKNOWN), running.get(name, (0, 0))
             weight = tokens + use.usual  # and one request more
             reserved += weight
             filled += weight * use.share(n + 1)
             spread += weight * use.variance
+            prompts += weight * use.prompt_share
             count += n + (use.usual > 0)
         before = (1.0 - 1.0 / MEMORY) ** self._ended if self._inherited < 1.0 else 0.0
         if not reserved or not count:
-            return Expected(1.0, 0.0, 0.0, self._inherited, before)
-        return Expected(filled / reserved, spread / reserved, reserved / count, self._inherited, before)
+            return Expected(1.0, 0.0, 0.0, 0.0, self._inherited, before)
+        means = filled / reserved, spread / reserved, prompts / reserved, reserved / count
+        return Expected(*means, self._inherited, before)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The share of their reservation that a pool's requests are expected to hold, and its variance. ``usual``: the mean
-    reservation [tokens], 0 without requests; ``inherited``: the share that the former leader expected, which still
-    counts for ``before`` (0 to 1)."""
+    """The share of their reservation that a pool's requests are expected to hold, and its variance. ``prompts``: the
+    share of prompts alone, as far as it is known; ``usual``: the mean reservation [tokens], 0 without requests;
+    ``inherited``: the share that the former leader expected, which still counts for ``before`` (0 to 1)."""
 
     share: float
     variance: float
+    prompts: float
     usual: float
     inherited: float
     before: float
 
-    def overcommit(self, kv_tokens: int, most: float = MAX_OVERCOMMIT) -> float:
-        """How many times its cache a replica of ``kv_tokens`` may be reserved, 1 to ``most``."""
+    def overcommit(self, kv_tokens: int, most: float = MAX_OVERCOMMIT, sharing: float = 1.0) -> float:
+        """How many times its cache a replica of ``kv_tokens`` may be reserved, 1 to ``most``. ``sharing``: the part of
+        its prompts' tokens that its engine holds, 0 to 1."""
         if kv_tokens <= 0:
             return 1.0
         fit = max(1.0, kv_tokens / (self.usual * self.share)) if self.usual * self.share else 1.0
-        share = min(1.0, self.share + math.sqrt(self.variance / fit))
+        share = min(1.0, self.share + math.sqrt(self.variance / fit)) - self.prompts * (1.0 - sharing)
         share = self.before * self.inherited + (1.0 - self.before) * share
         return max(1.0, math.floor(min(most, TARGET / max(share, TARGET / MAX_OVERCOMMIT)) / STEP) * STEP)
 

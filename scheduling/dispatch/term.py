@@ -333,7 +333,10 @@ class Term:
         self._kv_use.keep(self._catalog.entitlements)
         reserved = snapshot.kv_running([*self.scheduler, *self.waiting.parked])
         running = {name: (snapshot.entitlements[name].running, tokens) for name, tokens in reserved.items()}
-        self.monitor.overcommit(self._kv_use, running, self._kv_overcommit)
+        by_replica = {name: there.kv_used for name, there in snapshot.backends.items()}
+        tiers = [self._catalog.entitlements[name].tier for name, (count, _) in running.items() if count]
+        tbt_s = min((tier.slo.tbt_s for tier in tiers if tier.slo.tbt_s is not None), default=None)
+        self.monitor.overcommit(self._kv_use, running, self._kv_overcommit, by_replica, tbt_s)
 
     def _wake_or_sleep(self, snapshot: PoolSnapshot) -> None:
         """Has sleeping replicas woken where requests wait, and puts idle ones to sleep where the pool says so."""

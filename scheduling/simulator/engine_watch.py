@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduling.core.kv_overcommit import KvPressure, KvUse
+from scheduling.core.kv_sharing import EngineUse, KvSharing
 from scheduling.core.legs import share
 from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.prefill_speed import PrefillSpeed
@@ -48,6 +49,7 @@ class EngineWatch:
         self.kv_use = KvUse()
         self._kv_tokens = {name: backend.kv_tokens for name, backend in view.backends.items()}  # of their caches
         self._pressures = {name: KvPressure() for name in engines}
+        self._sharing = {name: KvSharing() for name in engines}
         self._credits: dict[str, PrefillCredit] = {}
         for name, each in engines.items():
             credit = self._credits[name] = PrefillCredit(prompts=self._prompts)
@@ -92,9 +94,10 @@ class EngineWatch:
         self._credits[name].lost(tokens)
         self._speeds[name].taken_back()
 
-    def look(self, now_s: float, running: Mapping[str, tuple[int, int]]) -> None:
+    def look(self, now_s: float, running: Mapping[str, tuple[int, int]], tbt_s: float | None = None) -> None:
         """Takes every engine's counters, and lets the view have the credits, speeds and KV tokens that follow.
-        ``running``: by entitlement, how many run and the KV tokens that they reserve."""
+        ``running``: by entitlement, how many run and the KV tokens that they reserve; ``tbt_s``: the strictest time
+        between tokens that is promised to one of them."""
         expected = self.kv_use.expected(running)
         for name, each in self._engines.items():
             engine, credit, seen = each.engine, self._credits[name], self._view.backends.get(name)
@@ -105,7 +108,11 @@ class EngineWatch:
             self._speeds[name].seen(counted, self._limited[name], each.budget)
             if seen is not None:
                 seen.prefill_per_s = self._speeds[name].tokens_per_s
-                kv_tokens, pressure = self._kv_tokens[name], self._pressures[name]
+                kv_tokens, pressure, sharing = self._kv_tokens[name], self._pressures[name], self._sharing[name]
                 pressure.seen(now_s, engine.kv.usage, sums.preemptions)
-                seen.kv_tokens = pressure.offered(kv_tokens, expected.overcommit(kv_tokens))
+                waiting = counted.waiting / max(1, counted.waiting + len(engine.admitted))
+                use = EngineUse(engine.kv.usage, kv_tokens, seen.kv_used, waiting, sums.steps)
+                sharing.seen(now_s, use, expected.prompts, tbt_s)
+                overcommit = expected.overcommit(kv_tokens, sharing=sharing.counted)
+                seen.kv_tokens = pressure.offered(kv_tokens, overcommit)
         self._show_credits()

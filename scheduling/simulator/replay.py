@@ -318,7 +318,8 @@ class Replay:
 
     def _each_second(self) -> None:
         """Once a second, while anything is left: credits and speeds follow what the engines did."""
-        self._watch.look(self._now_s, self._running_by_entitlement())
+        promised = [life.sim.slo.tbt_s for life in self._running.values() if life.sim.slo.tbt_s is not None]
+        self._watch.look(self._now_s, self._running_by_entitlement(), min(promised, default=None))
         self._trust_caches()
         self._read_engine_queues()
         if self._admission is not None:

@@ -31,6 +31,7 @@ from scheduling.dispatch.replicas.watched import (
     LeaseCounts,
     WatchedBackend,
     address,
+    engine_use,
     limits_of,
     resumes,
     serves,
@@ -165,12 +166,22 @@ class BackendMonitor:
         for backend in self._backends.values():
             backend.limited = False
 
-    def overcommit(self, use: KvUse, running: Mapping[str, tuple[int, int]], most: float) -> None:
+    def overcommit(
+        self,
+        use: KvUse,
+        running: Mapping[str, tuple[int, int]],
+        most: float,
+        reserved: Mapping[str, int] | None = None,
+        tbt_s: float | None = None,
+    ) -> None:
         """Sets how much may be reserved of each replica's KV cache. ``running``: by entitlement, how many requests run
-        and the KV tokens that they reserve."""
-        expected = use.expected(running)
-        for backend in self._backends.values():
-            backend.overcommit = expected.overcommit(limits_of(backend)[0].kv_tokens, most)
+        and the KV tokens that they reserve; ``reserved``: the same by replica; ``tbt_s``: the strictest time between
+        tokens that is promised to one of them."""
+        expected, now_s = use.expected(running), asyncio.get_running_loop().time()
+        for name, backend in self._backends.items():
+            found = engine_use(backend, (reserved or {}).get(name, 0))
+            backend.sharing.seen(now_s, found, expected.prompts, tbt_s)
+            backend.overcommit = expected.overcommit(found.kv_tokens, most, backend.sharing.counted)
 
     def mask(self, view: PoolView) -> None:
         """Takes replicas out of a decision's view that this monitor would not use, and adds how fast the others are."""

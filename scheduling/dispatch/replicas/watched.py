@@ -10,6 +10,7 @@ from typing import Protocol
 
 from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
 from scheduling.core.kv_overcommit import KvPressure
+from scheduling.core.kv_sharing import EngineUse, KvSharing
 from scheduling.core.prefill_credit import PrefillCredit
 from scheduling.core.prefill_speed import PrefillSpeed
 from scheduling.core.step_model import StepModel
@@ -75,6 +76,7 @@ class WatchedBackend:
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     overcommit: float = 1.0  # times its cache that may be reserved, by what requests of its pool use
     pressure: KvPressure = field(default_factory=KvPressure)
+    sharing: KvSharing = field(default_factory=KvSharing)
     prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
     told_resumes: bool = False  # whether shared state knows that it resumes
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
@@ -164,6 +166,15 @@ def resumes(backend: WatchedBackend) -> bool:
     metrics = backend.metrics
     keeps = metrics is not None and metrics.keeps_prefixes and metrics.engines == 1
     return keeps and backend.prefill_preemption and backend.spec.phase is Phase.BOTH
+
+
+def engine_use(backend: WatchedBackend, reserved: int) -> EngineUse:
+    """What its engine last said of its cache, of which so many tokens are ``reserved``."""
+    kv_tokens, metrics = limits_of(backend)[0].kv_tokens, backend.metrics
+    if metrics is None:
+        return EngineUse(None, kv_tokens, reserved)
+    waiting = metrics.waiting / max(1, metrics.waiting + metrics.running)
+    return EngineUse(metrics.kv_usage, kv_tokens, reserved, waiting, metrics.steps_of_each)
 
 
 def offer_of(backend: WatchedBackend) -> BackendSpec:

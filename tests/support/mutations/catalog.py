@@ -227,6 +227,22 @@ MUTATIONS = (
         ("tests/unit/core/test_cache_wait.py",),
     ),
     Mutation(
+        "patience-in-overload",
+        "patience with a cache runs out while all replicas are at work",
+        "scheduling/core/step.py",
+        "        self._holds.idle_from_s = self._now_s if idle else None",
+        "        self._holds.idle_from_s = self._now_s",
+        ("tests/unit/core/test_cache_wait.py",),
+    ),
+    Mutation(
+        "sharing-without-pace",
+        "steps become longer than the promised time between tokens for what prompts have in common",
+        "scheduling/core/kv_sharing.py",
+        "                self.part *= 1.0 - LESS",
+        "                pass",
+        ("tests/unit/core/test_kv_sharing.py",),
+    ),
+    Mutation(
         "all-come-back-at-once",
         "every refused client is told the same time (promise 12)",
         "scheduling/core/admission.py",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from scheduling.core.engine_limits import EngineFacts
-from scheduling.core.kv_overcommit import KvUse
+from scheduling.core.kv_overcommit import TARGET, KvUse
 from scheduling.core.types import FULL_SPEED, BackendSpec, BackendView, PoolView
-from scheduling.dispatch.replicas.watched import offer_of
+from scheduling.dispatch.replicas.watched import limits_of, offer_of
 from tests.support.state_world import backend, pool_spec
 from tests.unit.dispatch.test_dispatch_health import Ward, ward
 
@@ -211,6 +213,27 @@ async def test_an_engine_with_our_scheduler_inside_has_no_credit_but_one_that_so
     w.monitor.update(inside(backends=(replace(typed("b3"), prefill_tokens=700),)))
     await w.live(4)
     assert offer_of(w.monitor._backends["b3"]).prefill_tokens == 700, "its own figure stands"
+
+
+@ward
+async def test_what_prompts_have_in_common_may_be_reserved_besides_as_far_as_promises_hold(w: Ward):
+    """Prompts are 0.9 of what is reserved; the engine holds a third of them."""
+    use = KvUse()
+    for _ in range(2000):
+        use.ended("acme", 10_000, 9_000, 1_000, 10.0)
+    engine = w.engines["b1"]
+    engine.kv_usage = 0.3
+    await w.live(1)
+    cache = limits_of(w.monitor._backends["b1"])[0].kv_tokens
+
+    async def offered(tbt_s: float | None) -> float:
+        for _ in range(120):
+            w.monitor.overcommit(use, {"acme": (10, cache)}, 16.0, {"b1": cache}, tbt_s)
+            await w.live(1)
+        return offer_of(w.monitor._backends["b1"]).kv_tokens / cache
+
+    assert await offered(None) == pytest.approx(TARGET / (0.95 - 0.9 * 2 / 3), abs=0.1)
+    assert await offered(0.1) == 1.0, "this engine does not count its steps"
 
 
 @ward

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.kv_overcommit import KvPressure, KvUse, _Use
+from scheduling.core.kv_sharing import KvSharing
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.kernel import rng
+from scheduling.simulator.prefix_cache import prefixes_of
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import mean
-from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
+from scheduling.simulator.workload import BLOCK_TOKENS, Belief, SimRequest, Tier, make_request
 
 BOUND = 8_000
 TIER = Tier("standard", Slo(ttft_s=5.0), 1, 30.0, 1.0, ServiceClass.ELASTIC)
@@ -127,3 +129,48 @@ def test_what_runs_and_what_the_engine_does_keep_preemptions_down(monkeypatch: p
     monkeypatch.setattr(KvPressure, "seen", lambda self, now_s, usage, preemptions: setattr(self, "_known", True))
     monkeypatch.setattr(_Use, "share", lambda self, running: self.used / self.weight if self.weight else 1.0)
     assert careful < served(suddenly_long())[2] / 2
+
+
+IN_COMMON = tuple(range(16))  # blocks: 8,192 tokens
+NOBODY_ELSE = 1_000  # ids from here on are of one request alone
+
+
+def alike(number: int, at_s: float, answer: int, blocks: tuple[int, ...] = IN_COMMON) -> SimRequest:
+    tokens = len(blocks) * BLOCK_TOKENS + 100
+    belief = Belief(400.0, 1_000, (400.0,), (1.0,))
+    made = make_request(number, at_s, tokens, answer, TIER, belief)
+    queued = replace(made.queued, prefixes=prefixes_of(blocks, tokens, goes_on=False))
+    return replace(made, queued=queued, blocks=blocks)
+
+
+def with_instructions() -> list[SimRequest]:
+    random = rng(7, "in common")
+    arrivals = sorted(random.uniform(0.0, 120.0) for _ in range(500))
+    return [alike(n, at_s, max(20, int(random.lognormvariate(6.0, 0.5)))) for n, at_s in enumerate(arrivals)]
+
+
+def suddenly_unlike() -> list[SimRequest]:
+    """Instructions in common for a minute, then as many prompts of which nothing is."""
+    random = rng(7, "in common")
+    arrivals = sorted(random.uniform(0.0, 120.0) for _ in range(500))
+    own = [tuple(NOBODY_ELSE + 16 * n + at for at in range(16)) for n in range(len(arrivals))]
+    return [alike(n, at_s, 400, IN_COMMON if at_s < 60.0 else own[n]) for n, at_s in enumerate(arrivals)]
+
+
+def share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KvSharing, "counted", property(lambda self: 1.0))
+
+
+def test_instructions_in_common_do_not_leave_slots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time, _, preemptions = served(with_instructions())
+    assert (in_time > 0.9, preemptions) == (True, 0)
+    share_nothing(monkeypatch)
+    assert served(with_instructions())[0] < 0.6, "the test would see it"
+
+
+def test_prompts_that_suddenly_have_nothing_in_common_do_not_fill_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time, _, preemptions = served(suddenly_unlike())
+    share_nothing(monkeypatch)
+    without, _, _ = served(suddenly_unlike())
+    assert preemptions <= 5
+    assert in_time > without - 0.03
