@@ -36,6 +36,7 @@ from scheduling.gateway.stages import NEVER, Call, Estimated, Submitted
 
 log = logging.getLogger(__name__)
 
+READ_BYTES = 128 * 1024  # of a stream: 4 KiB/s are a line that works, however slow
 BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
 
 
@@ -291,16 +292,17 @@ class Relay:
         call.responding = call.streaming = True
         call.status = 200
         reader = _Reader(now(), send_s)
-        call.limit(Reason.SLOW_READER, reader.until(now()))
+        call.limit(Reason.SLOW_READER, reader.until(now(), 0))
         headers = [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         pour = _Pour(call, frames, access.rename, idle_s)
         out = pour.named(out)
         while not frames.done:
             if out:
-                call.limit(Reason.SLOW_READER, reader.until(began := now()))
+                call.limit(Reason.SLOW_READER, reader.until(began := now(), pour.passed))
                 await send({"type": "http.response.body", "body": out, "more_body": True})
                 reader.took(now() - began)
+                pour.passed += len(out)
                 call.limit(Reason.BACKEND_STALLED, now() + idle_s)
             if frames.failed:
                 raise self._broken(submitted, frames.failed, suspect=frames.suspect)
@@ -324,7 +326,7 @@ class Relay:
         submitted.connection = None
         if keeping is not None and isinstance(frames, ResponseFrames):
             out += frames.last(await keeping.settle(pour.named(frames.complete)))
-        call.limit(Reason.SLOW_READER, reader.until(now()))
+        call.limit(Reason.SLOW_READER, reader.until(now(), pour.passed))
         await send({"type": "http.response.body", "body": out})
         return ending_of(frames.finish)
 
@@ -381,8 +383,9 @@ def answer_headers(call: Call) -> list[Header]:
 class _Reader:
     """How long a stream may wait for its client, which keeps a slot meanwhile that its engine may have left.
 
-    ``send_s`` at once, and in all ``send_s`` longer than the stream did not wait for it: who reads half as fast as the
-    engine writes is never dropped, and nobody doubles a slot's time by reading a little now and then.
+    ``send_s`` at once. In all ``send_s`` longer than the stream did not wait for it, or than ``send_s`` for each
+    ``READ_BYTES``, whichever is more: as long as an engine writes, a slower client is waited for nearly all of the
+    time, and the stream cannot tell its engine's time from the client's.
     """
 
     __slots__ = ("_send_s", "_started", "_waited_s")
@@ -392,10 +395,10 @@ class _Reader:
         self._send_s = send_s
         self._waited_s = 0.0
 
-    def until(self, now: float) -> float:
-        """When a send that begins at ``now`` has to be done."""
-        left_s = self._send_s + (now - self._started - self._waited_s) - self._waited_s
-        return now + max(0.0, min(self._send_s, left_s))
+    def until(self, now: float, passed: int) -> float:
+        """When a send that begins at ``now`` has to be done, after ``passed`` bytes."""
+        may_s = max(now - self._started - self._waited_s, self._send_s * passed / READ_BYTES)
+        return now + max(0.0, min(self._send_s, self._send_s + may_s - self._waited_s))
 
     def took(self, seconds: float) -> None:
         """A send took so long."""
@@ -408,7 +411,7 @@ class _Pour:
     What cannot be passed on so (the end, a fault, a reader who is slow) is kept, and the task goes on with it.
     """
 
-    __slots__ = ("_call", "_frames", "_idle_s", "_left", "_now", "_rename", "write")
+    __slots__ = ("_call", "_frames", "_idle_s", "_left", "_now", "_rename", "passed", "write")
 
     def __init__(self, call: Call, frames: Frames, rename: Callable[[bytes], bytes] | None, idle_s: float) -> None:
         self._call = call
@@ -417,6 +420,7 @@ class _Pour:
         self._idle_s = idle_s
         self._now = call.loop.time
         self._left = b""
+        self.passed = 0  # bytes
         extensions = call.scope.get("extensions")
         self.write: Callable[[bytes], bool] | None = extensions.get(WRITE) if extensions else None
 
@@ -435,6 +439,7 @@ class _Pour:
             self._left = out
             return False
         if out:
+            self.passed += len(out)
             self._call.deadline = self._now() + self._idle_s  # of BACKEND_STALLED, which it is about
         return True
 
