@@ -53,7 +53,7 @@ def parse_metrics(page: str) -> EngineMetrics:
         engines=max(1, len(counters), len(prom.samples(page, "vllm:num_requests_running"))),
         kv_tokens=kv_tokens_of(page),
         steps=_steps(page),
-        cached_tokens=figures.counted(page, "vllm:prefix_cache_hits_total"),
+        cached_tokens=_cached(page),
         keeps_prefixes=keeps_prefixes(page),
         asleep=asleep(page),
     )
@@ -65,6 +65,14 @@ def _gauge(page: str, name: str, counts: bool) -> float | None:
     if counts and not any(f"\n{name}{end}" in f"\n{page}" for end in "{ "):
         return 0.0
     return prom.total(page, (name,))
+
+
+def _cached(page: str) -> float:
+    """Prompt tokens found in caches, of prompts that are done, as ``prompt_tokens`` are. Releases that do not say show
+    hits instead, counted when a prompt begins: a prompt of seconds has them in another look than its tokens, and one
+    that is aborted has no tokens at all."""
+    name = "vllm:prompt_tokens_cached_total"
+    return figures.counted(page, name if prom.samples(page, name) else "vllm:prefix_cache_hits_total")
 
 
 def _steps(page: str) -> float | None:

@@ -204,6 +204,7 @@ class Engine:
             seq.decoding = True
             if seq.generated == 0:
                 totals.prompt_tokens += seq.prompt_tokens
+                totals.cached_tokens += seq.cached
                 totals.first_token.observe(now_s - seq.arrived_s)
             else:  # computed again after a preemption
                 totals.inter_token.observe(now_s - seq.last_token_s)

@@ -112,6 +112,7 @@ class EngineTotals:
     """What happened since the start."""
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0  # of these, found in the prefix cache
     generation_tokens: int = 0
     preemptions: int = 0
     rejections: int = 0
@@ -166,6 +167,9 @@ def render(
     scalar("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", found)
     scalar("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", totals.preemptions)
     scalar("vllm:prompt_tokens_total", "Number of prefill tokens processed.", totals.prompt_tokens)
+    scalar(
+        "vllm:prompt_tokens_cached_total", "Number of cached prompt tokens (local + external).", totals.cached_tokens
+    )
     scalar("vllm:generation_tokens_total", "Number of generation tokens processed.", totals.generation_tokens)
     name = "vllm:iteration_tokens_total"  # vLLM's has buckets as well
     out.extend((f"# HELP {name} Histogram of number of tokens per engine_step.", f"# TYPE {name} histogram"))

@@ -70,6 +70,21 @@ def test_a_long_prompt_is_computed_in_chunks_and_its_first_token_comes_with_the_
     assert (seq.state, seq.generated) == (State.FINISHED, 3)
 
 
+def test_a_prompt_and_what_was_cached_of_it_count_when_it_is_done_and_not_when_it_is_aborted() -> None:
+    engine = Engine(limits())
+    seqs = [Sequence(150, 3, cached=16), Sequence(150, 3, cached=16)]
+    for seq in seqs:
+        engine.add(seq, 0.0)
+    clock = Clock(engine)
+    counted = []
+    for step in range(5):
+        if step == 1:
+            engine.abort(seqs[1])
+        clock.step()
+        counted.append((engine.totals.prompt_tokens, engine.totals.cached_tokens))
+    assert counted == [(0, 0), (0, 0), (150, 16), (150, 16), (150, 16)]
+
+
 def test_decodes_go_before_prompts_within_the_budget() -> None:
     engine = Engine(limits())
     short, long = Sequence(10, 50), Sequence(400, 1)

@@ -81,6 +81,14 @@ vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
     assert [(m.running, m.waiting) for m in seen] == [(0, 0), (1, 0), (2, 0)]
 
 
+def test_what_was_cached_is_of_prompts_that_are_done() -> None:
+    """As vLLM 0.32 counts while it computes 15,000 tokens, 12,288 of them cached, and afterwards: hits come first."""
+    hits = 'vllm:prefix_cache_hits_total{engine="0",model_name="m"} 12288.0\n'
+    cached = 'vllm:prompt_tokens_cached_total{engine="0",model_name="m"} %s\n'
+    assert [parse_metrics(PAGE + hits + cached % said).cached_tokens for said in ("0.0", "12288.0")] == [0, 12288]
+    assert parse_metrics(PAGE + hits).cached_tokens == 12288, "a release that does not say"
+
+
 def test_an_older_vllm_says_gpu_cache_usage() -> None:
     assert parse_metrics(PAGE.replace("kv_cache_usage_perc", "gpu_cache_usage_perc")).kv_usage == 0.5
 
