@@ -71,7 +71,8 @@ def _compared(rule: str, f: Json, queued: bool) -> Json:
         whose, _, what = f.get("limit", "").partition(" ")
         return {"note": f"the limit of its {whose}: {LIMITED.get(what, what)}"} if whose else {}
     if rule == "concurrency":
-        before = f["inflight"] - (f["answer"] != "refused")
+        its = {"refused": 0, "granted": f.get("sequences", 1)}.get(f["answer"], 1)  # what waits takes one place
+        before = f["inflight"] - its
         return {"value": before, "limit": f["concurrency"], "unit": "in flight before it"}
     if rule == "token_budget":
         if "charge" not in f:

@@ -29,6 +29,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
     outlook = None if estimated is None or estimated.prepared.choices > 1 else estimated.outlook
     if outlook is not None and outcome == Outcome.COMPLETED and run.output_tokens:
         rank = outlook.forecast.prediction.rank(run.output_tokens)
+    sequences = 1 if estimated is None else min(estimated.prepared.choices, MAX_SEQUENCES)
     return LedgerRecord(
         request_id=call.id,
         pool=access.pool.id,
@@ -71,15 +72,15 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         user=identified.user,
         instead_of="" if identified.instead_of is None else identified.instead_of.entitlement.id,
         instead_why=identified.instead_why or "",
-        admission="" if run.admission is None else _admission(run.admission, identified, estimate),
+        admission="" if run.admission is None else _admission(run.admission, identified, estimate, sequences),
         cached_tokens=run.cached_tokens,
         project=access.key.project,
         interruptions=run.interruptions,
-        sequences=1 if estimated is None else min(estimated.prepared.choices, MAX_SEQUENCES),
+        sequences=sequences,
     )  # fmt: skip
 
 
-def _admission(admission: Admission, identified: Identified, estimate: Estimate) -> str:
+def _admission(admission: Admission, identified: Identified, estimate: Estimate, sequences: int) -> str:
     """What the rules of admission compared (``docs/reference/admission.md``), short: a figure that plays no part is
     left out."""
     entitlement = identified.access.entitlement
@@ -89,6 +90,8 @@ def _admission(admission: Admission, identified: Identified, estimate: Estimate)
         "concurrency": entitlement.concurrency,
         "kv": estimate.kv_tokens,
     }
+    if sequences > 1:
+        figures["sequences"] = sequences  # places that it takes while it runs
     if entitlement.tokens_per_s > 0:
         figures |= {"charge": estimate.cost_tokens, "depth": entitlement.burst_tokens}
         if admission.level_tokens is not None:

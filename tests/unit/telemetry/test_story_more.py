@@ -15,7 +15,7 @@ from telemetry.ledger import prefill, writer
 from telemetry.ledger.counterfactual import LEAST_GRANTED, instead
 from telemetry.ledger.moment import at_moment
 from telemetry.ledger.retries import retry_of
-from telemetry.ledger.story import story
+from telemetry.ledger.story import checks, story
 from telemetry.models import Calibration, LedgerEntry
 from tests.support import worlds
 from tests.support.telemetry_world import NOW, globex_record, record, refused
@@ -68,6 +68,27 @@ def test_a_wait_that_was_not_recorded_is_unknown_and_one_who_never_came_back_nei
     assert gone is not None
     assert (gone["told_s"], gone["next"], gone["obeyed"]) == (4.0, None, None)
     assert retry_of(stored(record(9))) is None, "it was not refused"
+
+
+# --- what was in flight before it
+
+
+@pytest.mark.parametrize(
+    ("figures", "before"),
+    [
+        ({"answer": "granted", "inflight": 1}, 0),
+        ({"answer": "granted", "inflight": 16, "sequences": 16}, 0),
+        ({"answer": "queued", "inflight": 17, "sequences": 16}, 16),  # what waits takes one place
+        ({"answer": "refused", "inflight": 16, "sequences": 16}, 16),
+    ],
+)
+def test_of_what_was_in_flight_before_it_a_request_is_no_part_however_many_answers_it_has(
+    figures: dict[str, Any], before: int
+) -> None:
+    """A request of 16 answers alone in a tenant of 8 places would else be told to have found 15 of 8."""
+    told = msgspec.json.encode(figures | {"concurrency": 8, "kv": 1}).decode()
+    [found] = [check for check in checks(LedgerEntry(admission=told, reason="stop")) if check["rule"] == "concurrency"]
+    assert (found["value"], found["limit"]) == (before, 8)
 
 
 # --- another tier
