@@ -103,7 +103,7 @@ def _address_faults(env: Env) -> list[str]:
     if env.database_url:
         try:
             parse_database_url(env.database_url)
-        except ValueError as error:
+        except (OSError, ValueError) as error:  # a folder that this user may not look into
             faults.append(f"{env_name('database_url')}=(hidden): {error}")
     if env.redis_url:
         try:

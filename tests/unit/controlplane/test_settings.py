@@ -122,6 +122,15 @@ def test_an_address_that_no_connection_could_use_is_told_at_the_start_without_it
     assert caught.value.__cause__ is None
 
 
+def test_a_folder_of_certificates_that_this_user_may_not_look_into_is_told_at_the_start(monkeypatch):
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    with pytest.raises(SettingsError, match=r"Permission denied: ./root/own/ca\.pem"):
+        env_loading.load({"QUARTERMASTER_DATABASE_URL": "postgresql://h/d?sslrootcert=/root/own/ca.pem"})
+
+
 def test_an_address_of_postgresql_is_read_to_its_end():
     address = parse_database_url("postgresql://a%40b:p%2Fw@h:5433/d%20e?sslmode=verify-full&application_name=qm")
     assert (address.user, address.password, address.host, address.port) == ("a@b", "p/w", "h", "5433")
