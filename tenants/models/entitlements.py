@@ -72,7 +72,9 @@ class Entitlement(Named):
         "KV share [tokens]", default=0, help_text="KV cache it may hold at once [tokens]. 0 sets no limit."
     )
     concurrency = models.PositiveIntegerField(
-        default=8, validators=[MinValueValidator(1)], help_text="Requests that may run at once."
+        default=8,
+        validators=[MinValueValidator(1)],
+        help_text="Sequences that may run at once: a request of several answers or prompts takes as many, up to 16.",
     )
     valid_from = models.DateTimeField(null=True, blank=True, help_text="Starts at this time. Empty: at once.")
     valid_until = models.DateTimeField(null=True, blank=True, help_text="Ends at this time. Empty: never.")

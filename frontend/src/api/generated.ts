@@ -65,7 +65,7 @@ export const FIELDS = {
     tokens_per_s: {"kind": "number", "required": true, "initial": "0", "unit": "tokens/s", "min": 0, "help": "Refill of the token bucket. 0 enforces no token budget."},
     burst_tokens: {"kind": "number", "required": true, "initial": "0", "unit": "tokens", "min": 0, "help": "Depth of the token bucket; required with tokens per second."},
     kv_tokens: {"kind": "integer", "required": true, "initial": "0", "unit": "tokens", "min": 0, "help": "KV cache it may hold at once. 0 sets no limit."},
-    concurrency: {"kind": "integer", "required": true, "initial": "8", "min": 1, "help": "Requests that may run at once."},
+    concurrency: {"kind": "integer", "required": true, "initial": "8", "min": 1, "help": "Sequences that may run at once: a request of several answers or prompts takes as many, up to 16."},
     valid_from: {"kind": "moment", "help": "Starts at this time. Empty: at once."},
     valid_until: {"kind": "moment", "help": "Ends at this time. Empty: never."},
   },

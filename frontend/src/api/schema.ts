@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 2d87468687233cb4, body 117f8b63198273f0
+// schema 58f6cd280768c328, body 39587fbe0fa98173
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -528,7 +528,7 @@ export interface components {
             adapter: string | null;
             /** @description Depth of the token bucket [tokens]; required with tokens per second. */
             burst_tokens: number;
-            /** @description Requests that may run at once. */
+            /** @description Sequences that may run at once: a request of several answers or prompts takes as many, up to 16. */
             concurrency: number;
             /** @description A short description. */
             description: string;

@@ -11,7 +11,7 @@ type Row = Record<string, unknown> & { slug: string };
 /** What of a share, a tier or a replica can be tried (tenants/drafts.py). */
 const TRIED: Record<Tried["kind"], readonly { field: string; label: string }[]> = {
   entitlement: [
-    { field: "concurrency", label: "requests at once" },
+    { field: "concurrency", label: "sequences at once" },
     { field: "tokens_per_s", label: "tokens per second" },
     { field: "burst_tokens", label: "burst [tokens]" },
     { field: "kv_tokens", label: "KV share [tokens]" },

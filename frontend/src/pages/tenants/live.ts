@@ -5,7 +5,7 @@ import type { EntitlementFigures, Snapshot } from "../../feed/types";
 export interface LiveUse {
   running: number;
   waiting: number;
-  /** Requests that may run at once, over its entitlements. */
+  /** Sequences that may run at once, over its entitlements. */
   limit: number;
   tokensPerS: number;
   refused: number;

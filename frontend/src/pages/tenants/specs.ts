@@ -50,7 +50,7 @@ const burst = entitlement("burst_tokens", "Burst", {
   },
 });
 
-const concurrency = entitlement("concurrency", "Concurrency", { unit: "requests at once" });
+const concurrency = entitlement("concurrency", "Concurrency", { unit: "sequences at once" });
 const kv = entitlement("kv_tokens", "KV cache");
 
 /** A budget without depth would refuse everything: propose ten seconds' worth until someone says otherwise. */
