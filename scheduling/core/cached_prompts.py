@@ -82,6 +82,11 @@ class CacheTrust:
             self.found = KEPT * self.found + max(0.0, found)
             self.asked = KEPT * self.asked + max(0.0, asked)
 
+    def ended(self, found: float, asked: float) -> None:
+        """Likewise, of prompts granted before the last look: engines count them at their ends."""
+        self.found += max(0.0, found)
+        self.asked += max(0.0, asked)
+
     @property
     def per_mille(self) -> int:
         """Of an expectation; 0 until enough is known."""

@@ -20,6 +20,7 @@ class PromptCaches:
         self._seen: dict[str, tuple[float, float]] = {}  # found and asked, as each engine last said
         self._told: dict[str, tuple[int, int]] = {}  # expected and prompts, as shared state last said
         self._new: dict[str, tuple[float, float]] = {}  # found and asked since the last look
+        self._due: dict[str, float] = {}  # prompts of which something was expected and whose ends were not counted
 
     def per_mille(self, replica: str) -> int:
         """Of what is expected to be cached there of a prompt, how much is believed."""
@@ -43,6 +44,7 @@ class PromptCaches:
         if more < 0 or of < 0:
             self._trust.pop(replica, None)
             self._new.pop(replica, None)
+            self._due.pop(replica, None)
         elif more <= of <= MOST_TOKENS:
             new = self._new.get(replica, (0.0, 0.0))
             self._new[replica] = new[0] + more, new[1] + of
@@ -52,13 +54,18 @@ class PromptCaches:
         were."""
         before = self._told.get(replica)
         self._told[replica] = expected, prompts
-        found, asked = self._new.pop(replica, (0.0, 0.0))  # what nobody expected bears out nothing later
+        found, asked = self._new.pop(replica, (0.0, 0.0))
+        due = self._due.get(replica, 0.0)
         if before is not None and expected > before[0]:
-            trust = self._trust.setdefault(replica, CacheTrust())
-            trust.seen(expected - before[0], prompts - before[1], found, asked)
+            trust, more = self._trust.setdefault(replica, CacheTrust()), prompts - before[1]
+            trust.seen(expected - before[0], more, found, asked)
+            due += more
+        elif due > 0:  # beyond that nobody expected anything, and it bears out nothing later
+            self._trust[replica].ended(found, asked)
+        self._due[replica] = min(MOST_TOKENS, max(0.0, due - asked))
 
     def keep_only(self, replicas: Collection[str]) -> None:
         """Forgets replicas that are gone."""
-        for known in (self._trust, self._seen, self._told, self._new):
+        for known in (self._trust, self._seen, self._told, self._new, self._due):
             for name in known.keys() - set(replicas):
                 known.pop(name, None)

@@ -57,6 +57,18 @@ def test_hits_that_nobody_expected_bear_out_nothing_later():
     assert caches.per_mille("a") == 0
 
 
+def test_prompts_that_take_long_bear_out_what_was_expected_of_them_at_their_ends():
+    """Long ones, seldom: an engine counts each three looks after its grant, when nothing new is expected."""
+    caches, granted, counted = PromptCaches(), 0, 0.0
+    caches.look("a", 0, 0)
+    for second in range(60):
+        granted += 12_000 * (second % 6 == 0)
+        counted += 12_000.0 * (second % 6 == 3)
+        caches.count("a", 0.9 * counted, counted)
+        caches.look("a", granted, granted)
+    assert 880 <= caches.per_mille("a") <= 900
+
+
 def test_a_small_change_is_not_told():
     caches = PromptCaches()
     seen(caches, "a", 0.777, 1.0)
