@@ -84,7 +84,7 @@ async def test_a_node_of_a_cluster_is_not_used_and_told(caplog: pytest.LogCaptur
         alone = RespConnection(first.url, name="alone")
         assert await alone.start()
         await alone.close()
-        first.command("CLUSTER", "MEET", "127.0.0.1", str(second.port))
+        first.command("CLUSTER", "MEET", "127.0.0.1", str(second.port), str(second.bus_port))
 
         async def met() -> bool:
             return b"cluster_size:2" in first.command("CLUSTER", "INFO")

@@ -24,7 +24,7 @@ class RedisServer:
     """One server process of our own. ``url`` stays the same over restarts."""
 
     def __init__(self, *, appendonly: bool = False, cluster: bool = False) -> None:
-        self.port = free_port()
+        self.port, self.bus_port = free_port(), free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._dir = Path(tempfile.mkdtemp(prefix="qm-redis-"))
         self._appendonly = appendonly
@@ -50,6 +50,7 @@ class RedisServer:
                     "--save", "", "--appendonly", "yes" if self._appendonly else "no",
                     "--maxmemory-policy", "noeviction", "--daemonize", "no",
                     "--cluster-enabled", "yes" if self._cluster else "no",
+                    "--cluster-port", str(self.bus_port),  # else 10,000 above the other, which may be taken
                 ],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL,
             )  # fmt: skip
