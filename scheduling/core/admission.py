@@ -182,6 +182,7 @@ class Ask:
     exclude_backend: str = ""
     prefill: int = 0  # what it takes of a replica's prefill credit [prompt tokens]
     adapter: str = ""  # that it is for; empty: the base model
+    sequences: int = 1  # places of its entitlement that it takes
     avoid: frozenset[str] = frozenset()  # replicas that it leaves to others (:mod:`scheduling.core.batch_account`)
 
 
@@ -216,14 +217,15 @@ def not_entitled(spec: EntitlementSpec, now_s: float) -> Reason | None:
     return Reason.TENANT_PAUSED if spec.paused else None
 
 
-def served_every_ms(inflight: int, stay_ms: float) -> float:
-    """Mean time between two ends of an entitlement's requests [ms], by Little's law: from how many are in flight, and
-    how long one is, its wait included. With none in flight, as if one were.
+def served_every_ms(inflight: int, stay_ms: float, sequences: int = 1) -> float:
+    """Mean time in which an entitlement's requests leave as many places as one of so many ``sequences`` takes [ms], by
+    Little's law: from how many places are in flight, and how long a request is, its wait included. With none in flight,
+    as if one were.
 
     Not from what runs alone: when many come at the same moment, none or few of them run yet, and those behind them
     would be told to come back as if they were served one by one.
     """
-    return stay_ms / max(1, inflight)
+    return min(stay_ms, stay_ms / max(1, inflight) * sequences)
 
 
 def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int]:
@@ -367,7 +369,7 @@ def decide_admission(
     def wait(reason: Reason, ms: int) -> AdmissionDecision:
         return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=max(MIN_RETRY_MS, ms))
 
-    served_ms = served_every_ms(view.ent_running + view.ent_waiting, view.ent_stay_ms)
+    served_ms = served_every_ms(view.ent_running + view.ent_waiting, view.ent_stay_ms, ask.sequences)
 
     def refuse(reason: Reason, first_ms: float | None, every_ms: float = served_ms) -> AdmissionDecision:
         if first_ms is None:
@@ -406,7 +408,7 @@ def decide_admission(
     may_wait_over = tier.over_limit is OverLimit.WAIT
 
     if not within and not may_burst and not may_wait_over:
-        return refuse(Reason.CONCURRENCY, view.ent_service_ms / max(1, spec.concurrency))
+        return refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
     charge = ask.charge
     if charge > view.level:
         if not (rights.over_budget and not contended):
@@ -440,7 +442,8 @@ def decide_admission(
         if queue_full:
             # The time its own waiting requests take to get through the slots it may use.
             lanes = max(1, min(spec.concurrency, slots))
-            return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * view.ent_service_ms / lanes)
+            each_ms = served_every_ms(lanes, view.ent_service_ms, ask.sequences)
+            return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * each_ms)
         if pool_full:
             return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
     return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)

@@ -145,7 +145,7 @@ class ReferencePool(ReferenceLeader):
         )
         ask = Ask(
             estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,
-            frozenset(avoid),
+            request.sequences, frozenset(avoid),
         )  # fmt: skip
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
         if decision.verdict is AdmissionAnswer.REFUSE:

@@ -41,6 +41,7 @@ class Overload:
 
     slots: int = 16
     service_s: float = 1.0
+    sequences: int = 1  # of each request
     seed: int = 1
     now_s: float = 0.0
     jobs: list[Job] = field(default_factory=list)
@@ -104,7 +105,7 @@ class Overload:
         job.attempts += 1
         name = f"r{next(self._count)}"
         est = estimate()
-        queued = request(name, job.spec, est)
+        queued = request(name, job.spec, est, sequences=self.sequences)
         answer = self.reference.admit(job.spec, self.pool, queued, est, 300, FACTS)
         if answer.status is AdmissionStatus.REFUSED:
             assert answer.reason is not None

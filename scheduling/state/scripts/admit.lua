@@ -60,7 +60,10 @@ local function wait(reason, ms)
 end
 
 -- Refused clients are told to come back one after the other: `come_back` in Python.
-local served_ms = (tonumber(b[5]) or ent_service) / math.max(1, inflight)
+-- `served_every_ms` in Python: a request of several sequences takes as many places.
+local sequences = sequences_of(ARGV[10])
+local function every(places, ms) return math.min(ms, ms / math.max(1, places) * sequences) end
+local served_ms = every(inflight, tonumber(b[5]) or ent_service)
 local function refuse(reason, first_ms, every_ms)
   if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
   local told = math.min(MAX_TOLD_MS, math.max(0, (tonumber(b[4]) or 0) - now))
@@ -112,7 +115,7 @@ local contended = not roomy or free - (based and 0 or headroom) <= first
 local may_burst = bursts and not contended
 
 if not within and not may_burst and not waits_over then
-  return refuse('concurrency', ent_service / math.max(1, r_e))
+  return refuse('concurrency', every(r_e, ent_service))
 end
 if rate > 0 and charge > level then
   if contended or ARGV[24] == '0' then
@@ -144,7 +147,7 @@ if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, n
 evicting = evicting and backend
 if not direct and not evicting and not protected then
   if queue_full then
-    return refuse('queue_full', math.max(1, ent_wait) * ent_service / math.max(1, math.min(r_e, slots)))
+    return refuse('queue_full', math.max(1, ent_wait) * every(math.min(r_e, slots), ent_service))
   end
   if pool_full then
     return refuse('queue_full', math.max(1, waiting) * service / math.max(1, slots))
@@ -169,7 +172,7 @@ if evicting then
   x.backend, x.granted, x.note = backend, now, 'direct'
   charge_prefill(id, x, credit, used, now, believed(backend, pre, record))
   put_lease(id, x, now + LEASE_MS)
-  inflight = inflight + sequences_of(record)
+  inflight = inflight + sequences
   return answer('granted', backend, 0, seq, x.attempt, x.pre)
 end
 if direct then
@@ -177,7 +180,6 @@ if direct then
   charge_prefill(id, x, credit, v[at + 3], now, believed(backend, pre, record))
   keep_lease(id, x, now + LEASE_MS)
   local e, t = 'e:' .. ent, 'b:' .. backend
-  local sequences = sequences_of(record)
   local sums = {'run', v[1] + 1, e .. ':run', ent_run + sequences, t .. ':run', v[at] + sequences}
   local n = 6
   if kv > 0 then

@@ -139,6 +139,18 @@ def test_a_burst_that_comes_before_any_of_it_runs_is_told_times_at_which_there_i
     assert sum(job.attempts for job in mine) / len(mine) <= 3
 
 
+def test_who_asks_for_many_answers_at_once_is_told_to_come_back_as_seldom_as_places_for_them_get_free():
+    """One such request fills a team's 16 places, as 16 of one answer do."""
+    sent = {}
+    for sequences in (16, 1):
+        world = Overload(slots=32, sequences=sequences, service_s=4.0)
+        owner = team(tier=tier(service_class=ServiceClass.GUARANTEED, queue_limit=0))
+        world.arrivals(owner, world.capacity / sequences, 0, 60, retries=1000)  # twice what its places can serve
+        world.run(1000)
+        sent[sequences] = world.attempts_each()
+    assert sent[16] <= 1.25 * sent[1], f"requests are sent {sent} times"
+
+
 def test_refused_clients_of_one_team_do_not_make_another_wait():
     world = Overload(slots=32)
     loud, calm = team("loud"), team("calm")
