@@ -208,7 +208,10 @@ class Admission:
             warmth=self._places.warmth(request.prefixes),
         )
         charge = _cost(request) if spec.tokens_per_s > 0 else 0
-        ask = Ask(request.kv_tokens, charge, body_bytes_of(request), request.exclude_backend, request.prefill_tokens)
+        ask = Ask(
+            request.kv_tokens, charge, body_bytes_of(request), request.exclude_backend, request.prefill_tokens,
+            sequences=request.sequences,
+        )  # fmt: skip
         decision = decide_admission(spec, self.pool, ask, seen, NO_BACKEND_RETRY_MS)
         if decision.verdict is AdmissionAnswer.REFUSE:
             if decision.told_ms is not None:
