@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
@@ -50,3 +50,10 @@ def scheduler_of(pool: PoolSpec) -> tuple[str, Scheduler]:
         log.error("pool %s: %s; serving in arrival order until it is corrected", pool.id, error)
         name, ordering, routing = "fifo@0", make_policy("fifo"), make_routing("least_work")
     return name, Scheduler(ordering, routing, max_grants=BATCH, rights=True)
+
+
+def strictest_tbt_s(catalog: Catalog, entitlements: Iterable[str]) -> float | None:
+    """The strictest time between tokens that is promised to these entitlements; None: none is. What is no longer in the
+    catalog may still run, and nothing is promised to it any more."""
+    tiers = [catalog.entitlements[name].tier for name in entitlements if name in catalog.entitlements]
+    return min((tier.slo.tbt_s for tier in tiers if tier.slo.tbt_s is not None), default=None)

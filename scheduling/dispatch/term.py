@@ -24,7 +24,14 @@ from scheduling.core.token_pace import TokenPace
 from scheduling.core.types import Catalog, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.bucket_audit import BucketAudit
 from scheduling.dispatch.bucket_restore import Buckets
-from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
+from scheduling.dispatch.configured import (
+    decided_by,
+    give_rights,
+    limits_of,
+    policies_of,
+    scheduler_of,
+    strictest_tbt_s,
+)
 from scheduling.dispatch.deciding import Decider
 from scheduling.dispatch.decision_clock import DecisionClock
 from scheduling.dispatch.ledger_drain import LedgerDrain
@@ -334,8 +341,7 @@ class Term:
         reserved = snapshot.kv_running([*self.scheduler, *self.waiting.parked])
         running = {name: (snapshot.entitlements[name].running, tokens) for name, tokens in reserved.items()}
         by_replica = {name: there.kv_used for name, there in snapshot.backends.items()}
-        tiers = [self._catalog.entitlements[name].tier for name, (count, _) in running.items() if count]
-        tbt_s = min((tier.slo.tbt_s for tier in tiers if tier.slo.tbt_s is not None), default=None)
+        tbt_s = strictest_tbt_s(self._catalog, [name for name, (count, _) in running.items() if count])
         self.monitor.overcommit(self._kv_use, running, self._kv_overcommit, by_replica, tbt_s)
 
     def _wake_or_sleep(self, snapshot: PoolSnapshot) -> None:
