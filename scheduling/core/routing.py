@@ -89,7 +89,7 @@ class PrefixAffinity:
     )
     cache_patience: float = parameter(
         PATIENCE,
-        "How long a request waits for the replica that has its prompt cached while others have room, in times of "
+        "How long others may idle while a request waits for the replica that has its prompt cached, in times of "
         "computing that again; 0: not at all.",
         NO_UNIT,
         Range(minimum=0.0, maximum=100.0),
