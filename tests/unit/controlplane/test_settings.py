@@ -127,8 +127,8 @@ def test_a_folder_of_certificates_that_this_user_may_not_look_into_is_told_at_th
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "is_file", refused)
-    with pytest.raises(SettingsError, match=r"Permission denied: ./root/own/ca\.pem"):
-        env_loading.load({"QUARTERMASTER_DATABASE_URL": "postgresql://h/d?sslrootcert=/root/own/ca.pem"})
+    with pytest.raises(SettingsError, match=r"Permission denied: ./closed/own/ca\.pem"):
+        env_loading.load({"QUARTERMASTER_DATABASE_URL": "postgresql://h/d?sslrootcert=/closed/own/ca.pem"})
 
 
 def test_an_address_of_postgresql_is_read_to_its_end():
