@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
+
+from scheduling.state.address import split_address
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
@@ -28,14 +30,7 @@ def parse_database_url(url: str) -> DatabaseAddress:
 
     Raises ValueError that says what is wrong without repeating the password.
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:  # its words repeat what stands there, which may be a part of the password
-        raise ValueError(
-            "use one host and a number as its port (several: ?host=a,b&port=5432,5432); write @ : / ? # % of a "
-            "password as %40 %3A %2F %3F %23 %25"
-        ) from None
+    parts, port = split_address(url, "use one host and a number as its port (several: ?host=a,b&port=5432,5432)")
     if parts.scheme not in ("postgresql", "postgres"):
         raise ValueError("must begin with postgresql://; leave it empty for SQLite")
     name = unquote(parts.path.lstrip("/"))

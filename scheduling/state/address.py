@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 _CHOICES = {"ssl_cert_reqs": ("required", "none"), "ssl_check_hostname": ("true", "false")}
 _OF_TLS = frozenset({*_CHOICES, "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
@@ -76,6 +76,16 @@ class Address:
     __repr__ = __str__
 
 
+def split_address(url: str, otherwise: str) -> tuple[SplitResult, int | None]:
+    """An address with a password in its parts, and its port. Raises ValueError that says what to do ``otherwise``: what
+    Python says repeats what stands there, which may be a piece of the password."""
+    try:
+        parts = urlsplit(url)
+        return parts, parts.port
+    except ValueError:
+        raise ValueError(f"{otherwise}; write @ : / ? # % of a password as %40 %3A %2F %3F %23 %25") from None
+
+
 def parse_url(url: str) -> Address:
     """``redis://[user:password@]host[:port][/db]`` or ``unix://[user:password@]/path[?db=N]``; ``rediss://`` is
     TLS, with redis-py's options ``ssl_ca_certs``, ``ssl_certfile``, ``ssl_keyfile``, ``ssl_cert_reqs=required|none``
@@ -83,14 +93,7 @@ def parse_url(url: str) -> Address:
 
     Raises ValueError that says what is wrong without repeating the password.
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:  # its words repeat what stands there, which may be a part of the password
-        raise ValueError(
-            "Redis URL: use one host and a number as its port; write @ : / ? # % of a password as %40 %3A %2F %3F %23 "
-            "%25"
-        ) from None
+    parts, port = split_address(url, "Redis URL: use one host and a number as its port")
     query = parse_qs(parts.query)
     username, password = unquote(parts.username or ""), unquote(parts.password or "")
     password = password or query.get("password", [""])[0]
