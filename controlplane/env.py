@@ -96,6 +96,17 @@ class Env:
         "proxy.",
         secret=True,
     )
+    metrics_tenants: int = setting(
+        1000,
+        "Tenants with series of their own in `/metrics`: the first of each process. The others count as `other`.",
+        low=0,
+    )
+    metrics_entitlements: int = setting(
+        500,
+        "Entitlements with gauges of their own in `/metrics`, over all pools: those with most reserved. Each has up to "
+        "four series. Of the others each pool has one, `_other`, with the worst figure.",
+        low=0,
+    )
     back_office: bool = setting(
         True, "Whether this process loads the back office. A worker without it starts sooner and needs less memory."
     )

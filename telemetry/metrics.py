@@ -26,12 +26,12 @@ from scheduling.core.slo import turned_away
 from telemetry import disk_gauges
 from telemetry.feed.store import LiveStore
 from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms
-from telemetry.pool_gauges import SKEW, Labels, PoolGauges, Samples
+from telemetry.pool_gauges import LEFT_OUT, SHOWN, SKEW, Labels, PoolGauges, Samples
 
 __all__ = ["CONTENT_TYPE", "TABLE", "Metric", "Metrics", "make_metrics"]
 
 PREFIX = "quartermaster_"
-MAX_TENANTS = 1000  # label values; every further tenant counts as "other"
+MAX_TENANTS = 1000  # label values, where no setting says otherwise; every further tenant counts as "other"
 OTHER = "other"
 
 
@@ -149,6 +149,11 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "sqlite_bytes", "gauge", "bytes", (),
         "Size of the SQLite database in QUARTERMASTER_HOME with its log; missing where there is none.",
+    ),
+    Metric(
+        "label_values_left_out", "gauge", "", ("label",),
+        "Tenants that this process counts as other, and entitlements without gauges of their own: beyond the limits "
+        "that QUARTERMASTER_METRICS_TENANTS and QUARTERMASTER_METRICS_ENTITLEMENTS set.",
     ),
     Metric(
         "snapshots_available", "gauge", "", (),
@@ -273,10 +278,18 @@ class Metrics:
     """
 
     def __init__(
-        self, store: LiveStore | None = None, clock: Callable[[], float] = time.time, home: Path | None = None
+        self,
+        store: LiveStore | None = None,
+        clock: Callable[[], float] = time.time,
+        home: Path | None = None,
+        max_tenants: int = MAX_TENANTS,
+        max_entitlements: int = SHOWN,
     ) -> None:
-        """``home``: whose disk is measured."""
+        """``home``: whose disk is measured. ``max_tenants``, ``max_entitlements``: how many have series of their
+        own."""
         self._home = home
+        self._max_tenants = max_tenants
+        self._other_tenants: set[str] = set()
         self._counters: dict[str, dict[Labels, int]] = {metric.name: {} for metric in TABLE if metric.kind == "counter"}
         # those of every request: one look-up less
         self._requests = self._counters["requests_total"]
@@ -294,7 +307,7 @@ class Metrics:
         self._state_available = 0.0
         self._tenants: dict[str, str] = {}
         of_backend = {metric.name: metric.of_backend for metric in TABLE if metric.of_backend}
-        self._pools = PoolGauges(store, of_backend, clock) if store is not None else None
+        self._pools = PoolGauges(store, of_backend, clock, max_entitlements) if store is not None else None
         self._registry = CollectorRegistry()
         self._registry.register(_Families(self._collect))
         for own in (ProcessCollector, PlatformCollector, GCCollector):
@@ -387,7 +400,8 @@ class Metrics:
         counter[labels] = counter.get(labels, 0) + 1
 
     def _label(self, tenant: str) -> str:
-        if len(self._tenants) >= MAX_TENANTS:
+        if len(self._tenants) >= self._max_tenants:
+            self._other_tenants.add(tenant)
             return OTHER
         self._tenants[tenant] = tenant
         return tenant
@@ -407,6 +421,7 @@ class Metrics:
         if self._pools is not None:
             gauges |= self._pools.samples()
             self._counters |= self._pools.counted()
+        gauges.setdefault(LEFT_OUT, []).append((("tenant",), len(self._other_tenants)))
         if self._skew_s is not None:
             gauges.setdefault(SKEW, []).append((("web", ""), self._skew_s))
         for metric in TABLE:
@@ -453,4 +468,10 @@ def _histogram_family(name: str, metric: Metric, histogram: _Histogram) -> Histo
 def make_metrics(redis_url: str | None = None) -> Metrics:
     """The metrics of a web process, as the shell plugs them in."""
     url = settings.QUARTERMASTER_REDIS_URL if redis_url is None else redis_url
-    return Metrics(LiveStore(url) if url else None, home=settings.HOME)
+    env = settings.ENV
+    return Metrics(
+        LiveStore(url) if url else None,
+        home=settings.HOME,
+        max_tenants=env.metrics_tenants,
+        max_entitlements=env.metrics_entitlements,
+    )

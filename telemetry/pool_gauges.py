@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from scheduling.core.types import ServiceClass
 from telemetry.feed.store import LiveStore, LiveUnavailable
 
 REFRESH_S = 1.0
@@ -15,6 +16,17 @@ FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a
 TOLD_S = 15.0  # older figures are left out: a monitor would draw them as the present. The alert for it is as late
 RESTS_AFTER_S = 120.0  # without a scrape for so long: stop reading snapshots
 SKEW = "clock_skew_seconds"
+OTHERS = "_other"  # no entitlement has this name: names have no underscore
+LEFT_OUT = "label_values_left_out"
+SHOWN = 500  # entitlements with series of their own, where no setting says otherwise
+
+_BY_ENTITLEMENT = {
+    "weight": "entitlement_weight",
+    "debt": "entitlement_debt",
+    "burst": "entitlement_burst",
+    "bucket_gap": "bucket_gap_tokens",
+}
+_CLASSES = [service_class.value for service_class in ServiceClass]  # the most reserved first
 
 Labels = tuple[str, ...]
 Samples = dict[str, list[tuple[Labels, float]]]
@@ -23,11 +35,15 @@ Samples = dict[str, list[tuple[Labels, float]]]
 class PoolGauges:
     """Gauges out of the stored snapshots, at most a second behind them while metrics are scraped."""
 
-    def __init__(self, store: LiveStore, of_backend: Mapping[str, str], clock: Callable[[], float]) -> None:
-        """``of_backend``: by gauge, the key of a backend's figure in a snapshot."""
+    def __init__(
+        self, store: LiveStore, of_backend: Mapping[str, str], clock: Callable[[], float], shown: int = SHOWN
+    ) -> None:
+        """``of_backend``: by gauge, the key of a backend's figure in a snapshot. ``shown``: how many entitlements have
+        series of their own, over all pools."""
         self._store = store
         self._of_backend = of_backend
         self._clock = clock
+        self._shown = shown
         self._snapshots: dict[str, dict[str, Any]] = {}
         self._heard_s: dict[str, float] = {}  # when the last one was new here, monotonic
         self._wanted_s = 0.0
@@ -76,6 +92,7 @@ class PoolGauges:
             out["redis_used_memory_bytes"] = [((), used)]
             out["redis_max_memory_bytes"] = [((), most)] if most else []
         now_s = self._clock()
+        entitlements: list[tuple[str, str, dict[str, Any]]] = []
         for pool, snapshot in self._snapshots.items():
             out["snapshot_age_seconds"].append(((pool,), max(0.0, now_s - snapshot["at"])))
             # By this process's own clock: the leader's may be a minute behind it, and the skew is one of the figures.
@@ -99,12 +116,7 @@ class PoolGauges:
                 out[SKEW].append((("leader", pool), state["skew_s"]))
             if "lost" in state:
                 out["state_lost_timestamp_seconds"].append(((pool,), state["lost"]))
-            for entitlement, row in snapshot["entitlements"].items():
-                if "bucket_gap" in row:
-                    out["bucket_gap_tokens"].append(((pool, entitlement), row["bucket_gap"]))
-                for key in ("weight", "debt", "burst"):
-                    if key in row:
-                        out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))
+            entitlements += ((pool, name, row) for name, row in snapshot["entitlements"].items())
             for backend, row in snapshot["backends"].items():
                 out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
                 asleep = row["state"] in ("asleep", "waking") and not row.get("wake_fails")
@@ -116,6 +128,7 @@ class PoolGauges:
                     if adapter_state not in ("unknown", "unconfigured"):
                         loaded = float(adapter_state == "loaded")
                         out["backend_adapter_loaded"].append(((pool, backend, adapter), loaded))
+        self._entitlements(entitlements, out)
         return out
 
     def counted(self) -> dict[str, dict[Labels, int]]:
@@ -127,6 +140,26 @@ class PoolGauges:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
+
+    def _entitlements(self, rows: list[tuple[str, str, dict[str, Any]]], out: Samples) -> None:
+        """Figures of the entitlements with most reserved, and of each pool's others the worst one.
+
+        Which these are follows from what is configured alone: every process and every scrape names the same.
+        """
+        if len(rows) > self._shown:
+            rows.sort(key=_most_reserved)
+        for pool, name, row in rows[: self._shown]:
+            for key in _BY_ENTITLEMENT.keys() & row.keys():
+                out[_BY_ENTITLEMENT[key]].append(((pool, name), row[key]))
+        worst: dict[tuple[str, str], float] = {}  # by figure and pool
+        for pool, _, row in rows[self._shown :]:
+            for key in _BY_ENTITLEMENT.keys() & row.keys():
+                size = abs if key == "bucket_gap" else float
+                worst[key, pool] = max(worst.get((key, pool), row[key]), row[key], key=size)
+        for (key, pool), value in worst.items():
+            out[_BY_ENTITLEMENT[key]].append(((pool, OTHERS), value))
+        if rows:
+            out[LEFT_OUT].append((("entitlement",), max(0, len(rows) - self._shown)))
 
     def _run(self) -> None:
         while True:
@@ -140,3 +173,9 @@ class PoolGauges:
                 if time.monotonic() - self._wanted_s > RESTS_AFTER_S:
                     self._thread = None
                     return
+
+
+def _most_reserved(entry: tuple[str, str, Mapping[str, Any]]) -> tuple[int, float, str, str]:
+    pool, name, row = entry
+    of = row.get("class", "")
+    return _CLASSES.index(of) if of in _CLASSES else len(_CLASSES), -row.get("concurrency", 0), pool, name

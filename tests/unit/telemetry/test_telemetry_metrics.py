@@ -93,6 +93,7 @@ def test_a_request_without_a_key_counts_by_reason_only() -> None:
 
 def test_tenants_beyond_the_first_thousand_count_as_other() -> None:
     metrics = Metrics()
+    assert samples(metrics)[key("label_values_left_out", label="tenant")] == 0
     for n in range(MAX_TENANTS + 50):
         metrics.ended(record(n, tenant=f"t{n}"))
     metrics.ended(record(0, tenant="t0"))
@@ -100,6 +101,7 @@ def test_tenants_beyond_the_first_thousand_count_as_other() -> None:
     assert len(counted) == MAX_TENANTS + 1
     assert counted["other"] == 50
     assert counted["t0"] == 2
+    assert samples(metrics)[key("label_values_left_out", label="tenant")] == 50
 
 
 def test_gauges_of_the_process_can_be_set_and_a_wrong_name_is_told() -> None:
@@ -155,6 +157,35 @@ def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> N
     gauges._store = lost
     gauges.refresh()
     assert gauges.samples()["queue_depth"] == [(("llama",), 7)]
+
+
+def test_entitlements_beyond_the_limit_are_one_value_and_counted() -> None:
+    store = MemoryStore()
+    shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+
+    def row(service_class: str, concurrency: int, **figures: float) -> dict[str, object]:
+        return {"class": service_class, "concurrency": concurrency} | figures
+
+    shot["entitlements"] = {
+        "spot": row("spot", 99, weight=1.0),
+        "small": row("elastic", 1, weight=50.0, debt=0.7, burst=0.1, bucket_gap=3),
+        "busy": row("elastic", 2, weight=40.0, debt=-0.9, burst=0.4, bucket_gap=-8),
+        "large": row("elastic", 3, debt=0.1),
+        "owner": row("dedicated", 1, debt=0.2),
+    }
+    store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
+    gauges = PoolGauges(store, {}, clock=lambda: NOW, shown=2)
+    gauges.refresh()
+    found = gauges.samples()
+    assert found["entitlement_debt"] == [
+        (("llama", "owner"), 0.2),
+        (("llama", "large"), 0.1),
+        (("llama", "_other"), 0.7),
+    ]
+    assert found["entitlement_weight"] == [(("llama", "_other"), 50.0)]
+    assert found["entitlement_burst"] == [(("llama", "_other"), 0.4)]
+    assert found["bucket_gap_tokens"] == [(("llama", "_other"), -8)], "the alert goes by either side of 0"
+    assert found["label_values_left_out"] == [(("entitlement",), 3)]
 
 
 @pytest.mark.parametrize("redis", [True, False])
