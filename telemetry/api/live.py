@@ -13,11 +13,11 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.api.common import RedisUnavailable, Telemetry, Unavailable, viewer_of
 from telemetry.feed import history, past, snapshots
+from telemetry.feed.rows import MOST_ROWS, ORDERS, ROWS, page
 from telemetry.feed.store import KEEP_S, LiveStore, LiveUnavailable
 
 
@@ -38,22 +38,52 @@ def live_store() -> LiveStore:
     return store_at(settings.QUARTERMASTER_REDIS_URL)
 
 
+class LiveQuery(serializers.Serializer[Any]):
+    pool = serializers.CharField(default="", allow_blank=True)
+    tenant = serializers.CharField(default="", allow_blank=True)
+    search = serializers.CharField(default="", allow_blank=True, max_length=200)
+    rows = serializers.IntegerField(min_value=1, max_value=MOST_ROWS, default=ROWS)
+    order = serializers.ChoiceField(choices=list(ORDERS), default="busy")
+
+
 class LiveView(Telemetry, APIView):
     """The latest snapshot of every visible pool."""
 
-    @extend_schema(summary="Live snapshots (docs/reference/feed.md)", responses={200: OpenApiTypes.OBJECT})
-    def get(self, request: Request) -> Response:
-        viewer = viewer_of(request)
+    @extend_schema(
+        summary="Live snapshots (docs/reference/feed.md)",
+        parameters=[
+            OpenApiParameter("pool", str, description="This pool only."),
+            OpenApiParameter("tenant", str, description="Rows of this tenant only."),
+            OpenApiParameter("search", str, description="Rows whose name or tenant contains this."),
+            OpenApiParameter(
+                "rows",
+                int,
+                description=f"Tenants, and entitlements, of a pool at most, 1 to {MOST_ROWS}; default {ROWS}. "
+                "`left_out` says how many a snapshot lacks.",
+            ),
+            OpenApiParameter("order", str, enum=list(ORDERS), description="Which come first; default busy."),
+        ],
+        responses={200: OpenApiTypes.OBJECT},
+    )
+    def get(self, request: Request) -> HttpResponse:
+        query = LiveQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        given, viewer = query.validated_data, viewer_of(request)
         try:
-            stored = live_store().load_all()
+            if given["pool"]:
+                stored = {given["pool"]: live_store().load(given["pool"])}
+            else:
+                stored = live_store().load_all()
         except LiveUnavailable:
             raise RedisUnavailable from None
         pools: dict[str, Any] = {}
         for name, pool in stored.items():
             seen = snapshots.visible(pool.snapshot, viewer.tenants) if pool is not None else None
             if seen is not None:
-                pools[name] = seen
-        return Response({"at": round(time.time(), 3), "pools": pools})
+                pools[name] = page(seen, given["rows"], given["order"], given["tenant"], given["search"])
+        # Straight to JSON: with all rows of thousands it is megabytes.
+        body = msgspec.json.encode({"at": round(time.time(), 3), "pools": pools})
+        return HttpResponse(body, content_type="application/json")
 
 
 MAX_MINUTES = 7 * 24 * 60

@@ -132,6 +132,19 @@ def spaced(points: Sequence[Point], fine_s: float, apart_s: float) -> list[Point
     return kept
 
 
+def entitlement_sums(rows: Iterable[Mapping[str, Any]]) -> Point:
+    """What a snapshot's entitlements have in sum, of what can be added up; zeros are missing."""
+    running = waiting = kv = 0
+    tokens = 0.0
+    for row in rows:
+        running += row["running"]
+        waiting += row["waiting"]
+        kv += row.get("kv_used", 0)
+        tokens += row.get("served_per_s", 0)
+    sums = zip(_SHARES, (running, waiting, round(tokens, 4), kv), strict=True)
+    return {name: value for name, value in sums if value}
+
+
 def _only(full: Point, kept: dict[str, set[str]]) -> Point:
     out = full | {
         table: {n: row for n, row in full.get(table, {}).items() if n in names} for table, names in kept.items()

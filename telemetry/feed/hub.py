@@ -22,7 +22,7 @@ import msgspec
 from channels.layers import get_channel_layer
 from django.conf import settings
 
-from telemetry.feed import history, rights, snapshots
+from telemetry.feed import history, rights, rows, snapshots
 from telemetry.feed.publisher import GROUP
 from telemetry.feed.sources import Sources, is_visible, sources
 from telemetry.feed.store import LiveStore, LiveUnavailable, Stored
@@ -50,6 +50,8 @@ HISTORIES = 12
 # megabytes, and while it is on its way over a slow link there are more changes, so that only snapshots would follow.
 STEPS_KEPT, STEPS_BYTES = 60, 1024 * 1024
 
+CHOOSE_S = 5.0  # so long the rows of a large pool stay the same: each one that is new is sent whole
+
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all
 
 
@@ -62,6 +64,8 @@ class _Scoped:
     delta: str | None = None  # from the revision before
     full: str | None = None
     history: str | None = None
+    names: rows.Names = field(default_factory=dict)  # of the rows that a large pool's snapshot has
+    chosen_s: float = 0.0  # when they were chosen, monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,9 @@ class _Pool:
     points: deque[history.Point] | None = None  # loaded when a socket first asks
     heard_s: float = 0.0  # when it took its last step, monotonic
 
-    def keep(self, patch: bytes) -> None:
+    def keep(self, change: str) -> None:
         """Keeps the change that led here, and of those before it as many as fit."""
-        change = {"type": "delta", "pool": self.snapshot["pool"], "seq": self.snapshot["seq"]}
-        self.steps.append(_Step(self.patch_from, self.revision, _text(change | {"patch": msgspec.Raw(patch)})))
+        self.steps.append(_Step(self.patch_from, self.revision, change))
         while len(self.steps) > STEPS_KEPT or sum(len(step.text) for step in self.steps) > STEPS_BYTES:
             self.steps.popleft()
 
@@ -299,9 +302,18 @@ class LiveHub:
                 snapshot = snapshots.apply(pool.snapshot, msgspec.json.decode(message["patch"]))
                 after = _Pool(epoch, snapshot, 0, pool.revision, pool.steps, pool.full_bytes, pool.scoped, pool.points)
                 self._step(message["pool"], after)
-                after.keep(message["patch"])
+                self._keep_change(after, message["patch"])
                 return
         await self.reload()
+
+    def _keep_change(self, pool: _Pool, patch: bytes) -> None:
+        """Keeps the change that led to a pool's latest, for those who see all."""
+        shown = pool.scoped.get(None)
+        if rows.is_large(pool.snapshot):
+            if shown is not None and (change := self._scoped(pool, None).delta) is not None:
+                pool.keep(change)
+        elif shown is None or not shown.names:  # a socket that lacks rows has to get the whole snapshot
+            pool.keep(_delta(pool, msgspec.Raw(patch)))
 
     async def _listen(self) -> None:
         while True:
@@ -338,11 +350,17 @@ class LiveHub:
         if before is not None and before.revision == pool.revision:
             return before
         scoped = _Scoped(pool.revision, snapshots.visible(pool.snapshot, sight))
+        large = scoped.snapshot is not None and rows.is_large(scoped.snapshot)
+        if large and scoped.snapshot is not None:
+            now_s = time.monotonic()
+            if before is not None and before.names and now_s - before.chosen_s < CHOOSE_S:
+                scoped.names, scoped.chosen_s = before.names, before.chosen_s
+            else:
+                scoped.names, scoped.chosen_s = rows.chosen(scoped.snapshot), now_s
+            scoped.snapshot = rows.narrowed(scoped.snapshot, scoped.names)
         former = before.snapshot if before is not None and pool.patch_from == before.revision else None
-        if sight is not None and former is not None and scoped.snapshot is not None:
-            name, seq = pool.snapshot["pool"], scoped.snapshot["seq"]
-            patch = snapshots.delta(former, scoped.snapshot)
-            scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": patch})
+        if (large or sight is not None) and former is not None and scoped.snapshot is not None:
+            scoped.delta = _delta(pool, snapshots.delta(former, scoped.snapshot))
         pool.scoped[sight] = scoped
         return scoped
 
@@ -432,6 +450,10 @@ def running_hub() -> LiveHub:
     if loop not in _hubs:
         _hubs[loop] = LiveHub(LiveStore(settings.QUARTERMASTER_REDIS_URL))
     return _hubs[loop]
+
+
+def _delta(pool: _Pool, patch: Any) -> str:
+    return _text({"type": "delta", "pool": pool.snapshot["pool"], "seq": pool.snapshot["seq"], "patch": patch})
 
 
 def _text(message: dict[str, Any]) -> str:

@@ -49,8 +49,9 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
     depth, in_engines = sum(sample.waiting.values()), sum(b.running for b in view.backends.values())
     arrived, over_s = window.arrived(depth + sum(running.values()), sample.at_s)
     waits: dict[str, int] = dict.fromkeys((spec.tenant for spec in own.values()), 0)
-    runs = dict(waits)
+    runs, limits = dict(waits), dict(waits)
     for id_, spec in own.items():
+        limits[spec.tenant] += spec.concurrency
         waits[spec.tenant] += sample.waiting.get(id_, 0)
         runs[spec.tenant] += running.get(id_, 0)
     rates = {"arrived": round(arrived / over_s, 3) if over_s > 0 else 0.0} | _rates(window.pool, span_s)
@@ -82,7 +83,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
         "slo": _slo(window.pool.slo) | {"by_tier": _by_tier(own.values(), window)},
-        "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t], span_s) for t in waits},
+        "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t], limits[t], span_s) for t in waits},
         "entitlements": {
             id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample, span_s) for id_, spec in own.items()
         },
@@ -199,10 +200,11 @@ def _by_tier(own: Iterable[EntitlementSpec], window: Window) -> dict[str, Any]:
     return rows
 
 
-def _tenant(cell: Cell, waiting: int, running: int, span_s: float) -> dict[str, Any]:
+def _tenant(cell: Cell, waiting: int, running: int, concurrency: int, span_s: float) -> dict[str, Any]:
     return {
         "waiting": waiting,
         "running": running,
+        "concurrency": concurrency,
         "tokens_per_s": _tokens(cell, span_s),
         "rates": _rates(cell, span_s),
         "refusals": dict(cell.refusals),

@@ -96,6 +96,7 @@ export function pointOf(snapshot: Snapshot): Point {
     refusals: snapshot.refusals,
     tenants: Object.fromEntries(tenants),
     entitlements: table(snapshot.entitlements, entitlementPoint, 2) ?? {},
+    rest: snapshot.rest,
     tiers: table(Object.fromEntries(Object.entries(snapshot.slo?.by_tier ?? {}).filter(([, t]) => t.total)), tierPoint),
     backends: table(snapshot.backends, backendPoint),
     parts: table(snapshot.queue?.parts, (waiting) => ({ waiting })),

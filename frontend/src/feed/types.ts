@@ -40,6 +40,7 @@ export type Counts = Record<string, number>;
 export interface TenantFigures {
   waiting?: number;
   running?: number;
+  concurrency?: number; // the limits of its entitlements in this pool, added up; missing: of an older leader
   tokens_per_s?: InOut;
   rates?: Rates;
   refusals?: Counts;
@@ -168,6 +169,10 @@ export interface Snapshot {
   tenants?: Record<string, TenantFigures>;
   entitlements?: Record<string, EntitlementFigures>;
   backends?: Record<string, BackendFigures>;
+  /** How many rows of a table are not in it: only the busiest are sent of hundreds. */
+  left_out?: { tenants?: number; entitlements?: number };
+  /** What the entitlements that were left out have in sum. */
+  rest?: EntitlementPoint;
 }
 
 export interface TenantPoint {

@@ -60,7 +60,7 @@ function tenantRow([key, t]: [string, TenantFigures], limits: Map<string, number
     tenant: key,
     waiting: t.waiting,
     running: t.running,
-    limit: limits.get(key),
+    limit: t.concurrency ?? limits.get(key),
     input: t.tokens_per_s?.input,
     output: t.tokens_per_s?.output,
     ttft: t.latency?.ttft_ms ?? {},

@@ -13,7 +13,7 @@ from channels.layers import channel_layers
 from django.conf import settings
 
 from scheduling.core.types import EntitlementSpec
-from telemetry.feed import hub, snapshots
+from telemetry.feed import hub, rows, snapshots
 from telemetry.feed.sources import Sources
 from tests.support.live_screens import Feed
 from tests.support.telemetry_world import ENTITLEMENTS, POOL, MemoryStore
@@ -127,9 +127,43 @@ async def test_a_socket_that_missed_changes_of_a_large_pool_gets_these_and_no_sn
         for message in messages:
             assert message["seq"] == shown["seq"] + 1
             shown = snapshots.apply(shown, message["patch"])
-        assert shown == latest
+        names = {table: shown[table].keys() for table in rows.TABLES}
+        assert shown == rows.narrowed(latest, names)
+        assert shown["left_out"] == {"entitlements": 400 - rows.ROWS}
     finally:
         await the_hub.unsubscribe(subscriber)
+
+
+@pytest.mark.parametrize("sight", [None, frozenset({"acme"})])
+async def test_a_pool_that_becomes_large_and_small_again_is_the_same_on_a_screen(
+    sight: frozenset[str] | None, the_hub: hub.LiveHub, leader: Feed
+) -> None:
+    await leader.second()
+    subscriber, slow = await the_hub.subscribe(sight), await the_hub.subscribe(sight)
+    screens: dict[hub.Subscriber, snapshots.Snapshot] = {subscriber: {}, slow: {}}
+
+    async def read(who: hub.Subscriber) -> snapshots.Snapshot:
+        for message in map(json.loads, await rest_of(the_hub, who)):
+            if message["type"] == "snapshot":
+                screens[who] = message["data"]
+            elif message["type"] == "delta":
+                screens[who] = snapshots.apply(screens[who], message["patch"])
+        return screens[who]
+
+    try:
+        await read(subscriber), await read(slow)
+        for turn, size in enumerate([3, 3, 300, 300, 301, 2, 2, 300, 300]):
+            leader.entitlements = many(size)
+            latest = await leader.second()
+            await up_to(the_hub, "llama", latest)
+            for who in (subscriber, slow) if turn % 2 else (subscriber,):
+                shown, seen = await read(who), snapshots.visible(latest, sight)
+                assert seen is not None
+                assert shown == rows.narrowed(seen, {table: shown[table].keys() for table in rows.TABLES})
+                assert len(shown["entitlements"]) <= rows.ROWS
+    finally:
+        await the_hub.unsubscribe(subscriber)
+        await the_hub.unsubscribe(slow)
 
 
 async def test_a_pool_that_changes_all_the_time_keeps_no_other_from_a_slow_socket(

@@ -1,5 +1,7 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { memo, useState } from "react";
 import { Link } from "react-router";
+import { liveRows } from "../../api/live";
 import { Badge, type Tone } from "../../components/Badge";
 import { Icon } from "../../components/icons";
 import { Meter } from "../../components/Meter";
@@ -125,11 +127,31 @@ const heads: Head[] = [
   { key: "refused", label: "Refused", unit: "1 min", tenantToo: true },
 ];
 
+/** What the server knows as an order; by the other columns those rows are sorted that are here. */
+const orders: Partial<Record<SortKey, string>> = { waiting: "waiting", running: "running", refused: "refused", violations: "violations", debt: "debt", weight: "weight" };
+
+/** A snapshot with the rows that are searched for, or come first by a column, where most are not pushed. */
+function useRows(pushed: Snapshot, partial: boolean, search: string, order: string): Snapshot {
+  const asked = partial && (search !== "" || order !== "busy");
+  const found = useQuery({
+    queryKey: ["live", pushed.pool, search, order],
+    queryFn: ({ signal }) => liveRows({ pool: pushed.pool, search, order }, signal),
+    enabled: asked,
+    refetchInterval: 2000,
+    placeholderData: keepPreviousData,
+  });
+  return (asked && found.data?.pools[pushed.pool]) || pushed;
+}
+
 /** Who uses the pool, and how it goes for them. */
-export function Entitlements({ snapshot }: { snapshot: Snapshot }) {
+export function Entitlements({ snapshot: pushed }: { snapshot: Snapshot }) {
   const [grouping, setGrouping] = useState<Grouping>("entitlement");
   const [sort, setSort] = useState<{ key: SortKey; descending: boolean }>({ key: "name", descending: false });
+  const [search, setSearch] = useState("");
   const byTenant = grouping === "tenant";
+  const missing = pushed.left_out?.[byTenant ? "tenants" : "entitlements"] ?? 0;
+  const snapshot = useRows(pushed, missing > 0, search.trim(), sort.descending ? (orders[sort.key] ?? "busy") : "busy");
+  const all = Object.keys((byTenant ? pushed.tenants : pushed.entitlements) ?? {}).length + missing;
   const list = sorted(rows(snapshot, grouping), sort.key, sort.descending);
   const press = (key: SortKey) => setSort((old) => ({ key, descending: old.key === key ? !old.descending : key !== "name" && key !== "tier" }));
   return (
@@ -137,8 +159,9 @@ export function Entitlements({ snapshot }: { snapshot: Snapshot }) {
     <section aria-labelledby="entitlements-title" className="[contain-intrinsic-size:auto_36rem] [content-visibility:auto] print:[content-visibility:visible]">
       <div className="mb-2 flex flex-wrap items-center justify-between gap-2">
         <h2 id="entitlements-title" className="text-sm font-semibold">
-          {byTenant ? "Tenants" : "Entitlements"} <span className="font-normal text-faint">{list.length}</span>
+          {byTenant ? "Tenants" : "Entitlements"} <span className="font-normal text-faint">{missing > 0 ? `${list.length} of ${all.toLocaleString("en")}` : list.length}</span>
         </h2>
+        {missing > 0 && <input type="search" aria-label="Find among all" placeholder="Find among all" className="field ml-auto w-44" value={search} onChange={(event) => setSearch(event.target.value)} />}
         <Segmented
           label="One row per"
           value={grouping}
@@ -149,7 +172,9 @@ export function Entitlements({ snapshot }: { snapshot: Snapshot }) {
           onChange={setGrouping}
         />
       </div>
-      {list.length === 0 ? (
+      {list.length === 0 && missing > 0 ? (
+        <p className="panel p-6 text-center text-sm text-soft">No name or tenant contains this.</p>
+      ) : list.length === 0 ? (
         <p className="panel p-6 text-center text-sm text-soft">This pool has no entitlements yet. Add an entitlement, then a key for it.</p>
       ) : (
         <div className="panel max-h-[32rem] overflow-auto" role="region" aria-label={byTenant ? "Table of tenants" : "Table of entitlements"} tabIndex={0}>

@@ -1,10 +1,12 @@
 import { useState } from "react";
 import { Link } from "react-router";
+import type { Tenant } from "../../api/catalog";
 import { drainBackend, pauseTenant, resumeTenant } from "../../api/queue";
 import { Badge } from "../../components/Badge";
 import { notify } from "../../components/Notices";
 import type { Snapshot } from "../../feed/types";
 import { outOfService } from "../../lib/backend";
+import { useCatalog } from "../tenants/data";
 import { Confirm } from "./Confirm";
 
 export type Asked = { kind: "pause" | "resume" | "drain" | "undrain"; name: string };
@@ -48,8 +50,10 @@ export function Actions({ snapshot }: { snapshot: Snapshot }) {
   const [tenant, setTenant] = useState("");
   const [backend, setBackend] = useState("");
   const rows = Object.values(snapshot.entitlements ?? {});
-  const tenants = [...new Set(rows.flatMap((row) => (row.tenant ? [row.tenant] : [])))].sort();
-  const paused = new Set(rows.flatMap((row) => (row.paused && row.tenant ? [row.tenant] : [])));
+  const partial = snapshot.left_out !== undefined;
+  const all = useCatalog<Tenant>("tenants", {}, partial).data ?? [];
+  const tenants = partial ? all.map((one) => one.slug) : [...new Set(rows.flatMap((row) => (row.tenant ? [row.tenant] : [])))].sort();
+  const paused = new Set(partial ? all.flatMap((one) => (one.paused_since ? [one.slug] : [])) : rows.flatMap((row) => (row.paused && row.tenant ? [row.tenant] : [])));
   const backends = Object.entries(snapshot.backends ?? {}).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
   const chosen = tenants.includes(tenant) ? tenant : (tenants[0] ?? "");
   const machine = backends.find(([name]) => name === backend) ?? backends[0];

@@ -3,7 +3,7 @@ import { Meter } from "../../components/Meter";
 import { slugOf, type Values } from "../../components/form/form";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE, percent, rate, text } from "../../lib/format";
-import { useCatalog, useSnapshots } from "./data";
+import { useCatalog, useSnapshotsOf } from "./data";
 import { entitlementsOf } from "./live";
 import { State, When } from "./parts";
 import { Resource } from "./Resource";
@@ -11,7 +11,7 @@ import { entitlementSpecs, options, withBurst } from "./specs";
 
 /** What a tenant may use, and what it uses of that now. */
 export function Entitlements({ tenant }: { tenant: string }) {
-  const live = entitlementsOf(useSnapshots());
+  const live = entitlementsOf(useSnapshotsOf(tenant));
   const pools = useCatalog<Pool>("pools").data ?? [];
   const tiers = useCatalog<Tier>("tiers").data ?? [];
   const projects = useCatalog<Project>("projects", { tenant }).data ?? [];

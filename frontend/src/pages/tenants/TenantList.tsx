@@ -135,6 +135,7 @@ export function TenantList() {
   const pools = useCatalog<Pool>("pools").data;
   const snapshots = useSnapshots();
   const uses = useByTenant(snapshots);
+  const partly = snapshots.filter((snapshot) => snapshot.left_out?.tenants).map((snapshot) => snapshot.pool);
   const word = filter.trim().toLowerCase();
   const shares = useMemo(() => {
     const found = new Map<string, Entitlement[]>();
@@ -157,6 +158,7 @@ export function TenantList() {
             Tenants {tenants && <span className="font-normal text-faint">{all.toLocaleString("en")}</span>}
           </h1>
           <p className="max-w-4xl text-sm text-soft">{user.role === "member" ? "The teams you belong to, and their current use." : "Organisations and teams that share the GPUs, and their current use."}</p>
+          {partly.length > 0 && <p className="text-xs text-faint">Figures are of the busiest tenants of {partly.join(", ")}; a tenant's page has its own.</p>}
         </div>
         <div className="flex flex-wrap items-center gap-2">
           <input type="search" aria-label="Find a tenant" placeholder="Find a tenant" className="field h-9 w-44" value={filter} onChange={(event) => setFilter(event.target.value)} />

@@ -10,7 +10,7 @@ import { Sheet } from "../../components/Sheet";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCurrentInView } from "../../lib/useCurrentInView";
-import { useCatalog, useRefresh, useSnapshots } from "./data";
+import { useCatalog, useRefresh, useSnapshotsOf } from "./data";
 import { Past } from "../objects/ObjectPage";
 import { AuditPanel } from "./Audit";
 import { Batches } from "./Batches";
@@ -55,7 +55,7 @@ function Fact({ label, value, note }: { label: string; value: string; note?: str
 
 /** What the tenant does now, over all pools. */
 function Now({ tenant }: { tenant: string }) {
-  const snapshots = useSnapshots();
+  const snapshots = useSnapshotsOf(tenant);
   const use = useByTenant(snapshots).get(tenant);
   const entitlements = useCatalog<Entitlement>("entitlements", { tenant }).data ?? [];
   const missing = use ? unseen(entitlements.map((e) => e.pool), snapshots) : [];

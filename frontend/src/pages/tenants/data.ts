@@ -3,6 +3,7 @@
 import { useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { list, type List } from "../../api/catalog";
+import { liveRows } from "../../api/live";
 import { useFeed, useNow } from "../../feed/live";
 import { freshness, isStale } from "../../feed/reducer";
 import type { Snapshot } from "../../feed/types";
@@ -25,6 +26,14 @@ export const isWhole = (list: { data: readonly unknown[] | undefined; count: num
 export function useRefresh(): () => Promise<void> {
   const client = useQueryClient();
   return () => client.invalidateQueries({ queryKey: ["catalog"] });
+}
+
+/** The same with every row of one tenant: of pools with hundreds of them only the busiest are pushed, so its own are asked for. */
+export function useSnapshotsOf(tenant: string): readonly Snapshot[] {
+  const snapshots = useSnapshots();
+  const partial = snapshots.some((snapshot) => snapshot.left_out);
+  const own = useQuery({ queryKey: ["live", tenant], queryFn: ({ signal }) => liveRows({ tenant }, signal), enabled: partial, refetchInterval: 2000 }).data;
+  return useMemo(() => (partial && own ? snapshots.map((snapshot) => (snapshot.left_out ? (own.pools[snapshot.pool] ?? snapshot) : snapshot)) : snapshots), [snapshots, partial, own]);
 }
 
 /** The pools as they are now. One that cannot be seen is not among them: what it was is not what it is. */

@@ -16,6 +16,11 @@ it("adds a tenant up over its pools", () => {
   expect([...entitlementsOf(pools).keys()]).toEqual(["acme-a", "acme-b", "globex-b"]);
 });
 
+it("takes a tenant's limit from its row where some of its entitlements were left out", () => {
+  const part = shot("a", { tenants: { acme: { concurrency: 40 } }, entitlements: { "acme-a": { tenant: "acme", concurrency: 8 } }, left_out: { entitlements: 9 } });
+  expect(useByTenant([part]).get("acme")?.limit).toBe(40);
+});
+
 it("names the pools of a tenant that are in none of its sums", () => {
   const pools = [shot("a", {})];
   expect(unseen(["c", "a", "b", "c"], pools)).toEqual(["b", "c"]);

@@ -29,13 +29,14 @@ export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse
       const use = of(name);
       use.running += t.running ?? 0;
       use.waiting += t.waiting ?? 0;
+      use.limit += t.concurrency ?? 0;
       use.tokensPerS += (t.tokens_per_s?.input ?? 0) + (t.tokens_per_s?.output ?? 0);
       use.refused += add(t.refusals);
       use.violations += t.slo?.violations ?? 0;
       use.judged += t.slo?.total ?? 0;
       use.asked += t.slo?.asked ?? t.slo?.total ?? 0;
     }
-    for (const e of Object.values(snapshot.entitlements ?? {})) if (e.tenant) of(e.tenant).limit += e.concurrency ?? 0;
+    for (const e of Object.values(snapshot.entitlements ?? {})) if (e.tenant && snapshot.tenants?.[e.tenant]?.concurrency === undefined) of(e.tenant).limit += e.concurrency ?? 0;
   }
   return found;
 }
