@@ -88,6 +88,7 @@ class Env:
         "Whether `/api/v1` accepts a user name with its password (HTTP Basic), besides sessions and access tokens.",
     )
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
+    log_format: str = setting("text", "text, or json: each line of the log of every process is one JSON object.")
 
     metrics_token: str = setting(
         "",

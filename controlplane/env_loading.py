@@ -22,6 +22,7 @@ TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 SECOND_FACTOR = ("optional", "admins", "all")
 MOST_KEY = 500  # characters of an engine's key, as a backend keeps
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LOG_FORMATS = ("text", "json")
 
 
 def load(environ: Mapping[str, str] | None = None) -> Env:
@@ -139,6 +140,8 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('port')}={env.port}: a port is at most 65535")
     if env.log_level not in LOG_LEVELS:
         faults.append(f"{env_name('log_level')}={env.log_level!r}: use one of {', '.join(LOG_LEVELS)}")
+    if env.log_format not in LOG_FORMATS:
+        faults.append(f"{env_name('log_format')}={env.log_format!r}: use one of {', '.join(LOG_FORMATS)}")
     for name, least in (("secret_key", 32), ("metrics_token", 16), ("ext_authz_token", 16)):
         length = len(getattr(env, name))
         if 0 < length < least:

@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from controlplane import env_loading
 from controlplane.database_address import parse_database_url
 from controlplane.env import SettingsError
+from controlplane.json_log import take_what_bypasses_logging
 from controlplane.secret_key import secret_key
 from tenants.unfold import UNFOLD as CATALOG_UNFOLD
 
@@ -366,6 +367,8 @@ TASKS = {
     "celery.worker.strategy": {"level": "WARNING"},
     "celery.app.trace": {"filters": ["routine", "database_repeats"]},
 }
+if ENV.log_format == "json":
+    take_what_bypasses_logging()
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -378,12 +381,13 @@ LOGGING = {
         "database_repeats": {"()": "controlplane.log_dedup.Repeats", "database_only": True},
     },
     "formatters": {
-        "line": {"()": "controlplane.log_dedup.Line", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"}
+        "text": {"()": "controlplane.log_dedup.Line", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
+        "json": {"()": "controlplane.json_log.JsonLine"},
     },
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
-            "formatter": "line",
+            "formatter": ENV.log_format,
             "stream": sys.stderr,
             "filters": ["flood"],  # here, and not at loggers: a logger's filter does not see its children's lines
         }

@@ -112,7 +112,7 @@ class RequestHandler:
         except OSError:
             reason = Reason.CLIENT_LEFT  # some servers raise when the client has left
         except Exception:
-            log.exception("request %s failed", call.id)
+            log.exception("request %s failed", call.id, extra=_known(call))
             reason = Reason.INTERNAL
         await self._fail(call, reason, refusal)
 
@@ -314,3 +314,11 @@ def _whose(call: Call, access: Access) -> tuple[str, str, str]:
     """The key, tenant and address for which the open request counts."""
     peer = (call.scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
     return access.key.id, access.entitlement.tenant, peer
+
+
+def _known(call: Call) -> dict[str, str]:
+    """Whose a request is, for the log, once that is known."""
+    if call.identified is None:
+        return {}
+    access = call.identified.access
+    return {"pool": access.pool.id, "tenant": access.entitlement.tenant, "entitlement": access.entitlement.id}
