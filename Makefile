@@ -115,7 +115,7 @@ generated: setup-test ## write what is made from Python: the console's types and
 	@$(SETUP) frontend-types
 	$(PY) -m scheduling.gateway.errors > docs/reference/errors.md
 	$(PY) -m scheduling.gateway.bodies.fields > docs/reference/fields.md
-	$(PY) -m scheduling.core.parameter_page > docs/reference/policy-parameters.md
+	$(PY) -m scheduling.core.policies.parameter_page > docs/reference/policy-parameters.md
 	$(PY) manage.py crds deploy/helm/quartermaster/crds
 	$(PY) -m controlplane.kubernetes.chart > deploy/helm/quartermaster/values.schema.json
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from scheduling.core.calibration import Burst, Proposal, propose, saturated
+from scheduling.core.engine.calibration import Burst, Proposal, propose, saturated
 from scheduling.core.types import BackendSpec
 from scheduling.engines import loading
 from scheduling.engines.client import EngineError

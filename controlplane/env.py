@@ -367,7 +367,9 @@ class Env:
         256, "Sequences that each server named in ENGINE runs at once (vLLM's `--max-num-seqs`).", low=1
     )
     sim_replicas: int = setting(2, "Number of simulated engines that `make up` starts.", low=1)
-    sim_preset: str = setting("llama-3-8b-a100", "Hardware and model that they simulate (`scheduling/core/presets`).")
+    sim_preset: str = setting(
+        "llama-3-8b-a100", "Hardware and model that they simulate (`scheduling/core/engine/presets`)."
+    )
     sim_prefix_caching: bool = setting(
         False,
         "Whether they keep the prompts that they have computed, as vLLM does unless it is told otherwise. Off, each "

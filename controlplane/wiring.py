@@ -16,7 +16,7 @@ from controlplane.scaling.controller import Controller
 from controlplane.scaling.planner_loop import Scaler
 from controlplane.tuning.starter import Starter
 from scheduling.catalog import CatalogCache
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.dispatch.ports import Sample, TelemetryPort
 from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from scheduling.core.batch_account import REQUEST_ID
-from scheduling.core.budget import debts
+from scheduling.core.admission.batch_account import REQUEST_ID
+from scheduling.core.admission.budget import debts
 from telemetry.models import LedgerEntry
 from tenants.connections import own_connection
 

@@ -9,7 +9,7 @@ from django.db import models
 
 
 class _Seen(models.Model):
-    """What a planner saw, in the dimension that decides (``scheduling/core/planner.py``)."""
+    """What a planner saw, in the dimension that decides (``scheduling/core/capacity/planner.py``)."""
 
     pool = models.CharField(max_length=63)
     at = models.DateTimeField()

@@ -20,9 +20,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.registry import Collector
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
+from scheduling.core.ledger.slo import turned_away
 from scheduling.core.outcomes import Outcome
-from scheduling.core.slo import turned_away
 from telemetry import disk_gauges
 from telemetry.feed.store import LiveStore
 from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms

@@ -25,7 +25,7 @@ def reason_choices() -> list[tuple[str, str]]:
 
 
 class LedgerEntry(models.Model):
-    """What was believed of a request, what happened to it, and why (``scheduling/core/ledger.py``).
+    """What was believed of a request, what happened to it, and why (``scheduling/core/ledger/record.py``).
 
     Names are copied, not referenced: a deleted tenant's past stays, and writing a row asks no other table.
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from django.conf import settings
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
 from telemetry.alerts.watch import AlertWatch

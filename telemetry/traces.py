@@ -27,9 +27,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
+from scheduling.core.ledger.tracing import DISPATCH, span_id, trace_of
 from scheduling.core.outcomes import Outcome
-from scheduling.core.tracing import DISPATCH, span_id, trace_of
 
 log = logging.getLogger(__name__)
 

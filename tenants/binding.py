@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduling.core.capacity import DIMENSIONS, RESERVING, Amounts, tightest
+from scheduling.core.capacity.pool import DIMENSIONS, RESERVING, Amounts, tightest
 from scheduling.core.types import EntitlementState, ServiceClass
 
 

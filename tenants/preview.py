@@ -13,8 +13,8 @@ from typing import Any
 from django.db import models, transaction
 from django.utils import timezone
 
-from scheduling.core import capacity
-from scheduling.core.capacity import Amounts
+from scheduling.core.capacity import pool as capacity
+from scheduling.core.capacity.pool import Amounts
 from tenants import promises, services
 from tenants.audit import Actor
 from tenants.models import AuditEntry, Entitlement, EntitlementState, Pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from scheduling.core.money import BudgetSpec, RateSpec, micros
+from scheduling.core.ledger.money import BudgetSpec, RateSpec, micros
 from tenants.models import Budget, Price
 
 

@@ -14,8 +14,9 @@ from dataclasses import replace
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from scheduling.core import capacity, planner
-from scheduling.core.capacity import DIMENSIONS, Amounts
+from scheduling.core.capacity import planner
+from scheduling.core.capacity import pool as capacity
+from scheduling.core.capacity.pool import DIMENSIONS, Amounts
 from tenants.models import EntitlementState, Pool, ScalingMode
 from tenants.rows import scaling_spec
 

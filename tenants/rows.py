@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduling.core import entitlement
 from scheduling.core import types as core
+from scheduling.core.admission import entitlement
 from tenants.models import Entitlement, Pool, Slo, Tier
 
 

@@ -21,7 +21,7 @@ from django.db import models, transaction
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from scheduling.core import capacity
+from scheduling.core.capacity import pool as capacity
 from scheduling.core.types import EntitlementState, ServiceClass
 from tenants import binding, keys, notify, ownership, promises, rules, versions
 from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot

@@ -18,7 +18,7 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from scheduling.core import types as core
-from scheduling.core.capacity import automatic_headroom, most_headroom, slots_for_answers
+from scheduling.core.capacity.pool import automatic_headroom, most_headroom, slots_for_answers
 from tenants import prices, services
 from tenants.connections import own_connection
 from tenants.keys import KEY_PREFIX

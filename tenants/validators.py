@@ -14,8 +14,8 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 
-from scheduling.core.entitlement import read_coefficients
-from scheduling.core.money import MAX_ALERTS
+from scheduling.core.admission.entitlement import read_coefficients
+from scheduling.core.ledger.money import MAX_ALERTS
 
 MOST_SLOTS = 100_000  # of one replica
 AT_LEAST_ONE = [MinValueValidator(1)]

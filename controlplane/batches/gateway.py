@@ -1,8 +1,8 @@
 """A gateway without a door: it runs the lines of batches as the web process runs requests, on surplus capacity.
 
 The same parsing, limits, estimates, admission, retries and ledger. What differs: nobody connects to it, whoever calls
-names a key by its id, and the entitlement behind it is that of :mod:`scheduling.core.batch_account`. A refusal for want
-of room is no end of a line, so it leaves no ledger row.
+names a key by its id, and the entitlement behind it is that of :mod:`scheduling.core.admission.batch_account`. A
+refusal for want of room is no end of a line, so it leaves no ledger row.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduling.catalog import CatalogCache
-from scheduling.core.batch_account import account_of, surplus_of
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.admission.batch_account import account_of, surplus_of
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.app import GatewayApp

@@ -2,9 +2,9 @@
 
 An idle slot is not enough: each sequence in an engine's step makes the step longer for all others in it. While people
 are there, so many lines run as would make the steps of all replicas longer by at most a share
-(:func:`scheduling.core.batch_account.lines_beside`), and they gather on few of the replicas
-(:func:`scheduling.core.batch_account.kept_for_people`); after a minute without anybody, as many as there are idle
-slots.
+(:func:`scheduling.core.admission.batch_account.lines_beside`), and they gather on few of the replicas
+(:func:`scheduling.core.admission.batch_account.kept_for_people`); after a minute without anybody, as many as there are
+idle slots.
 
 Processors may be short where engines are not. This process gives way to all others on its machine, so that it is late
 before they are: the later its own loop, the fewer lines.
@@ -17,8 +17,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from scheduling.core.batch_account import kept_for_people, lines_beside
-from scheduling.core.step_time import StepTime
+from scheduling.core.admission.batch_account import kept_for_people, lines_beside
+from scheduling.core.engine.step_time import StepTime
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateUnavailable
 

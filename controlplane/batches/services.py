@@ -27,7 +27,7 @@ from controlplane.batches import lines, wire
 from controlplane.batches.models import BATCH, BATCH_OUTPUT, OPEN, Batch, Result, Status, StoredFile
 from controlplane.env import Env
 from controlplane.v1_routes import Problem
-from scheduling.core.batch_account import REQUEST_ID
+from scheduling.core.admission.batch_account import REQUEST_ID
 from tenants.connections import own_connection
 from tenants.models import Entitlement
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from controlplane.batches import services
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import EntitlementSpec
 from scheduling.dispatch.ports import Sample
 

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from controlplane.batches import services
 from controlplane.batches.room import Room
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
 from scheduling.core.types import Catalog
 from telemetry.tasks import minutely
 from tenants import specs

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.plan import Engine, Plan
 from controlplane.env import Env
-from scheduling.core.step_time import EnginePreset, load_preset
+from scheduling.core.engine.step_time import EnginePreset, load_preset
 from scheduling.engines.kinds import kind_of
 
 # vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others

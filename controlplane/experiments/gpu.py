@@ -24,9 +24,9 @@ from controlplane.experiments.gpu_load import DRAIN_S, Answered, Promises, drive
 from controlplane.experiments.instance import ExperimentError, Instance
 from controlplane.lab.front import machine
 from controlplane.lab.plot import Panel, Series, draw
-from scheduling.core.calibration import StepFit, fit_steps
+from scheduling.core.engine.calibration import StepFit, fit_steps
+from scheduling.core.engine.step_time import StepTime
 from scheduling.core.percentiles import nearest_rank
-from scheduling.core.step_time import StepTime
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import late_share, served
 from scheduling.tuning.traffic import Serving, Traffic

@@ -18,7 +18,7 @@ import httpx
 
 from controlplane.embedded.vllm_cpu import install, serve
 from controlplane.experiments.instance import ROOT, ExperimentError, free_port
-from scheduling.core.calibration import LoggedStep
+from scheduling.core.engine.calibration import LoggedStep
 from scheduling.engines.vllm_plugin.fit import steps_of
 from scheduling.engines.vllm_plugin.settings import PORT_ABOVE
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 
 from controlplane import sse
-from scheduling.core.engine_digest import ARGUMENT, encode
+from scheduling.core.inside_engine.digest import ARGUMENT, encode
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.simulator.recording import Recorded

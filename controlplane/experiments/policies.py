@@ -24,8 +24,8 @@ from controlplane.lab import parity
 from controlplane.replay.client import Progress, Replay, Sender
 from controlplane.replay.instance import Instance as Client
 from controlplane.replay.report import rows_as_json, summarise
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.percentiles import nearest_rank
-from scheduling.core.step_time import load_preset
 from scheduling.engines import prometheus_text
 from scheduling.simulator.compare import INSIDE, Case, config_of, rows_at_load
 from scheduling.simulator.trace import TraceRequest

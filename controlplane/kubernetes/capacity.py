@@ -15,7 +15,7 @@ from controlplane.kubernetes import catalog, leases
 from controlplane.kubernetes.api import Api, refusal
 from controlplane.kubernetes.catalog import Snapshot
 from controlplane.kubernetes.resources import GROUP
-from scheduling.core.capacity import Amounts
+from scheduling.core.capacity.pool import Amounts
 
 HEARTBEAT_S = 10.0  # of virtual nodes
 LOST_S = 40  # a cluster takes a node that is silent for so long for lost

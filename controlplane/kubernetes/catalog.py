@@ -19,7 +19,7 @@ from django.db.models import Model, ProtectedError, QuerySet
 from controlplane.kubernetes import replicas
 from controlplane.kubernetes.leases import Reservation
 from controlplane.kubernetes.resources import AMOUNTS, RESOURCES, SECRET
-from scheduling.core import capacity
+from scheduling.core.capacity import pool as capacity
 from tenants import ownership, promises, services
 from tenants.audit import Actor, record
 from tenants.connections import own_connection

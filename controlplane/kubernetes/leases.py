@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.kubernetes.resources import API_VERSION, GROUP
-from scheduling.core.capacity import Amounts
+from scheduling.core.capacity.pool import Amounts
 
 NODE_LABEL = f"{GROUP}/pool"
 NAMESPACE_LABEL = f"{GROUP}/namespace"  # of that pool

@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from controlplane.lab import runs
 from controlplane.tuning import replicas
 from controlplane.tuning.api import MeasuredTrustSerializer, Page, StaffOnly, TriedObjectSerializer
-from scheduling.core.registry import PolicyError
+from scheduling.core.policies.registry import PolicyError
 from telemetry.api.answers import OPTIONAL
 from telemetry.models import LabRecording, LabRun
 from tenants import drafts

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from controlplane.lab.front import machine
 from controlplane.lab.tables import Figures, figure
-from scheduling.core.registry import orderings
+from scheduling.core.policies.registry import orderings
 from scheduling.simulator.compare import Case, CompareError, bare, parse_policy, prepare
 from scheduling.simulator.duel import paired
 from scheduling.simulator.servegen import is_servegen

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 from controlplane.lab import bar
-from scheduling.core.registry import PolicyError
+from scheduling.core.policies.registry import PolicyError
 from scheduling.simulator.bound import most_in_time
 from scheduling.simulator.compare import parse_policy
 from scheduling.simulator.engine import EngineConfig

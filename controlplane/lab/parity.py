@@ -18,10 +18,10 @@ from rich.table import Table as Grid
 
 from controlplane.lab.tables import figure
 from controlplane.replay.report import Sent, summarise
-from scheduling.core.capacity import automatic_headroom, most_headroom
-from scheduling.core.entitlement import read_coefficients
-from scheduling.core.prefill_credit import USUAL_BUDGET
-from scheduling.core.step_time import load_preset
+from scheduling.core.admission.entitlement import read_coefficients
+from scheduling.core.capacity.pool import automatic_headroom, most_headroom
+from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass, Slo, TierSpec
 from scheduling.simulator.compare import FRONT, CompareError, grant_delay_s, serve_inside
 from scheduling.simulator.engine import EngineConfig

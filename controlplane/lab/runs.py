@@ -27,8 +27,8 @@ from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from controlplane.tuning import recent, replicas
-from scheduling.core.compose import make_policy
-from scheduling.core.registry import PolicyError, make_routing
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import PolicyError, make_routing
 from scheduling.core.types import Slo
 from scheduling.simulator import import_trace
 from scheduling.simulator.compare import CompareError, parse_policy

@@ -25,7 +25,7 @@ from django.db.models import F
 
 from controlplane.scaling.drivers import Driver, DriverError, Order, Replica, make_driver
 from controlplane.scaling.planner_loop import Turn, finish
-from scheduling.core.planner import one_replica
+from scheduling.core.capacity.planner import one_replica
 from scheduling.core.types import PoolSpec
 from scheduling.dispatch.ports import Sample
 from telemetry.models import ScalingDecision

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.capacity import Amounts
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.capacity.planner import ENTITLED, Demand, keeps_awake, one_replica, promised
+from scheduling.core.capacity.pool import Amounts
+from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import NO_ROOM, Outcome
-from scheduling.core.planner import ENTITLED, Demand, keeps_awake, one_replica, promised
-from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.types import EntitlementSpec
 from scheduling.dispatch.ports import Sample
 

@@ -16,9 +16,9 @@ from typing import Protocol
 from django.db import transaction
 
 from controlplane.scaling.demand import EXTERNAL, DemandWindow
-from scheduling.core.capacity import DIMENSIONS
-from scheduling.core.ledger import LedgerRecord
-from scheduling.core.planner import Demand, Memory, Proposal, changed, plan, replicas_for
+from scheduling.core.capacity.planner import Demand, Memory, Proposal, changed, plan, replicas_for
+from scheduling.core.capacity.pool import DIMENSIONS
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import EntitlementSpec, ScalingMode
 from scheduling.dispatch.ports import Sample
 from telemetry.alerts.lifecycle import raise_alert

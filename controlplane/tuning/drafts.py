@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from controlplane.tuning import recent, replicas
-from scheduling.core.registry import PolicyError
+from scheduling.core.policies.registry import PolicyError
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.settings import LoopSettings
 from tenants import tuning

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from controlplane.tuning import recent
 from controlplane.tuning.api import StaffOnly
-from scheduling.core.partition import parse_partition
+from scheduling.core.policies.partition import parse_partition
 
 EDGES = tuple(dict.fromkeys(round(2 ** (step / 3)) for step in range(55)))  # three to an octave, up to 262,144 tokens
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from controlplane.tuning import drafts, recent, replicas
 from controlplane.tuning.canary import close
 from controlplane.tuning.partitions import traffic_changed_at
-from scheduling.core.registry import PolicyError
+from scheduling.core.policies.registry import PolicyError
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving

@@ -14,13 +14,13 @@ from django.utils import timezone
 
 from controlplane.tuning import recent
 from controlplane.tuning.in_flight import InFlight, in_flight
-from scheduling.core.calibration import StepFit
-from scheduling.core.engine_limits import EngineFacts, in_force
+from scheduling.core.capacity.engine_limits import EngineFacts, in_force
+from scheduling.core.capacity.prefill_credit import MAX_BUDGET, USUAL_BUDGET
+from scheduling.core.engine.calibration import StepFit
+from scheduling.core.engine.step_time import StepTime, load_preset
 from scheduling.core.outcomes import Outcome
 from scheduling.core.percentiles import interpolated
-from scheduling.core.placement import relative_speed
-from scheduling.core.prefill_credit import MAX_BUDGET, USUAL_BUDGET
-from scheduling.core.step_time import StepTime, load_preset
+from scheduling.core.placement.rule import relative_speed
 from scheduling.core.types import Phase, Slo
 from scheduling.engines.kinds import kind_of
 from scheduling.simulator.compare import grant_delay_s

@@ -1,1 +1,5 @@
-"""Rules that follow from numbers alone: no clock, no network, no hidden randomness."""
+"""Rules that follow from numbers alone: no clock, no network, no hidden randomness.
+
+A folder for each question; ``ARCHITECTURE.md`` lists them ("The folders of the core"). What lies beside them is used by
+all: ``types`` and ``outcomes`` are the words, ``deadline`` says when what is due, the rest is small arithmetic.
+"""

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduling.core.capacity.uncounted import NO_BEGINNINGS, Beginnings
 from scheduling.core.frozen import quickly_made
-from scheduling.core.money import BudgetSpec, RateSpec
-from scheduling.core.uncounted import NO_BEGINNINGS, Beginnings
+from scheduling.core.ledger.money import BudgetSpec, RateSpec
 
 MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
 MAX_SEQUENCES = 16  # that one request counts as
@@ -236,7 +236,7 @@ class PoolSpec:
     queue_bytes: int = 256 * 1024 * 1024  # bodies of waiting requests, over all gateways
     threshold: float = 0.0  # weight under which a contended pool refuses
     headroom_slots: int = 0  # the last free slots, kept for who is within a baseline
-    headroom_most: int = 0  # how far they may be raised while it serves (scheduling.core.headroom); 0: nobody does
+    headroom_most: int = 0  # how far they may be raised while it serves (core/capacity/headroom.py); 0: nobody does
     aliases: tuple[str, ...] = ()  # other names clients may ask for
     engine: str = "vllm"  # the kind of its engines (scheduling.engines.kinds)
     kv_bytes_per_token: int = 0  # 0: not known
@@ -257,7 +257,7 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What a key or a user may take of an entitlement (:mod:`scheduling.core.limits`). 0 is no limit."""
+    """What a key or a user may take of an entitlement (:mod:`scheduling.core.admission.key_limits`). 0 is no limit."""
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
@@ -365,10 +365,10 @@ class QueuedRequest:
     generated: int = 0  # output tokens already generated, likewise
     output_lengths: tuple[float, ...] = ()  # predicted output lengths [tokens], increasing; empty: only a mean is known
     output_probabilities: tuple[float, ...] = ()  # of those lengths
-    prefixes: str = ""  # chained hashes of how the prompt begins (``scheduling.core.placement``); empty: not known
+    prefixes: str = ""  # chained hashes of how the prompt begins (``scheduling.core.placement.rule``); empty: not known
     hint_deadline_s: float | None = None  # before the contract's, by its client's wish; within the entitlement only
     adapter: str = ""  # the one it is for, as engines name it; empty: the base model, which every replica has
-    uncounted_tokens: int = 0  # of its prompt, on the replica where it runs (``scheduling.core.cached_prompts``)
+    uncounted_tokens: int = 0  # of its prompt, on the replica where it runs (``core/placement/cached_prompts.py``)
     uncounted_point: str = ""  # up to which they are
     sequences: int = 1  # that its engine runs for it at once: its answers, or prompts, up to MAX_SEQUENCES
     resumes_at: str = ""  # the replica that keeps what was computed of its prompt (``core.prefill_preemption``)
@@ -393,10 +393,10 @@ def oldest_waits(waiting: Iterable[QueuedRequest], now_s: float) -> dict[str, fl
 
 def prefill_fits(credit: int, used: int, need: int) -> bool:
     """Whether a replica's prefill credit has room for ``need`` more prompt tokens beside ``used``, whose first output
-    token has not come and is not predicted to come by then (``scheduling.core.prefill_pace``). 0 is no bound; a prompt
-    above the credit runs alone. For owners of reserved capacity, within it, ``used`` is what owners use there: they go
-    before everyone, so nothing is decided too early for them, and a neighbour's prompt, however long, is not in their
-    way. To all others everything counts.
+    token has not come and is not predicted to come by then (``scheduling.core.capacity.prefill_pace``). 0 is no bound;
+    a prompt above the credit runs alone. For owners of reserved capacity, within it, ``used`` is what owners use there:
+    they go before everyone, so nothing is decided too early for them, and a neighbour's prompt, however long, is not in
+    their way. To all others everything counts.
     """
     return credit == 0 or used == 0 or used + need <= credit
 
@@ -410,7 +410,7 @@ def kv_fits(room: int, used: int, need: int, owner: bool) -> bool:
 
 def is_long(left: int, credit: int) -> bool:
     """Whether so much is left of a replica's prompts that their prefill is worth an interruption
-    (``scheduling.core.prefill_preemption``) [tokens]."""
+    (``scheduling.core.scheduler.prefill_preemption``) [tokens]."""
     return 0 < LEAST_CREDITS * credit <= left
 
 
@@ -514,7 +514,7 @@ class PoolView:
     running_by_entitlement: dict[str, int] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)  # by entitlement; one without has no debt or burst
     coefficients: Coefficients = COEFFICIENTS  # by which the pool weighs those
-    token_s: float = 0.0  # that answers take for each token, as measured (``core/token_pace.py``); 0: not known
+    token_s: float = 0.0  # that answers take for each token, as measured (``core/engine/token_pace.py``); 0: not known
 
     def prefill_per_s(self, usual: float) -> float:
         """What the fastest replica computes in a second [prompt tokens]; ``usual`` while none was measured."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from scheduling.core.compose import make_policy
-from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
-from scheduling.core.registry import PolicyError, make_routing
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.policies.registry import PolicyError, make_routing
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import Catalog, EntitlementState, PoolSpec
 from scheduling.state.types import BATCH
 

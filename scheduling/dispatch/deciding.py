@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scheduling.core.cached_prompts import counted_whole
-from scheduling.core.invariants import check_step, remember
-from scheduling.core.stuck import stuck
+from scheduling.core.placement.cached_prompts import counted_whole
+from scheduling.core.scheduler.invariants import check_step, remember
+from scheduling.core.scheduler.stuck import stuck
 from scheduling.core.types import Grant, PoolView
 from scheduling.dispatch.decision_clock import CREDIT_TICK_S, DecisionClock
 from scheduling.dispatch.evictions import evictions, most_running

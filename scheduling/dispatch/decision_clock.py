@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TICK_S = 0.25  # between two decisions at most, while requests wait
 CREDIT_TICK_S = 0.005  # likewise after grants, while a request lacks prefill credit, whose return nothing announces
-TO_ENGINE_S = 0.02  # from a grant to its engine's step, and a first token back, until measured (``core/engine_lag.py``)
+TO_ENGINE_S = 0.02  # from a grant to its engine's step, and a first token back, until measured (``core/engine/lag.py``)
 LEAST_TO_ENGINE_S = 0.002
 MAX_DECISION_S = 0.05
 NEWEST = 0.05  # share of the last decision in the mean of what they take
@@ -33,7 +33,7 @@ class DecisionClock:
         return self.turnaround_s if self._decided >= MEASURED else None
 
     def measured_lag(self, lag_s: float) -> None:
-        """:attr:`scheduling.core.engine_lag.EngineLag.lag_s` of the pool."""
+        """:attr:`scheduling.core.engine.lag.EngineLag.lag_s` of the pool."""
         self._to_engine_s = max(LEAST_TO_ENGINE_S, lag_s)
 
     def wait(self, now_s: float, *, for_credit: bool) -> float:

@@ -1,11 +1,11 @@
-"""The evictions that a leader asks shared state for (rule: ``scheduling/core/evictions.py``)."""
+"""The evictions that a leader asks shared state for (rule: ``scheduling/core/scheduler/evictions.py``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduling.core.admission import cap_of
-from scheduling.core.evictions import entitled_to_room
+from scheduling.core.admission.rule import cap_of
+from scheduling.core.scheduler.evictions import entitled_to_room
 from scheduling.core.types import PoolView, QueuedRequest
 from scheduling.state.store import NO_CAP
 from scheduling.state.types import EvictItem
@@ -17,7 +17,7 @@ def most_running(request: QueuedRequest) -> int:
 
 
 def evictions(waiting: Iterable[QueuedRequest], view: PoolView, policy: str) -> list[EvictItem]:
-    """Those that :func:`scheduling.core.evictions.entitled_to_room` names."""
+    """Those that :func:`scheduling.core.scheduler.evictions.entitled_to_room` names."""
     several = sum(backend.ready for backend in view.backends.values()) > 1
     return [
         EvictItem(

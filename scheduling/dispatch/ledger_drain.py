@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.state.store import PoolStore
 from scheduling.state.types import LedgerEntry, StateUnavailable

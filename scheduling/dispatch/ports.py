@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scheduling.core.calibration import StepFit
-from scheduling.core.engine_limits import EngineFacts
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.engine.calibration import StepFit
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import PoolSpec, PoolView, Standing
 from scheduling.dispatch.replicas.adapters import AdapterStatus
 

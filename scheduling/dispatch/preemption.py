@@ -1,5 +1,5 @@
 """Prefill preemption: asks gateways to take long prompts back from their engines. The rule is in
-:mod:`scheduling.core.prefill_preemption`."""
+:mod:`scheduling.core.scheduler.prefill_preemption`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import logging
 import math
 from collections.abc import Sequence
 
-from scheduling.core.prefill_preemption import Claim, GrantedBeside, LongPrompt, again_in_s, preemptions
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.prefill_preemption import Claim, GrantedBeside, LongPrompt, again_in_s, preemptions
 from scheduling.core.types import Grant, PoolView
 from scheduling.state.store import PoolStore
 

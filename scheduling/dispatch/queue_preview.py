@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from scheduling.core.preview import Planned, Preview, copy_of, preview
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.preview import Planned, Preview, copy_of, preview
 from scheduling.core.types import PoolView
 from scheduling.state.store import PoolStore
 from scheduling.state.types import SERVICE_MS

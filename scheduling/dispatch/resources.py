@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from scheduling.core.kv_overcommit import MAX_OVERCOMMIT
+from scheduling.core.capacity.kv_overcommit import MAX_OVERCOMMIT
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
 from scheduling.dispatch.replicas.watched import EngineFactory
 from scheduling.state.resp import RespConnection

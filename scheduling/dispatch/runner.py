@@ -21,8 +21,8 @@ from pathlib import Path
 import httpx
 
 from scheduling.catalog import CatalogCache
-from scheduling.core.kv_overcommit import MAX_OVERCOMMIT
-from scheduling.core.registry import modifiers, orderings, routings
+from scheduling.core.capacity.kv_overcommit import MAX_OVERCOMMIT
+from scheduling.core.policies.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort

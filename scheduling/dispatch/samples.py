@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from scheduling.core.contracts import QueuePart
+from scheduling.core.policies.contracts import QueuePart
 from scheduling.core.types import PoolSpec, QueuedRequest, oldest_waits
 from scheduling.dispatch.ports import BackendStatus, Sample
 from scheduling.state.types import PoolSnapshot

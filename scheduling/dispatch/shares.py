@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from scheduling.core.contracts import Served
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.contracts import Served
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import Catalog
 from scheduling.state.store import PoolStore
 from scheduling.state.types import PoolSnapshot

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from scheduling.core.entitlement import Baseline, Looks, Usage, baseline_of, tick, usage_of
+from scheduling.core.admission.entitlement import Baseline, Looks, Usage, baseline_of, tick, usage_of
 from scheduling.core.types import Catalog, EntitlementState, PoolSpec, QueuedRequest, Standing
 from scheduling.state.types import SERVICE_MS, EntitlementTotals, PoolSnapshot
 

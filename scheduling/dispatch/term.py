@@ -11,16 +11,16 @@ import logging
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
 
-from scheduling.core.contracts import QueuePart
-from scheduling.core.engine_lag import EngineLag
-from scheduling.core.entitlement import TICK_S as STANDING_S
-from scheduling.core.headroom import Headroom, used_of_baselines
-from scheduling.core.kv_overcommit import KvUse
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.admission.entitlement import TICK_S as STANDING_S
+from scheduling.core.capacity.headroom import Headroom, used_of_baselines
+from scheduling.core.capacity.kv_overcommit import KvUse
+from scheduling.core.engine.lag import EngineLag
+from scheduling.core.engine.token_pace import TokenPace
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.preview import parts_of
-from scheduling.core.registry import PolicyError
-from scheduling.core.token_pace import TokenPace
+from scheduling.core.policies.contracts import QueuePart
+from scheduling.core.policies.registry import PolicyError
+from scheduling.core.scheduler.preview import parts_of
 from scheduling.core.types import Catalog, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.bucket_audit import BucketAudit
 from scheduling.dispatch.bucket_restore import Buckets

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from scheduling.core.placement import read_points
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.placement.rule import read_points
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import QueuedRequest
 from scheduling.dispatch.parked import Parked
 from scheduling.state.store import PoolStore

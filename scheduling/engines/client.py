@@ -12,8 +12,8 @@ from typing import Protocol
 
 import httpx
 
-from scheduling.core.calibration import LoggedStep
-from scheduling.core.engine_limits import EngineFacts
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.engine.calibration import LoggedStep
 from scheduling.tls import authorities, refused
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from scheduling.core.calibration import Burst
+from scheduling.core.engine.calibration import Burst
 from scheduling.engines.client import EngineClient, EngineError, EngineMetrics, EngineProtocolError, counted, fetch
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from scheduling.core.ledger import MAX_TOKENS
+from scheduling.core.ledger.record import MAX_TOKENS
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.entry.flow import flow_headers

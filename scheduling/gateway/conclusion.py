@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.engine.unseen_answers import AnswerPace
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason, outcome_of
-from scheduling.core.unseen_answers import AnswerPace
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.relay import answer_headers
 from scheduling.gateway.entry.guard import LINGER_S, linger
@@ -106,7 +106,7 @@ class Conclusion:
     def count_tokens(self, submitted: Submitted, reason: Reason) -> None:
         """Settles the tokens used: the engine's own count if plausible, else ours (``relay.py``). Of a stream that
         broke off, the frames that were seen; of a whole answer that its client left, what the pool's answers have after
-        so long (:mod:`scheduling.core.unseen_answers`); of a preempted prefill that its client left, what was
+        so long (:mod:`scheduling.core.engine.unseen_answers`); of a preempted prefill that its client left, what was
         computed."""
         if not submitted.ran:
             if submitted.computed and reason in GENERATED_FOR:

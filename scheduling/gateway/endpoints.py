@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scheduling.core.tracing import CHAT, CLASSIFY, COMPLETION, EMBEDDINGS, RERANK, SCORE, TRANSCRIPTION
+from scheduling.core.ledger.tracing import CHAT, CLASSIFY, COMPLETION, EMBEDDINGS, RERANK, SCORE, TRANSCRIPTION
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.answers.answer_types import Asked, WholeAnswer, read_answer
 from scheduling.gateway.answers.dialects import MESSAGES, OPENAI, RESPONSES, Dialect

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from scheduling.core.outcomes import Reason
-from scheduling.core.prefill_preemption import interrupted
+from scheduling.core.scheduler.prefill_preemption import interrupted
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.engine.first_tokens import FirstTokens

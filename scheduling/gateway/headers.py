@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from scheduling.core.limits import Scope
+from scheduling.core.admission.key_limits import Scope
 from scheduling.core.types import EntitlementSpec
 from scheduling.state.types import LimitLeft
 

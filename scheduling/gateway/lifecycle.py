@@ -6,11 +6,11 @@ which tells the client and shared state exactly once.
 
 from __future__ import annotations
 
-from scheduling.core.admission import not_entitled, state_at
-from scheduling.core.engine_digest import encode
+from scheduling.core.admission.key_limits import LIMITED, limit_of, read_limits
+from scheduling.core.admission.rule import not_entitled, state_at
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
-from scheduling.core.limits import LIMITED, limit_of, read_limits
+from scheduling.core.inside_engine.digest import encode
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec
 from scheduling.engines.kinds import kind_of

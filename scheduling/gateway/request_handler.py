@@ -12,8 +12,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
+from scheduling.core.ledger.tracing import trace_line
 from scheduling.core.outcomes import Reason
-from scheduling.core.tracing import trace_line
 from scheduling.gateway.answers.dialects import MESSAGES
 from scheduling.gateway.answers.model_list import MODELS, list_models, speaks_anthropic
 from scheduling.gateway.answers.stored import NOTHING_STORED, Stored

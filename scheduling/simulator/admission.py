@@ -1,9 +1,9 @@
 """Who may enter a simulated pool: what the product's admission looks at, kept on virtual time.
 
-The decisions are the product's: :func:`scheduling.core.admission.decide_admission`. What it looks at (buckets, what
-runs and waits of each entitlement, weights, who was told to come back when) lives in Redis in the product and here in
-this object, which every simulated pool asks. ``tests/property/test_lab_admission.py`` holds it to the reference model
-of the scripts, decision by decision.
+The decisions are the product's: :func:`scheduling.core.admission.rule.decide_admission`. What it looks at (buckets,
+what runs and waits of each entitlement, weights, who was told to come back when) lives in Redis in the product and here
+in this object, which every simulated pool asks. ``tests/property/test_lab_admission.py`` holds it to the reference
+model of the scripts, decision by decision.
 
 Time is handed in: whole milliseconds, as the scripts count. Not simulated: storms of one key, quotas, and leases that
 gateways lose. Tokens count as served when their request ends; live they also do with every renewal (3 s).
@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from scheduling.core import entitlement as standing
-from scheduling.core.admission import (
+from scheduling.core.admission import entitlement as standing
+from scheduling.core.admission.rule import (
     NO_BACKEND_RETRY_MS,
     RIGHTS,
     SERVICE_MS,
@@ -39,10 +39,10 @@ from scheduling.core.admission import (
     refill,
     stored_level,
 )
+from scheduling.core.capacity.headroom import Headroom, used_of_baselines
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
-from scheduling.core.headroom import Headroom, used_of_baselines
 from scheduling.core.outcomes import Reason, unmet
-from scheduling.core.placement import PrefixIndex
+from scheduling.core.placement.rule import PrefixIndex
 from scheduling.core.types import (
     BackendView,
     EntitlementSpec,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import DECODE, Engine, EngineConfig, Estimator, Sequence
 from scheduling.simulator.exact import ExactStep, run

@@ -36,7 +36,7 @@ from math import ceil, floor, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import to_s
 from scheduling.simulator.workload import BLOCK_TOKENS, SimRequest

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from scheduling.core.contracts import RoutingPolicy
-from scheduling.core.step import work_of
+from scheduling.core.policies.contracts import RoutingPolicy
+from scheduling.core.scheduler.step import work_of
 from scheduling.core.types import BackendView
 from scheduling.simulator.engine import Engine
 from scheduling.simulator.engine import Sequence as Life

@@ -31,14 +31,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
-from scheduling.core.capacity import automatic_headroom, most_headroom
-from scheduling.core.compose import make_named
-from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.partition import refine_and_prune
+from scheduling.core.capacity.pool import automatic_headroom, most_headroom
+from scheduling.core.capacity.prefill_pace import TOLD_AFTER_S
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.percentiles import interpolated
-from scheduling.core.prefill_pace import TOLD_AFTER_S
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.policies.compose import make_named
+from scheduling.core.policies.contracts import OrderingPolicy
+from scheduling.core.policies.partition import refine_and_prune
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.beliefs import Beliefs

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from scheduling.core.chunking import DecodeSlack, next_token_due_s, prefill_budget, tokens_to_catch_up
-from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.engine_step import last_first, place_among_running, progressed
-from scheduling.core.relegation import smoothed_rate
+from scheduling.core.inside_engine.chunking import DecodeSlack, next_token_due_s, prefill_budget, tokens_to_catch_up
+from scheduling.core.inside_engine.step import last_first, place_among_running, progressed
+from scheduling.core.policies.contracts import OrderingPolicy
+from scheduling.core.policies.relegation import smoothed_rate
 from scheduling.core.types import QueuedRequest
 from scheduling.simulator.engine import DECODE, DONE, WAITING, EngineConfig, Estimator, Sequence
 from scheduling.simulator.exact import ExactStep, run, steps_to

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scheduling.core.compose import make_policy
+from scheduling.core.policies.compose import make_policy
 from scheduling.core.student import mean_and_half
 from scheduling.simulator import driftsched
 from scheduling.simulator.batches import make_engine

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduling.core.contracts import Contest, CountsService, OrderingPolicy, RequestQueue
-from scheduling.core.engine_step import progressed
-from scheduling.core.rounds import Round
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.inside_engine.step import progressed
+from scheduling.core.policies.contracts import Contest, CountsService, OrderingPolicy, RequestQueue
+from scheduling.core.policies.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest
 from scheduling.simulator.kernel import FS, NEVER
 from scheduling.simulator.workload import SimRequest

@@ -1,10 +1,11 @@
 """Credits, speeds and KV overcommit of a simulated pool's replicas, found while it serves, by the live rules.
 
-:class:`scheduling.core.prefill_credit.PrefillCredit`, :class:`scheduling.core.prefill_speed.PrefillSpeed` and
-:class:`scheduling.core.kv_overcommit.KvUse` are fed as the leader feeds them: once a second with each engine's
-counters, after each decision with whether requests wait for nothing but credit, and with what ended requests used. A
-decode replica's credit is its share of what the prefill replicas have (:func:`scheduling.core.legs.share`), as
-:class:`scheduling.dispatch.replicas.phases.Phases` offers it.
+:class:`scheduling.core.capacity.prefill_credit.PrefillCredit`,
+:class:`scheduling.core.engine.prefill_speed.PrefillSpeed` and :class:`scheduling.core.capacity.kv_overcommit.KvUse` are
+fed as the leader feeds them: once a second with each engine's counters, after each decision with whether requests wait
+for nothing but credit, and with what ended requests used. A decode replica's credit is its share of what the prefill
+replicas have (:func:`scheduling.core.placement.legs.share`), as :class:`scheduling.dispatch.replicas.phases.Phases`
+offers it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from scheduling.core.kv_overcommit import KvPressure, KvUse
-from scheduling.core.kv_sharing import EngineUse, KvSharing
-from scheduling.core.legs import share
-from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
-from scheduling.core.prefill_speed import PrefillSpeed
+from scheduling.core.capacity.kv_overcommit import KvPressure, KvUse
+from scheduling.core.capacity.kv_sharing import EngineUse, KvSharing
+from scheduling.core.capacity.prefill_credit import Counters, PrefillCredit, Prompts
+from scheduling.core.engine.prefill_speed import PrefillSpeed
+from scheduling.core.placement.legs import share
 from scheduling.core.types import Phase, PoolView
 from scheduling.simulator.continuous import ContinuousEngine
 
@@ -86,7 +87,7 @@ class EngineWatch:
         return len(engine.inbox) - engine.taken + len(engine.live) - len(engine.admitted)
 
     def hurry(self, name: str) -> float:
-        """:attr:`scheduling.core.prefill_credit.PrefillCredit.hurry` of a replica."""
+        """:attr:`scheduling.core.capacity.prefill_credit.PrefillCredit.hurry` of a replica."""
         return self._credits[name].hurry
 
     def taken_back(self, name: str, tokens: int) -> None:

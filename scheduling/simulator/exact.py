@@ -1,15 +1,15 @@
 """The step-time model in whole femtoseconds, so that closed forms and single steps agree to the last digit.
 
-The coefficients of a :class:`scheduling.core.step_time.StepTime` are rounded once, to 1 fs per unit (``e`` to 0.5 fs:
-``pp2`` is twice the model's ``pp`` and so a whole number). Steps in a row whose durations grow by a constant, which are
-decode-only steps and equal chunks of one prompt, have the closed form ``k*first + growth*k*(k-1)/2``.
+The coefficients of a :class:`scheduling.core.engine.step_time.StepTime` are rounded once, to 1 fs per unit (``e`` to
+0.5 fs: ``pp2`` is twice the model's ``pp`` and so a whole number). Steps in a row whose durations grow by a constant,
+which are decode-only steps and equal chunks of one prompt, have the closed form ``k*first + growth*k*(k-1)/2``.
 """
 
 from __future__ import annotations
 
 from math import sqrt
 
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
 from scheduling.simulator.kernel import FS
 
 

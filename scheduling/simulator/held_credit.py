@@ -1,17 +1,17 @@
 """What prompts hold of the prefill credit of a simulated pool's replicas, and how much of that still counts.
 
 A grant holds its prompt's tokens until the first token is known to have come, and what is predicted to be prefilled
-counts no more (:class:`scheduling.core.prefill_pace.PrefillPace`). Nobody sees the first token of an answer that comes
-whole: it is known from a later stream's, or from the engine's queue.
+counts no more (:class:`scheduling.core.capacity.prefill_pace.PrefillPace`). Nobody sees the first token of an answer
+that comes whole: it is known from a later stream's, or from the engine's queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduling.core.legs import share
-from scheduling.core.prefill_pace import WHOLE_AT_ONCE, PrefillPace, shows
-from scheduling.core.step import RESERVED
+from scheduling.core.capacity.prefill_pace import WHOLE_AT_ONCE, PrefillPace, shows
+from scheduling.core.placement.legs import share
+from scheduling.core.scheduler.step import RESERVED
 from scheduling.core.types import Phase, PoolView, QueuedRequest
 from scheduling.simulator import room
 from scheduling.simulator.engine import Sequence as Life

@@ -8,9 +8,9 @@ time any more; an arrival may make the prompt in progress give way between two c
 
 from __future__ import annotations
 
-from scheduling.core.contracts import OrderingPolicy, RequestQueue
 from scheduling.core.deadline import prefill_due_s
-from scheduling.core.relegation import Relegation, judge, may_interrupt
+from scheduling.core.policies.contracts import OrderingPolicy, RequestQueue
+from scheduling.core.policies.relegation import Relegation, judge, may_interrupt
 from scheduling.simulator.engine import PREFILL, WAITING, Engine, EngineConfig, Estimator, Sequence
 from scheduling.simulator.kernel import to_s
 from scheduling.simulator.kv_blocks import KvBlocks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduling.core.kv import SharedBlocks
+from scheduling.core.capacity.kv import SharedBlocks
 
 
 class KvBlocks:

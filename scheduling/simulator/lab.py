@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from scheduling.core.compose import make_policy
+from scheduling.core.policies.compose import make_policy
 from scheduling.simulator.drawings import Drawing, Look, parse_drawing
 from scheduling.simulator.setups import SetupError, execute
 

@@ -1,8 +1,8 @@
 """Prompts that prefill replicas of a simulated pool compute for requests on its decode replicas, as gateways have it.
 
-A leg goes to the replica that the live rule chooses (:func:`scheduling.core.legs.choose_leg`), is a request for one
-token there, and is over when that has come. Its KV cache is then on its way for as long as between two simulated
-engines, and the decode replica computes the prompt's last token and writes the answer.
+A leg goes to the replica that the live rule chooses (:func:`scheduling.core.placement.legs.choose_leg`), is a request
+for one token there, and is over when that has come. Its KV cache is then on its way for as long as between two
+simulated engines, and the decode replica computes the prompt's last token and writes the answer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.legs import PrefillReplica, choose_leg, transfer_s
+from scheduling.core.placement.legs import PrefillReplica, choose_leg, transfer_s
 from scheduling.core.types import Phase
 from scheduling.simulator.engine import Engine
 from scheduling.simulator.engine import Sequence as Life

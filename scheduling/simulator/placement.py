@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from scheduling.core.compose import make_policy
-from scheduling.core.placement import Warmth, place, read_points, worth
-from scheduling.core.registry import make_routing, routings
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.placement.rule import Warmth, place, read_points, worth
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import make_routing, routings
 from scheduling.core.types import BackendView, QueuedRequest
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine

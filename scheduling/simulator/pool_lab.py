@@ -24,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from scheduling.core import entitlement as standing
-from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.admission import entitlement as standing
 from scheduling.core.outcomes import Reason
 from scheduling.core.percentiles import interpolated
+from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.core.types import (
     BackendSpec,
     Coefficients,

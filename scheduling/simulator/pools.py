@@ -1,9 +1,10 @@
 """A pool on virtual time: clients, admission, queue, slots, and what the leader's tick makes of them.
 
 The decisions are not modelled, they are the product's: :class:`scheduling.simulator.admission.Admission` says who
-enters, :class:`scheduling.core.scheduler.Scheduler` who goes next, :func:`scheduling.core.entitlement.tick` what
-everybody weighs. Modelled are the slots (each request takes ``a * input + t0 * output`` seconds wherever it runs, the
-first token comes with the first step) and clients that come at a pace of their own and heed ``Retry-After``.
+enters, :class:`scheduling.core.scheduler.loop.Scheduler` who goes next,
+:func:`scheduling.core.admission.entitlement.tick` what everybody weighs. Modelled are the slots (each request takes
+``a * input + t0 * output`` seconds wherever it runs, the first token comes with the first step) and clients that come
+at a pace of their own and heed ``Retry-After``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from scheduling.core import entitlement as standing
-from scheduling.core.admission import AdmissionAnswer
-from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.admission import entitlement as standing
+from scheduling.core.admission.rule import AdmissionAnswer
 from scheduling.core.outcomes import Reason, unmet
-from scheduling.core.registry import make_routing
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.contracts import OrderingPolicy
+from scheduling.core.policies.registry import make_routing
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import (
     BackendView,
     EntitlementSpec,

@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, write_points
+from scheduling.core.placement.rule import NAME_CHARS, SKEW_TOKENS, write_points
 from scheduling.simulator.workload import BLOCK_TOKENS
 
 

@@ -11,7 +11,7 @@ ends it. One step: prompts in the order of their sequences up to the token budge
 
 from __future__ import annotations
 
-from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.simulator.engine import DECODE, PREFILL, WAITING, Engine, EngineConfig, Estimator, Sequence
 from scheduling.simulator.exact import ExactStep, run, steps_to
 from scheduling.simulator.kernel import NEVER

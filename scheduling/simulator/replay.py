@@ -1,6 +1,6 @@
 """Simulates a pool as it is served live: one queue in front of all replicas, decided by the live scheduler.
 
-:class:`scheduling.core.scheduler.Scheduler` grants a request a place on a replica by what is free there (slots, KV
+:class:`scheduling.core.scheduler.loop.Scheduler` grants a request a place on a replica by what is free there (slots, KV
 cache, prefill credit, its entitlement's concurrency, the pool's headroom), and the replica batches continuously. (In a
 :class:`scheduling.simulator.cluster.Cluster` every replica has a queue of its own instead, as with a policy inside
 vLLM.)
@@ -9,7 +9,7 @@ What a grant took is returned ``signal_s`` after its end: prefill credit after t
 the last one. Live that is the way from an engine over a gateway to the leader's next grant. The first token of a whole
 answer cannot be seen: its credit is returned, as live, with that of a stream granted later to the same replica, when
 the engine's queue shows that it no longer waits, or at its end. What is predicted to be prefilled when the next grant
-reaches the engine does not count (:class:`scheduling.core.prefill_pace.PrefillPace`, as live).
+reaches the engine does not count (:class:`scheduling.core.capacity.prefill_pace.PrefillPace`, as live).
 
 With an :class:`scheduling.simulator.admission.Admission` a request is admitted when it arrives, as live: it runs at
 once, waits up to its tier's longest wait, or is refused, and may evict preemptible ones. Clients come back after their
@@ -29,19 +29,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from scheduling.core.admission import AdmissionAnswer
-from scheduling.core.cached_prompts import CacheTrust, counted_on
-from scheduling.core.compose import Composed
-from scheduling.core.contracts import OrderingPolicy, RoutingPolicy, Served
-from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
-from scheduling.core.entitlement import TICK_S
-from scheduling.core.evictions import entitled_to_room
+from scheduling.core.admission.entitlement import TICK_S
+from scheduling.core.admission.rule import AdmissionAnswer
+from scheduling.core.engine.token_pace import TokenPace
+from scheduling.core.inside_engine.order import EngineOrder, HasDue, arrival_s
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement import Warmth, read_points
-from scheduling.core.prefill_preemption import Claim, GrantedBeside, LongPrompt, again_in_s, interrupted, preemptions
-from scheduling.core.scheduler import Scheduler
-from scheduling.core.stuck import stuck
-from scheduling.core.token_pace import TokenPace
+from scheduling.core.placement.cached_prompts import CacheTrust, counted_on
+from scheduling.core.placement.rule import Warmth, read_points
+from scheduling.core.policies.compose import Composed
+from scheduling.core.policies.contracts import OrderingPolicy, RoutingPolicy, Served
+from scheduling.core.scheduler.evictions import entitled_to_room
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.prefill_preemption import (
+    Claim,
+    GrantedBeside,
+    LongPrompt,
+    again_in_s,
+    interrupted,
+    preemptions,
+)
+from scheduling.core.scheduler.stuck import stuck
 from scheduling.core.types import LONG_TOKENS, Grant, Phase, PoolView, QueuedRequest, oldest_waits
 from scheduling.simulator import room
 from scheduling.simulator.admission import Admission, under

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduling.core.registry import make_ordering
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.registry import make_ordering
 from scheduling.core.types import FULL_SPEED, BackendView, Phase
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
@@ -18,7 +18,7 @@ class Replica:
     ``prefill_tokens``: its prefill credit, prompt tokens granted whose first token has not come; 0 is no bound, None
     is found while it serves, as live. ``order``: how the engine takes what it was granted, an ordering policy by name:
     "fifo" as vLLM's fcfs does, "priority" as its priority scheduling by the number it is told
-    (:mod:`scheduling.core.engine_order`). ``cache_tokens``: its prefix cache; 0: as large as its KV cache.
+    (:mod:`scheduling.core.inside_engine.order`). ``cache_tokens``: its prefix cache; 0: as large as its KV cache.
     ``kv_bytes_per_token``: what a prefill replica hands over of each prompt token. ``speed``: how fast placement takes
     it to be, per mille of the fastest.
     """

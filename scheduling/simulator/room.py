@@ -1,12 +1,12 @@
 """What a granted request gives back of its pool's room, and when: the one place of the simulator that does.
 
-:meth:`scheduling.core.scheduler.Scheduler.step` books what its grants take; :func:`take` does the same for a request
-that was admitted without the scheduler.
+:meth:`scheduling.core.scheduler.loop.Scheduler.step` books what its grants take; :func:`take` does the same for a
+request that was admitted without the scheduler.
 """
 
 from __future__ import annotations
 
-from scheduling.core.step import RESERVED, work_of
+from scheduling.core.scheduler.step import RESERVED, work_of
 from scheduling.core.types import PoolView, QueuedRequest
 
 

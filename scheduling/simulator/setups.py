@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.step_time import StepTime, load_preset
+from scheduling.core.engine.step_time import StepTime, load_preset
+from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.core.types import Slo
 from scheduling.simulator import driftsched, pool_lab
 from scheduling.simulator.batches import make_engine

@@ -11,7 +11,7 @@ will take, of a lease what it holds (0: its replica has no credit, or its first 
 held none, 1 had neither class nor served, and its records (and the first of 2) no format. What is newer is not: it is
 ended when its lease does, with what its record tells. Both stand there because trees that know of no formats take them
 for further fields of the record: they can follow. So may ``"uncounted"``: up to which point the lease's prompt does not
-count against the credit (:mod:`scheduling.core.cached_prompts`).
+count against the credit (:mod:`scheduling.core.placement.cached_prompts`).
 
 Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for an empty word.
 """
@@ -26,9 +26,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from scheduling.core.ledger import LedgerRecord, sane
+from scheduling.core.ledger.record import LedgerRecord, sane
+from scheduling.core.ledger.slo import judged
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
-from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
 from scheduling.state.notices import (
     CancelNotice,

@@ -35,7 +35,7 @@ class PoolKeys:
 
     async def places(self, points: Sequence[str]) -> dict[str, str]:
         """Where prompts with these points ran, the last first and a space between replicas, of those that are known.
-        A plain read of the index that scripts keep (``scheduling.core.placement``)."""
+        A plain read of the index that scripts keep (``scheduling.core.placement.rule``)."""
         replicas: dict[str, str] = {}
         for start in range(0, len(points), 1000):
             names = points[start : start + 1000]

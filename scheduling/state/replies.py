@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from scheduling.core.admission import refill
+from scheduling.core.admission.rule import refill
 from scheduling.core.outcomes import Reason
-from scheduling.core.prefill_preemption import LongPrompt
+from scheduling.core.scheduler.prefill_preemption import LongPrompt
 from scheduling.state import codec
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (

@@ -1,8 +1,8 @@
 """The Lua scripts, put together: clock, constants, what several share, body.
 
 Every script is one string for Redis, made of four texts: how it reads the time, what it uses of the constants of
-:mod:`scheduling.state.types`, :mod:`scheduling.core.admission` and :mod:`scheduling.core.placement` (one truth for
-Python and Lua) and of the files in ``scripts/shared``, and its own file. The model-based test replaces the
+:mod:`scheduling.state.types`, :mod:`scheduling.core.admission.rule` and :mod:`scheduling.core.placement.rule` (one
+truth for Python and Lua) and of the files in ``scripts/shared``, and its own file. The model-based test replaces the
 first of them to make time pass; nothing that can be configured does.
 """
 
@@ -17,9 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from scheduling.core import admission, limits, placement, prefill_pace
-from scheduling.core.cache_wait import LEAST_AGAIN
-from scheduling.core.prefill_credit import USUAL_BUDGET
+from scheduling.core.admission import key_limits as limits
+from scheduling.core.admission import rule as admission
+from scheduling.core.capacity import prefill_pace
+from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
+from scheduling.core.placement import rule as placement
+from scheduling.core.placement.cache_wait import LEAST_AGAIN
 from scheduling.core.types import LEAST_CREDITS, LONG_TOKENS
 from scheduling.state import types
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from scheduling.core.admission import refill
+from scheduling.core.admission.rule import refill
 from scheduling.state import codec
 from scheduling.state.standing import read_standing
 from scheduling.state.types import BackendTotals, Counts, EntitlementTotals, Offer, PoolSnapshot

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduling.core.admission import baseline_slots, cap_of, first_weight, rights_of
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.admission.rule import baseline_slots, cap_of, first_weight, rights_of
+from scheduling.core.capacity.prefill_pace import FASTER
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.prefill_pace import FASTER
-from scheduling.core.prefill_preemption import LongPrompt
+from scheduling.core.scheduler.prefill_preemption import LongPrompt
 from scheduling.core.types import (
     FULL_SPEED,
     BackendSpec,
@@ -219,8 +219,8 @@ class PoolStore(PoolKeys):
             self._resp.tell(self._scripts["first_tokens"], self._prefix, words[i : i + 2 * BATCH])
 
     async def take_leg(self, request_id: str, attempt: int, tokens: int, exclude: str = "") -> str | None:
-        """The prefill replica that computes the prompt of a lease on a decode replica (:mod:`scheduling.core.legs`);
-        empty: none is ready; None: the lease is not held any more."""
+        """The prefill replica that computes the prompt of a lease on a decode replica
+        (:mod:`scheduling.core.placement.legs`); empty: none is ready; None: the lease is not held any more."""
         replica = (await self._eval("take_leg", request_id, attempt, tokens, exclude)).decode()
         return None if replica == "-" else replica
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from scheduling.core.admission import NO_BACKEND_RETRY_MS as NO_BACKEND_RETRY_MS
-from scheduling.core.admission import SERVICE_MS as SERVICE_MS
+from scheduling.core.admission.rule import NO_BACKEND_RETRY_MS as NO_BACKEND_RETRY_MS
+from scheduling.core.admission.rule import SERVICE_MS as SERVICE_MS
+from scheduling.core.capacity.uncounted import Beginnings
 from scheduling.core.frozen import quickly_made
-from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
+from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.outcomes import unmet as is_unmet
 from scheduling.core.types import (
@@ -29,7 +30,6 @@ from scheduling.core.types import (
     Slo,
     Standing,
 )
-from scheduling.core.uncounted import Beginnings
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
 LEADER_MS: Final = 2_000  # a leadership not extended for so long is free, and scripts hand out slots themselves
@@ -113,7 +113,7 @@ class RequestFacts:
     slo: Slo
     trace: str = ""  # as in the ledger
     user: str = ""  # as in the ledger
-    limits: str = ""  # of its key and user (``scheduling.core.limits``), which scripts read; empty: none
+    limits: str = ""  # of its key and user (``scheduling.core.admission.key_limits``), which scripts read; empty: none
     project: str = ""  # as in the ledger
 
 
@@ -391,7 +391,7 @@ class BackendTotals:
     kv_used: int
     work_tokens: int
     prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled; 0: no bound
-    prefill_used: int = 0  # in a look: those that count (``scheduling.core.prefill_pace``), else those that are held
+    prefill_used: int = 0  # in a look: those that count (core/capacity/prefill_pace.py), else those that are held
     falls_ms: int = 0  # in how many ms fewer count if no first token comes; 0: not before
     prefill_owned: int = 0  # of ``prefill_used``: by owners of reserved capacity
     longest: int = 0  # KV tokens of one request; 0: no bound

@@ -15,8 +15,8 @@ from fractions import Fraction
 
 import msgspec
 
-from scheduling.core.ledger import LedgerRecord, sane
-from scheduling.core.money import MAX_PICOS, BudgetSpec, RateSpec, accounts_of, rate_at
+from scheduling.core.ledger.money import MAX_PICOS, BudgetSpec, RateSpec, accounts_of, rate_at
+from scheduling.core.ledger.record import LedgerRecord, sane
 from scheduling.state.resp import RespConnection
 
 USAGE_KEY = "qm:usage"

@@ -1,9 +1,9 @@
 """How fast are the engines really? Step times and overhead, refitted from what the ledger says of recent requests.
 
 A request's decoding is one observation: its time per token against how many sequences decoded beside it, how long
-their contexts were and how many prompt tokens were processed meanwhile (``core/calibration.py`` fits t0, a, b and c).
-First tokens then say how many steps a prompt is cut into (the engine's token budget is the one that explains them
-best), and what gateway and network add to each request.
+their contexts were and how many prompt tokens were processed meanwhile (``core/engine/calibration.py`` fits t0, a, b
+and c). First tokens then say how many steps a prompt is cut into (the engine's token budget is the one that explains
+them best), and what gateway and network add to each request.
 
 An answer that comes whole says nothing of its first token, but it loads the engine as much as a stream does. It is
 taken to have decoded as fast as the streams beside it, and counts as load only.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.calibration import Burst, StepFit, fit
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.calibration import Burst, StepFit, fit
+from scheduling.core.engine.step_time import StepTime
 
 LEAST_REQUESTS = 50  # requests without which nothing is fitted
 MOST_FITTED = 3000  # observations that are fitted, spread over all

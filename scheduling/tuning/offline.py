@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scheduling.core.registry import make_ordering
+from scheduling.core.policies.registry import make_ordering
 from scheduling.simulator.compare import Case, Prepared, bare, prepare, serve
 from scheduling.simulator.result import Outcome
 from scheduling.tuning.optimizer import Optimizer

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replay import Replay

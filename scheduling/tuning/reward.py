@@ -22,8 +22,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scheduling.core.partition import Interval, place
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.partition import Interval, place
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import SimRequest
 

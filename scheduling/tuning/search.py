@@ -28,7 +28,7 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from scheduling.core.registry import PolicyError
+from scheduling.core.policies.registry import PolicyError
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.workload import SimRequest
 from scheduling.tuning.gate import GateDecision, Met, asked, decide, meet, promised_s, replays

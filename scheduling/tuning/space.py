@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from scheduling.core.partition import Interval, refine_and_prune
-from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.core.policies.partition import Interval, refine_and_prune
+from scheduling.core.policies.registry import PolicyError, make_ordering
 
 Values = Mapping[str, float]
 Params = dict[str, float | int | str]

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from scheduling.core.capacity import automatic_headroom, most_headroom
-from scheduling.core.compose import make_policy
-from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
-from scheduling.core.registry import make_routing
+from scheduling.core.capacity.pool import automatic_headroom, most_headroom
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.policies.registry import make_routing
 from scheduling.core.types import EntitlementSpec, Phase, PoolSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.kernel import rng

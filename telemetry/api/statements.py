@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from scheduling.core.money import amount, forecast
+from scheduling.core.ledger.money import amount, forecast
 from scheduling.state.usage import period_bounds_s
 from telemetry.api import parquet_files
 from telemetry.api.answers import SpendingSerializer, StatementSerializer

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from scheduling.core.calibration import StepFit
-from scheduling.core.engine_limits import slow_steps
-from scheduling.core.slo import Kept
+from scheduling.core.capacity.engine_limits import slow_steps
+from scheduling.core.engine.calibration import StepFit
+from scheduling.core.ledger.slo import Kept
 from scheduling.core.types import EntitlementSpec, Slo
 from scheduling.dispatch.ports import BackendStatus, Sample, StepStatus
 from telemetry.feed.window import MEASURES, WINDOW_S, Cell, Window

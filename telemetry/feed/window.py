@@ -13,9 +13,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
+from scheduling.core.ledger.slo import Kept, turned_away
 from scheduling.core.outcomes import Outcome, Reason
-from scheduling.core.slo import Kept, turned_away
 
 WINDOW_S = 60
 PERCENTILES = ((50, "p50"), (95, "p95"), (99, "p99"))

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import DateTimeField, TextField
 from django.db.models.functions import Cast
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from telemetry.models import LedgerEntry
 from tenants.connections import own_connection
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
 from telemetry.models import Calibration, LedgerEntry
 
 LONGEST = timedelta(minutes=5)  # a prompt received so long before is computed by now

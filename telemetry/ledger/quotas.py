@@ -18,8 +18,8 @@ import redis
 from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Sum
 
-from scheduling.core.ledger import LedgerRecord, sane
-from scheduling.core.money import BudgetSpec, RateSpec, account, amount, forecast
+from scheduling.core.ledger.money import BudgetSpec, RateSpec, account, amount, forecast
+from scheduling.core.ledger.record import LedgerRecord, sane
 from scheduling.core.outcomes import Outcome
 from scheduling.core.types import Catalog, QuotaSpec
 from scheduling.state.blocking import blocking_client

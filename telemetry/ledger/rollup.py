@@ -31,8 +31,8 @@ from django.db.models import (
 from django.db.models.functions import TruncHour
 from django.utils import timezone
 
-from scheduling.core.ledger import MAX_TOKENS
-from scheduling.core.slo import TURNED_AWAY as TURNED_AWAY_REASONS
+from scheduling.core.ledger.record import MAX_TOKENS
+from scheduling.core.ledger.slo import TURNED_AWAY as TURNED_AWAY_REASONS
 from telemetry.models import LedgerEntry, RollupMark, UsageHour
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ OF_HOUR["slot_us"] = Case(
     default=OF_HOUR["slot_us"],
     output_field=BigIntegerField(),
 )
-# a refusal that counts in attainment (scheduling/core/slo.py: turned_away)
+# a refusal that counts in attainment (scheduling/core/ledger/slo.py: turned_away)
 TURNED_AWAY = Q(outcome="refused", reason__in=sorted(TURNED_AWAY_REASONS)) & (
     Q(ttft_slo_s=None, ttlt_slo_s__isnull=False)
     | Q(ttft_slo_s__isnull=False) & (Q(streamed=True) | Q(tbt_slo_s__isnull=False))

@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from scheduling.core.money import RateSpec, amount, rate_at
+from scheduling.core.ledger.money import RateSpec, amount, rate_at
 from telemetry.ledger.usage import cells
 from telemetry.models import ReservedHour
 from tenants import prices

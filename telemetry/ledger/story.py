@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from scheduling.core import entitlement as core
-from scheduling.core.limits import LIMITED
+from scheduling.core.admission import entitlement as core
+from scheduling.core.admission.key_limits import LIMITED
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementState, ServiceClass
 from telemetry.feed import past

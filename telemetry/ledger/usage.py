@@ -5,7 +5,7 @@ from the ledger itself: figures are exact to the request, are there at once, and
 that the roll-up does not know (user, outcome, reason) come from the ledger alone.
 
 A request that ran is charged by the price that was in force in the hour it was received: tokens by the million, and
-its slot's share of a GPU for as long as it held the slot (``scheduling/core/money.py``). Sums are exact.
+its slot's share of a GPU for as long as it held the slot (``scheduling/core/ledger/money.py``). Sums are exact.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import TruncDay, TruncHour, TruncMonth
 
-from scheduling.core.money import PICOS, RateSpec, rate_at
-from scheduling.core.slo import Kept
+from scheduling.core.ledger.money import PICOS, RateSpec, rate_at
+from scheduling.core.ledger.slo import Kept
 from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry, UsageHour
 from tenants import prices

@@ -15,8 +15,8 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection, transaction
 
-from scheduling.core.batch_account import ACCOUNT, owner_of
-from scheduling.core.ledger import MAX_TOKENS, LedgerRecord, sane
+from scheduling.core.admission.batch_account import ACCOUNT, owner_of
+from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord, sane
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from unfold.admin import TabularInline
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, UnfoldBooleanWidget
 
-from scheduling.core.registry import orderings, routings
+from scheduling.core.policies.registry import orderings, routings
 from tenants import promises, services
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
 from tenants.models import Adapter, Backend, Budget, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier

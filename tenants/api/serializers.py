@@ -10,8 +10,8 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from scheduling.core.capacity import DIMENSIONS
-from scheduling.core.parameters import NO_UNIT, Choices, Parameter, Range
+from scheduling.core.capacity.pool import DIMENSIONS
+from scheduling.core.policies.parameters import NO_UNIT, Choices, Parameter, Range
 from tenants import audit_chain, binding, promises
 from tenants.access import scope_of
 from tenants.api.inputs import Timed

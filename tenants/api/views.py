@@ -16,8 +16,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from scheduling.core.parameters import parameters_of
-from scheduling.core.registry import modifiers, orderings, routings
+from scheduling.core.policies.parameters import parameters_of
+from scheduling.core.policies.registry import modifiers, orderings, routings
 from tenants import audit, audit_chain, engine_figures, promises, services
 from tenants.access import scope_of
 from tenants.api import serializers

@@ -11,8 +11,8 @@ from django.db import models
 from django.db.models import F, Q
 
 from scheduling.core import types as core
-from scheduling.core.compose import compose
-from scheduling.core.registry import PolicyError, make_ordering, make_routing, orderings, routings
+from scheduling.core.policies.compose import compose
+from scheduling.core.policies.registry import PolicyError, make_ordering, make_routing, orderings, routings
 from scheduling.engines.kinds import VLLM, kind_of, kinds
 from tenants.models.base import Named
 from tenants.validators import (

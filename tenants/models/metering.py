@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from scheduling.core.money import MAX_ALERTS
+from scheduling.core.ledger.money import MAX_ALERTS
 from tenants.models.capacity import Adapter, Pool
 from tenants.models.credentials import ApiKey
 from tenants.models.people import Tenant

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 import uvloop
 
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
 from tests.bench.load import Load, Seen, request
 from tests.support.instance import ROOT, Up
 from tests.support.ports import free_port

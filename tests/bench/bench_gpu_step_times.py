@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from statistics import mean
 
 from controlplane.experiments.gpu_load import Planned, Promises, digest_of, plan
-from scheduling.core.compose import make_named
-from scheduling.core.registry import make_routing
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.compose import make_named
+from scheduling.core.policies.registry import make_routing
 from scheduling.core.types import QueuedRequest
 from scheduling.engines.vllm_plugin.settings import Settings
 from scheduling.simulator.engine_queue import waiting

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement import write_points
+from scheduling.core.placement.rule import write_points
 from scheduling.core.types import BackendSpec, PoolSpec
 from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest
 from scheduling.gateway.bodies.prepare import parse

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import Any
 
-from scheduling.core.registry import make_ordering
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering
 from scheduling.core.types import Slo
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.engine import EngineConfig

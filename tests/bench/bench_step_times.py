@@ -19,8 +19,8 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from scheduling.core.calibration import LoggedStep, fit_steps
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.calibration import LoggedStep, fit_steps
+from scheduling.core.engine.step_time import StepTime
 from scheduling.core.types import Slo
 from scheduling.engines.vllm_plugin.learning import EVERY, KEPT
 from tests.support.plugged_vllm import MODEL, plugged

@@ -10,9 +10,9 @@ import sys
 import time
 from contextlib import suppress
 
-from scheduling.core.compose import make_policy
-from scheduling.core.registry import make_routing
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import make_routing
+from scheduling.core.scheduler.loop import Scheduler
 from tests.bench.test_bench_decision import one_slot, requests, standings
 
 

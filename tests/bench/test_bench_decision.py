@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.registry import make_ordering, make_routing, orderings
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.registry import make_ordering, make_routing, orderings
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest, Standing
 from tests.support.scheduling_world import TIERS, backend_view, pool_view, waiting
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.compose import make_policy
-from scheduling.core.registry import make_routing, modifiers
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import make_routing, modifiers
+from scheduling.core.scheduler.loop import Scheduler
 from tests.bench.test_bench_decision import LIMIT_S, STEPS, WAITING, one_slot, requests, standings
 
 pytestmark = pytest.mark.bench

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.admission import (
+from scheduling.core.admission.rule import (
     AdmissionAnswer,
     AdmissionDecision,
     AdmissionView,
@@ -18,11 +18,11 @@ from scheduling.core.admission import (
     decide_admission,
     with_room,
 )
-from scheduling.core.invariants import check_step, remember
-from scheduling.core.preview import copy_of, preview
-from scheduling.core.registry import make_ordering, make_routing, orderings
-from scheduling.core.scheduler import Scheduler
-from scheduling.core.stuck import stuck
+from scheduling.core.policies.registry import make_ordering, make_routing, orderings
+from scheduling.core.scheduler.invariants import check_step, remember
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.preview import copy_of, preview
+from scheduling.core.scheduler.stuck import stuck
 from scheduling.core.types import BackendView, EntitlementSpec, PoolView, QueuedRequest, ServiceClass, prefill_fits
 from scheduling.simulator.room import first_token, take
 from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting
@@ -198,7 +198,9 @@ def test_a_large_prompt_outlives_a_flood_of_small_ones(name: str, credits: tuple
 
 
 def test_without_keeping_a_replica_the_large_prompt_would_starve(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("scheduling.core.scheduler.SchedulerStep._wants_credit_only", lambda self, request, able: True)
+    monkeypatch.setattr(
+        "scheduling.core.scheduler.loop.SchedulerStep._wants_credit_only", lambda self, request, able: True
+    )
     assert large_ran_after("fifo", (1024,), 5000, make()) is None
 
 

@@ -13,10 +13,10 @@ from itertools import combinations
 
 import pytest
 
-from scheduling.core.compose import make_policy
-from scheduling.core.queues import turns
-from scheduling.core.registry import make_routing, modifiers, orderings
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.queues import turns
+from scheduling.core.policies.registry import make_routing, modifiers, orderings
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import (
     EntitlementSpec,
     EntitlementState,

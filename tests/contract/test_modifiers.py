@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core.compose import Composed, compose, make_policy
-from scheduling.core.contracts import RequestQueue
-from scheduling.core.registry import make_modifier, make_ordering, make_routing, modifiers, orderings
-from scheduling.core.rounds import Round
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.compose import Composed, compose, make_policy
+from scheduling.core.policies.contracts import RequestQueue
+from scheduling.core.policies.registry import make_modifier, make_ordering, make_routing, modifiers, orderings
+from scheduling.core.policies.rounds import Round
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest
 from tests.support.random_life import live
 from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting

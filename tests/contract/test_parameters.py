@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.parameter_page import page
-from scheduling.core.parameters import NO_UNIT, Choices, Form, Parameter, Range, parameters_of
-from scheduling.core.registry import (
+from scheduling.core.policies.parameter_page import page
+from scheduling.core.policies.parameters import NO_UNIT, Choices, Form, Parameter, Range, parameters_of
+from scheduling.core.policies.registry import (
     PolicyError,
     make_modifier,
     make_ordering,
@@ -142,7 +142,7 @@ def test_what_is_allowed_reads_well():
 
 def test_the_page_of_parameters_is_what_the_policies_declare():
     assert PAGE.read_text() == page(), (
-        "run: python -m scheduling.core.parameter_page > docs/reference/policy-parameters.md"
+        "run: python -m scheduling.core.policies.parameter_page > docs/reference/policy-parameters.md"
     )
 
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from scheduling.core.compose import make_policy
-from scheduling.core.preview import copy_of, preview
-from scheduling.core.registry import make_routing, modifiers, orderings
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import make_routing, modifiers, orderings
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.preview import copy_of, preview
 from scheduling.core.types import PoolView
 from tests.support.scheduling_world import backend_view, crowd, pool_view, waiting
 

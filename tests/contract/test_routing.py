@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core.registry import make_routing, routings
+from scheduling.core.policies.registry import make_routing, routings
 from tests.support.scheduling_world import backend_view, waiting
 
 NAMES = sorted(routings())

@@ -12,8 +12,8 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from scheduling.core.contracts import QueuePart
-from scheduling.core.preview import Planned, Preview
+from scheduling.core.policies.contracts import QueuePart
+from scheduling.core.scheduler.preview import Planned, Preview
 from scheduling.dispatch import queue_preview
 from scheduling.state.codec import decode_entry
 from telemetry.ledger import writer

@@ -16,7 +16,7 @@ import pytest
 from controlplane.batches import gateway as surplus
 from controlplane.batches.gateway import LineAnswer, SurplusGateway
 from scheduling.catalog import CatalogCache
-from scheduling.core.batch_account import REQUEST_ID, account_of
+from scheduling.core.admission.batch_account import REQUEST_ID, account_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, ProjectSpec, RateLimits
 from scheduling.gateway.config import GatewayConfig

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.gateway.config import GatewayConfig
 from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import read_ledger

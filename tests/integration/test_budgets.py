@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from scheduling.core.ledger import LedgerRecord
-from scheduling.core.money import PICOS, amount
+from scheduling.core.ledger.money import PICOS, amount
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.entry.budgets import Asked
 from scheduling.gateway.entry.quotas import Quotas

@@ -10,9 +10,9 @@ from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
-from scheduling.core.compose import make_policy
-from scheduling.core.parameters import parameters_of
-from scheduling.core.registry import modifiers, orderings, routings
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.parameters import parameters_of
+from scheduling.core.policies.registry import modifiers, orderings, routings
 from tenants import services, specs
 from tenants.audit import SYSTEM
 from tenants.models import Pool

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from scheduling.core.outcomes import Reason
-from scheduling.core.registry import orderings
+from scheduling.core.policies.registry import orderings
 from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass, Slo
 from scheduling.dispatch import decision_clock, term
 from scheduling.state.resp import RespConnection

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.contracts import Served
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement import write_points
+from scheduling.core.placement.rule import write_points
+from scheduling.core.policies.contracts import Served
 from scheduling.core.types import ServiceClass
 from scheduling.state.notices import GrantNotice
 from scheduling.state.resp import RespConnection

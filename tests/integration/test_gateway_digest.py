@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.engine_digest import ARGUMENT, decode
+from scheduling.core.inside_engine.digest import ARGUMENT, decode
 from scheduling.core.types import PrefixCache, ServiceClass, Slo
 from scheduling.engines.kinds import kind_of, kinds
 from tests.support.gateway_world import TIER, World, gateway_world

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import PredictorMode
 from scheduling.gateway.estimate.forecasts import ROUND_S, PoolForecasts
 from scheduling.state.history import HistoryStream, history_key

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import AdapterSpec, ProjectSpec, RateLimits
 from scheduling.state.usage import USAGE_KEY, PoolUsage, encode_usage, period_names
 from tests.support.gateway_world import World, gateway_world, make_key, until

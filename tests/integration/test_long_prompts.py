@@ -12,7 +12,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo, TierSpec
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.dispatch.replicas.monitor import BackendMonitor

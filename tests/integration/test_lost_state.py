@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.web.health import LOOK_AGAIN_S, Readiness
-from scheduling.core.budget import debts
+from scheduling.core.admission.budget import debts
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ledger import unstored

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from controlplane import sse
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
 from scheduling.engines.client import EngineRefused, control_http
 from scheduling.engines.kinds.vllm import VllmClient
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, KeySpec, PredictorMode, PrefixCache
 from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.estimation.embedding import Embedder, pack

@@ -13,7 +13,7 @@ import yaml
 
 from controlplane.kubernetes import leases
 from controlplane.kubernetes.leases import Reservation
-from scheduling.core.capacity import Amounts
+from scheduling.core.capacity.pool import Amounts
 from tests.support.instance import ROOT
 from tests.support.kubernetes_cluster import Cluster
 

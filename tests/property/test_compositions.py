@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.compose import make_policy
-from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.queues.relegated import MAX_PER_STEP
-from scheduling.core.registry import make_routing, modifiers, orderings
-from scheduling.core.rounds import Round
-from scheduling.core.scheduler import Scheduler
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.contracts import OrderingPolicy
+from scheduling.core.policies.queues.relegated import MAX_PER_STEP
+from scheduling.core.policies.registry import make_routing, modifiers, orderings
+from scheduling.core.policies.rounds import Round
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.engine import Engine

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.deadline import ordering_deadline_s
+from scheduling.core.ledger.slo import promise_kept
 from scheduling.core.outcomes import Outcome
-from scheduling.core.slo import promise_kept
 from scheduling.core.types import (
     EntitlementSpec,
     EntitlementState,

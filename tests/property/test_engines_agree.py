@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.registry import make_ordering
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.registry import make_ordering
 from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.entitlement import (
+from scheduling.core.admission.entitlement import (
     TICK_S,
     Baseline,
     Coefficients,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.estimate.distribution import BINS, as_samples, distribution
-from scheduling.core.gittins import CostDistribution
+from scheduling.core.policies.gittins_index import CostDistribution
 
 SAMPLES = st.lists(
     st.tuples(

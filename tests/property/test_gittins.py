@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.gittins import CostDistribution, cost_distribution, service_cost
+from scheduling.core.policies.gittins_index import CostDistribution, cost_distribution, service_cost
 
 samples = st.lists(st.integers(1, 2000).map(float), min_size=1, max_size=40)
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.admission import AdmissionAnswer, AdmissionDecision
+from scheduling.core.admission.rule import AdmissionAnswer, AdmissionDecision
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.outcomes import Reason
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import (
     EntitlementSpec,
     EntitlementState,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.partition import Interval, bubble, place, refine_and_prune, utility
+from scheduling.core.policies.partition import Interval, bubble, place, refine_and_prune, utility
 
 lengths = st.lists(st.integers(1, 8192), min_size=1, max_size=300)
 

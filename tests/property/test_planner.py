@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.capacity import Amounts
-from scheduling.core.planner import Demand, Memory, changed, plan
+from scheduling.core.capacity.planner import Demand, Memory, changed, plan
+from scheduling.core.capacity.pool import Amounts
 from scheduling.core.types import ScalingMode, ScalingSpec
 
 REPLICA = Amounts(16, 50_000, 0)

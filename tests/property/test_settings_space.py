@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.tuning.replicas import setting_of
-from scheduling.core.compose import make_policy
-from scheduling.core.registry import make_ordering, make_routing, modifiers
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import make_ordering, make_routing, modifiers
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replica import Replica

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.registry import make_ordering, orderings
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.registry import make_ordering, orderings
 from scheduling.core.types import Slo
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.engine import Engine, EngineConfig

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.registry import make_ordering, make_routing, orderings
-from scheduling.core.scheduler import Scheduler
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.contracts import OrderingPolicy
+from scheduling.core.policies.registry import make_ordering, make_routing, orderings
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import BackendView, PoolView, Slo
 from scheduling.simulator.batches import SlotsEngine
 from scheduling.simulator.engine import EngineConfig

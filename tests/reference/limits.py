@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission import MAX_TOLD_MS
-from scheduling.core.limits import MINUTE_MS, USERS_TRACKED, Limited, Scope, read_limits, write_limits
-from scheduling.core.limits import Standing as LimitStanding
+from scheduling.core.admission.key_limits import MINUTE_MS, USERS_TRACKED, Limited, Scope, read_limits, write_limits
+from scheduling.core.admission.key_limits import Standing as LimitStanding
+from scheduling.core.admission.rule import MAX_TOLD_MS
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission import (
+from scheduling.core.admission.rule import (
     RIGHTS,
     PreemptibleLease,
     able_to_run,
@@ -19,14 +19,14 @@ from scheduling.core.admission import (
     refill,
     stored_level,
 )
-from scheduling.core.cache_wait import LEAST_AGAIN
-from scheduling.core.cached_prompts import uncounted_of
+from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
+from scheduling.core.capacity.prefill_pace import TURNAROUND_MS, PrefillPace
+from scheduling.core.capacity.uncounted import NO_BEGINNINGS, Beginnings
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement import PrefixIndex, Warmth
-from scheduling.core.prefill_credit import USUAL_BUDGET
-from scheduling.core.prefill_pace import TURNAROUND_MS, PrefillPace
+from scheduling.core.placement.cache_wait import LEAST_AGAIN
+from scheduling.core.placement.cached_prompts import uncounted_of
+from scheduling.core.placement.rule import PrefixIndex, Warmth
 from scheduling.core.types import LONG_TOKENS, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
-from scheduling.core.uncounted import NO_BEGINNINGS, Beginnings
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import standing_words

@@ -11,7 +11,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from scheduling.core.admission import (
+from scheduling.core.admission.key_limits import Scope, first_over, read_limits
+from scheduling.core.admission.key_limits import Standing as LimitStanding
+from scheduling.core.admission.rule import (
     RIGHTS,
     AdmissionAnswer,
     AdmissionView,
@@ -24,12 +26,10 @@ from scheduling.core.admission import (
     first_weight,
     goes_at_once,
 )
-from scheduling.core.ledger import LedgerRecord
-from scheduling.core.legs import PrefillReplica, choose_leg
-from scheduling.core.limits import Scope, first_over, read_limits
-from scheduling.core.limits import Standing as LimitStanding
+from scheduling.core.capacity.prefill_pace import WHOLE_AT_ONCE, shows
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.prefill_pace import WHOLE_AT_ONCE, shows
+from scheduling.core.placement.legs import PrefillReplica, choose_leg
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry

@@ -61,17 +61,17 @@ TENANTS = (
     Row("files that one user is being sent by one process (usage, statements, requests)", "telemetry.api.sent_files:AT_ONCE", "429", "unit/telemetry/test_sent_files.py::test_one_user_is_sent_few_files_at_once_and_others_are_not_concerned"),
     Row("file of usage, statements or requests [bytes]", "telemetry.api.sent_files:MAX_BYTES", "400", "unit/telemetry/test_sent_files.py::test_a_file_that_grows_too_large_is_refused_and_leaves_nothing"),
     Row("exports of the audit log by one user in a minute, each of which is an entry", "tenants.audit:READS_A_MINUTE", "429", "unit/tenants/test_veiled_numbers.py::test_a_member_fills_the_audit_log_with_no_exports"),
-    Row("thresholds of a budget", "scheduling.core.money:MAX_ALERTS", "400", "unit/telemetry/test_statements.py::test_thresholds_that_are_none_are_refused"),
+    Row("thresholds of a budget", "scheduling.core.ledger.money:MAX_ALERTS", "400", "unit/telemetry/test_statements.py::test_thresholds_that_are_none_are_refused"),
     Row("lines of a statement in one JSON answer", "telemetry.api.statements:MAX_LINES", "400", "unit/telemetry/test_statements.py::test_a_statement_with_more_lines_than_json_has_says_to_take_csv"),
     Row("files, batches and lines", "the settings in [limits.md](limits.md#files-and-batches)", "413, 429", "integration/test_batches.py::test_what_a_client_sends_is_bounded_and_refused_with_its_reason"),
     Row("prompts remembered per pool", "scheduling.state.history:KEPT", "one of the tenant with the most is dropped", "unit/gateway/test_pool_forecasts.py::test_embeddings_of_known_prompts_are_bounded"),
     Row("tenants with length predictors per pool", "scheduling.core.estimate.chain:TENANTS_KEPT", "the tenant unused for longest is dropped", "unit/estimation/test_tenant_histories.py::test_tenants_are_bounded_and_the_longest_unheard_of_goes_with_all_it_held"),
     Row("replicas of a pool that a namespace of the cluster names (`spec.replicas`)", "controlplane.kubernetes.replicas:MOST_REPLICAS", "left out, and said in the condition", "unit/kubernetes/test_discovery.py::test_of_more_replicas_than_a_pool_takes_the_rest_is_left_out_and_those_that_are_in_stay"),
-    Row("remembered prompt positions for placement, in each of two generations", "scheduling.core.placement:POINTS_KEPT", "the older generation is dropped", "unit/gateway/test_prefix.py::test_memory_is_bounded_and_keeps_what_was_used_last"),
+    Row("remembered prompt positions for placement, in each of two generations", "scheduling.core.placement.rule:POINTS_KEPT", "the older generation is dropped", "unit/gateway/test_prefix.py::test_memory_is_bounded_and_keeps_what_was_used_last"),
     Row("ledger entries kept while the database is unavailable", "scheduling.state.types:LEDGER_KEPT", "the oldest are dropped", "integration/test_lost_state.py::test_what_is_kept_is_bounded"),
 )  # fmt: skip
 ENGINES = (
-    Row("input or output tokens of a request", "scheduling.core.ledger:MAX_TOKENS", "the gateway's own count is used", "integration/test_broken_engines.py::test_absurd_usage_reaches_neither_ledger_nor_hours_nor_quotas"),
+    Row("input or output tokens of a request", "scheduling.core.ledger.record:MAX_TOKENS", "the gateway's own count is used", "integration/test_broken_engines.py::test_absurd_usage_reaches_neither_ledger_nor_hours_nor_quotas"),
     Row("cached tokens of a request", "its input tokens", "counted as none", "unit/telemetry/test_statements.py::test_cached_tokens_beyond_the_input_are_not_believed"),
     Row("usage of an answer", "what was requested and received", "the gateway's own count is used", "integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count"),
     Row("frame of a stream [bytes]", "scheduling.gateway.answers.sse:MAX_FRAME_BYTES", "the request fails", "unit/gateway/test_gateway_sse.py::test_a_frame_without_end_is_given_up"),
@@ -81,7 +81,7 @@ ENGINES = (
     Row("running or queued requests that an engine reports", "scheduling.engines.figures:MAX_REQUESTS", "the figure counts as unknown", "unit/gateway/test_request_bounds.py::test_requests_that_no_engine_can_run_are_not_believed"),
     Row("pause that an engine requests with `Retry-After` [s]", "scheduling.state.types:MAX_PAUSE_S", "shortened to the bound", "unit/gateway/test_request_bounds.py::test_a_pause_that_an_engine_asks_for_is_shortened_to_the_bound"),
     Row("time of a step that the scheduler inside an engine logs [s]", "10^-6 to 10^5 (`SHORTEST_S`, `LONGEST_S`, scheduling.engines.kinds.vllm_plugin)", "the log is not read", "unit/engines/test_step_log.py::test_what_is_no_log_of_steps_is_an_error_and_no_figure"),
-    Row("spending of an account, as shared state reports it [10^-12 of the currency]", "scheduling.core.money:MAX_PICOS", "counted as 0", "unit/gateway/test_request_bounds.py::test_spending_that_no_requests_can_have_caused_counts_for_nothing"),
+    Row("spending of an account, as shared state reports it [10^-12 of the currency]", "scheduling.core.ledger.money:MAX_PICOS", "counted as 0", "unit/gateway/test_request_bounds.py::test_spending_that_no_requests_can_have_caused_counts_for_nothing"),
 )  # fmt: skip
 PROVIDERS = (
     Row("time for one answer, from its question to its last byte [s]", "controlplane.signin.exchange:WHOLE_S", "given up: 502 at sign-in; who is signed in stays so and is asked about again", "unit/controlplane/test_hostile_provider.py::test_a_provider_whose_answer_never_ends_holds_up_no_sign_in"),

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from scheduling.core.budget import debts
-from scheduling.core.calibration import LoggedStep
-from scheduling.core.engine_limits import EngineFacts
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.admission.budget import debts
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.engine.calibration import LoggedStep
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.dispatch.ports import Sample

@@ -19,7 +19,7 @@ import uvicorn
 from controlplane.web.connections import ConnectionLimits
 from controlplane.web.protocol import protocol
 from scheduling.catalog import CatalogCache
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import (
     BackendSpec,
     Catalog,

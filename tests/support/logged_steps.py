@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from scheduling.core.calibration import LoggedStep
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.calibration import LoggedStep
+from scheduling.core.engine.step_time import StepTime
 
 TRUTH = StepTime(t0=0.008, a=6e-5, b=2e-5, c=4e-9, e=1e-9, knee=0.0, a2=0.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduling.core.engine_digest import encode
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.inside_engine.digest import encode
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.engines.vllm_plugin.settings import Settings
 from tests.support.vllm_stand_in import Clock, Plugged, Request

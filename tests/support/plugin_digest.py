@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduling.core.engine_digest import encode
+from scheduling.core.inside_engine.digest import encode
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 
 FAILS_AT = 1234  # prompt tokens at which failing_scheduler.py fails

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from scheduling.core.engine_digest import ARGUMENT
+from scheduling.core.inside_engine.digest import ARGUMENT
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import ServiceClass, Slo
 from tests.support.plugin_digest import Kind, digest_of

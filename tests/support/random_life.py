@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from scheduling.core.invariants import check_step, remember
-from scheduling.core.prefill_preemption import interrupted
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.scheduler.invariants import check_step, remember
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.prefill_preemption import interrupted
 from scheduling.core.types import QueuedRequest
 from tests.support.scheduling_world import backend_view, crowd, pool_view
 

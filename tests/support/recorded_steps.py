@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scheduling.core.chunking import DecodeSlack
-from scheduling.core.registry import make_ordering
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.inside_engine.chunking import DecodeSlack
+from scheduling.core.policies.registry import make_ordering
 from scheduling.core.types import BackendView, QueuedRequest, ServiceClass, Slo
 from scheduling.engines.vllm_plugin.settings import Settings
 from scheduling.simulator.continuous import ContinuousEngine

@@ -1,8 +1,8 @@
 """Laws that every run of an engine model keeps, whatever the policy; checked after every event in tests.
 
-They continue the numbers of :mod:`scheduling.core.invariants`, which are about one decision of the dispatch loop; these
-are about the engine behind it and about whole runs. Every check recounts from the requests themselves: the engine's
-running totals are what is being judged.
+They continue the numbers of :mod:`scheduling.core.scheduler.invariants`, which are about one decision of the dispatch
+loop; these are about the engine behind it and about whole runs. Every check recounts from the requests themselves: the
+engine's running totals are what is being judged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 from itertools import takewhile
 
-from scheduling.core.invariants import Violation
+from scheduling.core.scheduler.invariants import Violation
 from scheduling.simulator.batches import SlotsEngine
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import DECODE, DONE, PREFILL, WAITING, Decision, Engine, Sequence

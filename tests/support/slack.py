@@ -1,11 +1,11 @@
-"""How much time decoding sequences leave for a step, for tests of ``core/chunking.py``."""
+"""How much time decoding sequences leave for a step, for tests of ``core/inside_engine/chunking.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
 
-from scheduling.core.chunking import time_left_s
+from scheduling.core.inside_engine.chunking import time_left_s
 
 
 def due_in(*seconds: float) -> Callable[[float, float], float]:

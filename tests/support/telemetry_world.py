@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import (
     BackendSpec,
     BackendView,

@@ -26,7 +26,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from scheduling.core.engine_digest import ARGUMENT
+from scheduling.core.inside_engine.digest import ARGUMENT
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.engines.vllm_plugin import Scheduler
 from scheduling.engines.vllm_plugin.versions import METHODS

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from scheduling.core.engine_digest import ARGUMENT
+from scheduling.core.inside_engine.digest import ARGUMENT
 from scheduling.engines.vllm_plugin.deciding import Deciding
 from scheduling.engines.vllm_plugin.settings import Settings
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from scheduling.core.registry import make_ordering
-from scheduling.core.step_time import preset_names
+from scheduling.core.engine.step_time import preset_names
+from scheduling.core.policies.registry import make_ordering
 from scheduling.simulator.compare import GRANT_DELAY_S, PLACES, Case, parse_shares
 
 

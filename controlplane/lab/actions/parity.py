@@ -12,9 +12,9 @@ from django.core.management.base import CommandError
 from controlplane.lab import parity
 from controlplane.lab.actions.base import Action
 from controlplane.lab.tables import figure
-from scheduling.core.prefill_credit import USUAL_BUDGET
-from scheduling.core.registry import make_ordering
-from scheduling.core.step_time import preset_names
+from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
+from scheduling.core.engine.step_time import preset_names
+from scheduling.core.policies.registry import make_ordering
 from scheduling.simulator.compare import GRANT_DELAY_S
 
 

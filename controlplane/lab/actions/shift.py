@@ -13,7 +13,7 @@ from controlplane.lab import shift
 from controlplane.lab.actions.base import Action
 from controlplane.lab.actions.cases import chart_of
 from controlplane.lab.tables import Lab
-from scheduling.core.registry import make_ordering
+from scheduling.core.policies.registry import make_ordering
 
 
 class Shift(Action):

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from controlplane.calibration import Measured, changes, measure
-from scheduling.core.kv import kv_bytes_per_token, kv_notes
+from scheduling.core.capacity.kv import kv_bytes_per_token, kv_notes
 from scheduling.engines.client import EngineError
 from scheduling.engines.loading import Shape
 from tenants import services

@@ -34,7 +34,7 @@ from controlplane.experiments.shipped import EXPERIMENTS
 from controlplane.lab.front import machine
 from controlplane.replay import client
 from controlplane.replay.instance import CannotAsk
-from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.core.policies.registry import PolicyError, make_ordering
 from scheduling.engines.kinds import VLLM, kinds
 from scheduling.simulator.compare import CompareError
 from scheduling.simulator.trace import TraceError

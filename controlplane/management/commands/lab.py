@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.lab.actions import ACTIONS
-from scheduling.core.registry import PolicyError
+from scheduling.core.policies.registry import PolicyError
 from scheduling.simulator.compare import CompareError
 from scheduling.simulator.lab import ScenarioError
 from scheduling.simulator.trace import TraceError

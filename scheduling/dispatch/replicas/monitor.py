@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from scheduling.core.kv_overcommit import KvUse
-from scheduling.core.prefill_credit import Prompts
+from scheduling.core.capacity.kv_overcommit import KvUse
+from scheduling.core.capacity.prefill_credit import Prompts
 from scheduling.core.types import BackendSpec, PoolSpec, PoolView
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.replicas.adapters import AdapterHomes, Candidate

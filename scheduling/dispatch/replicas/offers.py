@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from scheduling.core.routing import uncounted_s
+from scheduling.core.policies.routing import uncounted_s
 from scheduling.core.types import Phase, PoolSpec
 from scheduling.dispatch.replicas.phases import Phases
 from scheduling.dispatch.replicas.prompt_caches import PromptCaches

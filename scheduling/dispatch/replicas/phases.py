@@ -2,7 +2,7 @@
 
 Requests are granted to replicas that write answers: *decode* ones, and those that do *both*. A decode replica gets them
 only while a prefill replica serves; its prefill credit is its share of what the prefill replicas have
-(:mod:`scheduling.core.legs`). Prefill replicas are in shared state by themselves, for gateways that need one.
+(:mod:`scheduling.core.placement.legs`). Prefill replicas are in shared state by themselves, for gateways that need one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from scheduling.core.engine_limits import longest_of
-from scheduling.core.legs import share
-from scheduling.core.placement import relative_speed
+from scheduling.core.capacity.engine_limits import longest_of
+from scheduling.core.placement.legs import share
+from scheduling.core.placement.rule import relative_speed
 from scheduling.core.types import BackendSpec, Phase, PoolView
 from scheduling.dispatch.replicas.watched import WatchedBackend, limits_of, offer_of, serves
 

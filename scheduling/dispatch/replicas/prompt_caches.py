@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from scheduling.core.cached_prompts import CacheTrust
+from scheduling.core.placement.cached_prompts import CacheTrust
 
 MOST_TOKENS = 10_000_000  # of prompts between two looks at an engine; more no engine reads
 TRUST_STEP = 10  # per mille

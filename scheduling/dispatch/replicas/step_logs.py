@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from scheduling.core.calibration import fit_steps
+from scheduling.core.engine.calibration import fit_steps
 from scheduling.dispatch.replicas.watched import WHY_CHARS, WatchedBackend
 from scheduling.engines.client import EngineError
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
-from scheduling.core.kv_overcommit import KvPressure
-from scheduling.core.kv_sharing import EngineUse, KvSharing
-from scheduling.core.prefill_credit import PrefillCredit
-from scheduling.core.prefill_speed import PrefillSpeed
-from scheduling.core.step_model import StepModel
+from scheduling.core.capacity.engine_limits import EngineFacts, SlotLimit, in_force
+from scheduling.core.capacity.kv_overcommit import KvPressure
+from scheduling.core.capacity.kv_sharing import EngineUse, KvSharing
+from scheduling.core.capacity.prefill_credit import PrefillCredit
+from scheduling.core.engine.prefill_speed import PrefillSpeed
+from scheduling.core.engine.step_model import StepModel
 from scheduling.core.types import BackendSpec, Phase, PoolSpec
 from scheduling.dispatch.replicas.outliers import Outlier
 from scheduling.dispatch.replicas.progress import ProgressWatch

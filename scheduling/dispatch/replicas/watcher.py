@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from scheduling.core.prefill_credit import Counters
+from scheduling.core.capacity.prefill_credit import Counters
 from scheduling.dispatch.replicas.adapters import AdapterHomes
 from scheduling.dispatch.replicas.offers import Offers
 from scheduling.dispatch.replicas.progress import HealthStep, ProgressWatch

@@ -14,8 +14,8 @@ from typing import ClassVar
 import httpx
 import msgspec
 
-from scheduling.core.engine_limits import EngineFacts
-from scheduling.core.engine_status import NOT_SERVED, what_it_means
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.engine.status import NOT_SERVED, what_it_means
 from scheduling.engines import figures
 from scheduling.engines.client import (
     LOAD_TIMEOUT_S,

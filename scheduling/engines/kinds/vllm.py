@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from scheduling.core.engine_limits import EngineFacts
+from scheduling.core.capacity.engine_limits import EngineFacts
 from scheduling.engines import figures
 from scheduling.engines import prometheus_text as prom
 from scheduling.engines.client import (

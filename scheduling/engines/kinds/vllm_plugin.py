@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from scheduling.core.calibration import LoggedStep
-from scheduling.core.engine_limits import EngineFacts
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.engine.calibration import LoggedStep
 from scheduling.engines import figures
 from scheduling.engines.client import SCRAPE_TIMEOUT_S, EngineError, EngineProtocolError, StepPage
 from scheduling.engines.kinds import vllm

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from scheduling.core.step_time import preset_names
+from scheduling.core.engine.step_time import preset_names
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer
 
 

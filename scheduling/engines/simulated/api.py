@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from scheduling.core.kv import BLOCK_TOKENS
-from scheduling.core.step_time import EnginePreset
+from scheduling.core.capacity.kv import BLOCK_TOKENS
+from scheduling.core.engine.step_time import EnginePreset
 from scheduling.engines.simulated import adapters as lora
 from scheduling.engines.simulated import metrics, named_events, pooling, requests, text, transfer
 from scheduling.engines.simulated.adapters import Adapters

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduling.core.kv import BLOCK_TOKENS, SharedBlocks, blocks
-from scheduling.core.step_time import StepTime
+from scheduling.core.capacity.kv import BLOCK_TOKENS, SharedBlocks, blocks
+from scheduling.core.engine.step_time import StepTime
 from scheduling.engines.simulated.metrics import EngineTotals
 
 

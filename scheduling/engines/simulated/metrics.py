@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from scheduling.core.kv import BLOCK_TOKENS
+from scheduling.core.capacity.kv import BLOCK_TOKENS
 
 _TTFT_BOUNDS = (
     0.001,

@@ -12,7 +12,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from scheduling.core.kv import BLOCK_TOKENS
+from scheduling.core.capacity.kv import BLOCK_TOKENS
 
 
 class PrefixCache:

@@ -14,7 +14,7 @@ import asyncio
 import math
 from collections import deque
 
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
 from scheduling.engines.simulated.engine import Engine, Sequence, State, Step
 
 MAX_LAG_S = 0.1  # a runner that was late by less catches up, so that rates hold; by more, it lost that time

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
 from scheduling.engines.simulated.adapters import Adapters
 from scheduling.engines.simulated.api import Api
 from scheduling.engines.simulated.engine import Engine, EngineLimits

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from scheduling.core.kv import blocks
-from scheduling.core.legs import transfer_s
+from scheduling.core.capacity.kv import blocks
+from scheduling.core.placement.legs import transfer_s
 from scheduling.engines.simulated import engine
 from scheduling.engines.simulated.http import Connection
 from scheduling.engines.simulated.requests import ApiError, Transfer

@@ -3,8 +3,9 @@
 
 :class:`Deciding` stands in front of a class with the interface of vLLM's V1 scheduler and changes nothing of how that
 one works: it sets the token budget, the order of ``running`` and ``waiting``, a cap for prompts that give way, and the
-priorities by which victims are chosen; then vLLM schedules. All decisions are the core's (``core/engine_step.py``,
-``core/chunking.py``, ``core/relegation.py``), the same that the simulator asks.
+priorities by which victims are chosen; then vLLM schedules. All decisions are the core's
+(``core/inside_engine/step.py``, ``core/inside_engine/chunking.py``, ``core/policies/relegation.py``), the same that the
+simulator asks.
 
 An error of ours never reaches the engine: vLLM's own order and budget hold from then on, the log says so once and a
 metric stays up.
@@ -19,12 +20,12 @@ from collections.abc import Callable
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
-from scheduling.core.calibration import LoggedStep
-from scheduling.core.chunking import prefill_budget, time_left_s, tokens_to_catch_up
 from scheduling.core.deadline import prefill_due_s
-from scheduling.core.engine_digest import ARGUMENT, decode, plain
-from scheduling.core.engine_step import Begun, hand_out, progressed
-from scheduling.core.relegation import may_interrupt, smoothed_rate
+from scheduling.core.engine.calibration import LoggedStep
+from scheduling.core.inside_engine.chunking import prefill_budget, time_left_s, tokens_to_catch_up
+from scheduling.core.inside_engine.digest import ARGUMENT, decode, plain
+from scheduling.core.inside_engine.step import Begun, hand_out, progressed
+from scheduling.core.policies.relegation import may_interrupt, smoothed_rate
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
 from scheduling.engines.vllm_plugin.learning import Learning, Runner, in_a_thread
 from scheduling.engines.vllm_plugin.log import Admitted, Log, Step

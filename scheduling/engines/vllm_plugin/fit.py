@@ -1,7 +1,7 @@
 """``curl -s HOST:PORT/steps | python -m scheduling.engines.vllm_plugin.fit``: the step-time model behind a log.
 
-Prints the ``[step_time]`` table of a lab's preset (``scheduling/core/presets``), with the error over the steps that it
-was not fitted to.
+Prints the ``[step_time]`` table of a lab's preset (``scheduling/core/engine/presets``), with the error over the steps
+that it was not fitted to.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from scheduling.core.calibration import LEAST_STEPS, LoggedStep, fit_steps
-from scheduling.core.step_time import UNITS
+from scheduling.core.engine.calibration import LEAST_STEPS, LoggedStep, fit_steps
+from scheduling.core.engine.step_time import UNITS
 
 MAX_LINES = 1_000_000
 

@@ -1,7 +1,7 @@
 """The step-time model of this very engine, fitted to its own steps while it serves.
 
-Every :data:`EVERY` steps a thread fits the last :data:`KEPT` (``core/calibration.py: fit_steps``); the scheduler goes
-on meanwhile with what it has. A fit that predicts badly is not used: without a model steps have vLLM's budget.
+Every :data:`EVERY` steps a thread fits the last :data:`KEPT` (``core/engine/calibration.py: fit_steps``); the scheduler
+goes on meanwhile with what it has. A fit that predicts badly is not used: without a model steps have vLLM's budget.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from threading import Thread
 
-from scheduling.core.calibration import LoggedStep, StepFit, fit_steps
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.calibration import LoggedStep, StepFit, fit_steps
+from scheduling.core.engine.step_time import StepTime
 
 KEPT = 1024
 EVERY = 256

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from scheduling.core.contracts import RequestQueue
-from scheduling.core.rounds import Round
+from scheduling.core.policies.contracts import RequestQueue
+from scheduling.core.policies.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest
 
 EngineRequest = Any  # vllm.v1.request.Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduling.core.contracts import Key
+from scheduling.core.policies.contracts import Key
 from scheduling.core.types import QueuedRequest
 from scheduling.engines.vllm_plugin.order import EngineRequest
 

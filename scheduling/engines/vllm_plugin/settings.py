@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from scheduling.core.compose import make_policy
-from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.step_time import StepTime, load_preset
+from scheduling.core.engine.step_time import StepTime, load_preset
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.contracts import OrderingPolicy
 
 PORT_ABOVE = 1000  # of the plugin's ``port``, above the one that vLLM serves at
 

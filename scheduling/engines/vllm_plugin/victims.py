@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.engine_step import last_first, place_among_running
+from scheduling.core.inside_engine.step import last_first, place_among_running
+from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.core.types import QueuedRequest
 from scheduling.engines.vllm_plugin.order import EngineRequest
 

@@ -16,10 +16,10 @@ from itertools import islice
 from random import Random
 from typing import Any
 
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.estimate.contracts import Prediction
 from scheduling.core.percentiles import interpolated
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import QueuedRequest
 from scheduling.estimation.evaluation.ceiling import Ceiling
 from scheduling.estimation.evaluation.methods import (

@@ -18,7 +18,7 @@ from scheduling.core.estimate.contracts import PromptFacts
 from scheduling.core.estimate.features import features
 from scheduling.core.estimate.semantic import NEIGHBOURS, WINDOW
 from scheduling.core.estimate.tokens import raw_tokens
-from scheduling.core.gittins import CostDistribution, cost_distribution
+from scheduling.core.policies.gittins_index import CostDistribution, cost_distribution
 from scheduling.estimation.embedding import DIMENSIONS, Embedder
 from scheduling.estimation.evaluation.methods import Case
 from scheduling.estimation.regression import RidgeRegression

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from scheduling.core.engine_status import INPUT_REFUSED
+from scheduling.core.engine.status import INPUT_REFUSED
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
 
 ABSENT = Raw()  # compared by identity

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from scheduling.core.engine_digest import ARGUMENT
+from scheduling.core.inside_engine.digest import ARGUMENT
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
 from scheduling.gateway.bodies.media import MAX_MEDIA

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hint
 
 import msgspec
 
-from scheduling.core.engine_digest import ARGUMENT
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, raw_tokens
+from scheduling.core.inside_engine.digest import ARGUMENT
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
 from scheduling.engines.kinds import kind_of
@@ -123,7 +123,7 @@ class Prepared:
     ) -> bytes:
         """The JSON for the engine, which serves the model as ``model``; ``priority``: lower is sooner; ``cache_salt``
         (``scheduling.gateway.estimate.cache_salt``) stands where the client's own was; ``digest`` is for a scheduler of
-        ours inside the engine (``scheduling.core.engine_digest``)."""
+        ours inside the engine (``scheduling.core.inside_engine.digest``)."""
         body = self.body
         body.model = model
         body.priority = priority

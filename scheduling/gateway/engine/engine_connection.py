@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import httptools
 
-from scheduling.core.engine_status import NOT_ADMITTED
+from scheduling.core.engine.status import NOT_ADMITTED
 
 HIGH_WATER = 32 * 1024  # of a stream nobody reads yet: reading from the engine pauses
 RECEIVED = 16 * 1024  # asked of the kernel, which takes twice as much: one read from an engine is no larger than that

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from scheduling.core.prefill_pace import TOLD_AFTER_S
+from scheduling.core.capacity.prefill_pace import TOLD_AFTER_S
 from scheduling.state.store import PoolStore
 
 

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from scheduling.core.engine_status import INPUT_REFUSED, NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
-from scheduling.core.limits import read_limits
+from scheduling.core.admission.key_limits import read_limits
+from scheduling.core.engine.status import INPUT_REFUSED, NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
+from scheduling.core.ledger.tracing import engine_traceparent
 from scheduling.core.outcomes import Reason
-from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.answers.answer_types import Asked, Broken, Usage, input_error
 from scheduling.gateway.answers.named_events import ResponseFrames

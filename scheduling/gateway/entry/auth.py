@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from scheduling.core.engine_order import EngineOrder, engine_order
+from scheduling.core.inside_engine.order import EngineOrder, engine_order
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import (
     AdapterSpec,

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduling.core.ledger import LedgerRecord
-from scheduling.core.money import BudgetSpec, RateSpec, accounts_of, amount, rate_at
+from scheduling.core.ledger.money import BudgetSpec, RateSpec, accounts_of, amount, rate_at
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason
 from scheduling.core.types import Catalog
 from scheduling.gateway.errors import Refusal

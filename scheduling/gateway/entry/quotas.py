@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason
 from scheduling.core.types import Catalog, QuotaSpec
 from scheduling.gateway.entry.budgets import CELL_S, KEEP_S, Budgets

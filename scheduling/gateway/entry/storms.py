@@ -9,9 +9,9 @@ it: the same reason, from memory, after the key was checked and its body read. S
 * No request is refused this way for longer than ``MEMO_S`` after shared state was last asked for its key: the next one
   asks, and one that is admitted opens the door.
 * Clients that wait as they are told come back at a third of the rate at which they are served
-  (:func:`scheduling.core.admission.come_back`), and an admission takes a refusal back: a key of such clients does not
-  storm, unless more than ``STORM_AFTER`` of them come for the first time within a moment. Those are told times that are
-  spread over as much again, since shared state does not count them.
+  (:func:`scheduling.core.admission.rule.come_back`), and an admission takes a refusal back: a key of such clients does
+  not storm, unless more than ``STORM_AFTER`` of them come for the first time within a moment. Those are told times that
+  are spread over as much again, since shared state does not count them.
 * It is counted (``quartermaster_storm_refusals_total``) and logged when it begins and ends, but has no ledger row.
 
 What is refused for what it is (a body that is wrong, a model that the key has not got) says nothing of the next

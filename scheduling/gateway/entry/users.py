@@ -11,8 +11,8 @@ import hashlib
 import hmac
 from typing import Any
 
-from scheduling.core.batch_account import is_account
-from scheduling.core.limits import Limited, Scope, owner_name, write_limits
+from scheduling.core.admission.batch_account import is_account
+from scheduling.core.admission.key_limits import Limited, Scope, owner_name, write_limits
 from scheduling.gateway.bodies.openai_types import NamesUser
 from scheduling.gateway.entry.auth import Access
 

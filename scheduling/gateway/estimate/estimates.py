@@ -9,7 +9,7 @@ from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.outcomes import Reason
-from scheduling.core.routing import USES_PREFIX
+from scheduling.core.policies.routing import USES_PREFIX
 from scheduling.core.types import MAX_SEQUENCES, Estimate, PoolSpec, QueuedRequest, Slo
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.auth import Access

@@ -1,11 +1,11 @@
-"""How a prompt begins, as chained hashes: what placement goes by (``scheduling.core.placement``).
+"""How a prompt begins, as chained hashes: what placement goes by (``scheduling.core.placement.rule``).
 
 An engine's prefix cache knows a prompt by the hashes of its blocks, each chained to those before it. Here likewise: a
 *point* is the hash of all of the prompt up to it. There is one behind tools, one at the end of messages, so that a
 conversation finds its last turn and sessions with the same system message are told apart, and inside long texts, each
 twice as far as the one before. Where they are depends on what is before them only: a prompt that goes on keeps the
 points that it had. All of it is hashed: prompts that share a point are alike up to it, whatever somebody makes of them
-(:mod:`scheduling.core.cached_prompts` relies on that). Bytes that no text has stand between its parts.
+(:mod:`scheduling.core.placement.cached_prompts` relies on that). Bytes that no text has stand between its parts.
 
 Only hashes leave the gateway. The first is keyed with the tenant (where a pool's tenants share their engines' prefix
 caches: with the pool) and with the client's ``cache_salt``, as the engine's own chain begins with the salt: equal
@@ -23,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, located, write_points
-from scheduling.core.routing import uncounted_s
+from scheduling.core.placement.rule import NAME_CHARS, SKEW_TOKENS, located, write_points
+from scheduling.core.policies.routing import uncounted_s
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest, Message, Part
 
@@ -46,8 +46,8 @@ _encode = msgspec.json.Encoder().encode
 def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int, media_tokens: int = 0) -> str:
     """``QueuedRequest.prefixes`` under the ``key`` of those who share a cache (``cache_salt.prefix_key``, at most 64
     bytes). Empty for a prompt that is too short, or where there is only one replica, unless a long prompt may count
-    less against its prefill credit (``scheduling.core.cached_prompts``). Tokens of media belong to no point, since
-    images are not looked at."""
+    less against its prefill credit (``scheduling.core.placement.cached_prompts``). Tokens of media belong to no point,
+    since images are not looked at."""
     if len(pool.backends) < 2 and (input_tokens < ALONE_TOKENS or not uncounted_s(pool.routing, pool.routing_params)):
         return ""
     if not isinstance(body, (ChatRequest, CompletionRequest)):

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from scheduling.core.engine_status import INPUT_REFUSED, NOT_SERVED
+from scheduling.core.engine.status import INPUT_REFUSED, NOT_SERVED
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.answers.answer_types import input_error

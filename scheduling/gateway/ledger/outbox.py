@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.ledger.unstored import Unstored
 from scheduling.state.store import PoolStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
+from scheduling.core.ledger.slo import promise_kept
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
-from scheduling.core.slo import promise_kept
 from scheduling.core.types import MAX_SEQUENCES, Estimate
 from scheduling.gateway.stages import Identified, Progress
 from scheduling.state.codec import DIRECT

@@ -1,4 +1,4 @@
--- Admit, queue or refuse: the rule of scheduling/core/admission.py. A refusal changes nothing but the retry time of
+-- Admit, queue or refuse: the rule of scheduling/core/admission/rule.py. A refusal changes nothing but the retry time of
 -- the next one.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill

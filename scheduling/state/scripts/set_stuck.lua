@@ -1,5 +1,5 @@
 -- Announces how many waiting requests cannot use the free slots although they may run, as the leader found in its last
--- decision, and how many free slots it keeps for baselines (scheduling/core/headroom.py; -1: as configured).
+-- decision, and how many free slots it keeps for baselines (scheduling/core/capacity/headroom.py; -1: as configured).
 -- epoch n kept -> ok | fenced
 if fenced(ARGV[1]) then return 'fenced' end
 call('HSET', META, 'decides', ARGV[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from scheduling.core.uncounted import Beginnings
+from scheduling.core.capacity.uncounted import Beginnings
 from scheduling.state.types import (
     Attempts,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from scheduling.core.admission import RIGHTS, able_to_run
-from scheduling.core.limits import read_limits
+from scheduling.core.admission.key_limits import read_limits
+from scheduling.core.admission.rule import RIGHTS, able_to_run
 from scheduling.core.types import RateLimits, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from scheduling.core.admission import baseline_slots, cap_of, rights_of
+from scheduling.core.admission.rule import baseline_slots, cap_of, rights_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import (
     EntitlementState,

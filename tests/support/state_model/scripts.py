@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scheduling.core.cache_wait import LEAST_AGAIN
-from scheduling.core.limits import USERS_TRACKED
-from scheduling.core.placement import POINTS_KEPT
+from scheduling.core.admission.key_limits import USERS_TRACKED
+from scheduling.core.placement.cache_wait import LEAST_AGAIN
+from scheduling.core.placement.rule import POINTS_KEPT
 from scheduling.core.types import LONG_TOKENS
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 

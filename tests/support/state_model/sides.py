@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from scheduling.core.admission import MAX_TOLD_MS
-from scheduling.core.limits import Limited, Scope, write_limits
-from scheduling.core.placement import write_points
+from scheduling.core.admission.key_limits import Limited, Scope, write_limits
+from scheduling.core.admission.rule import MAX_TOLD_MS
+from scheduling.core.placement.rule import write_points
 from scheduling.core.types import (
     EntitlementSpec,
     Estimate,

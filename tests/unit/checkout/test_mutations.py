@@ -16,7 +16,7 @@ def test_the_formula_stands_where_the_mutation_looks_for_it(mutation: Mutation):
 
 
 def test_a_mutant_that_no_test_notices_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    file, tests = "scheduling/core/kv.py", ("tests/unit/core/test_step_time.py",)
+    file, tests = "scheduling/core/capacity/kv.py", ("tests/unit/core/engine/test_step_time.py",)
     text = (ROOT / file).read_text(encoding="utf-8")
     first = text.splitlines()[0]  # the docstring, which no test reads
     monkeypatch.setattr(run, "MUTATIONS", (Mutation("harmless", "nothing", file, first, first + "\n", tests),))

@@ -14,9 +14,9 @@ from controlplane.batches.gateway import LineAnswer, SurplusGateway
 from controlplane.batches.lines import Line
 from controlplane.batches.room import Room
 from controlplane.batches.services import Work
-from scheduling.core.batch_account import account_of
+from scheduling.core.admission.batch_account import account_of
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.outcomes import Reason
-from scheduling.core.step_time import load_preset
 
 A100 = load_preset("llama-3-8b-a100").step_time
 

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from controlplane.batches.room import LATE_S, PRESENT_S, Lateness, PoolRoom, Room
-from scheduling.core.batch_account import GATHERED, kept_for_people, lines_beside
-from scheduling.core.step_time import StepTime, load_preset
+from scheduling.core.admission.batch_account import GATHERED, kept_for_people, lines_beside
+from scheduling.core.engine.step_time import StepTime, load_preset
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BackendTotals, Look, StateUnavailable
 

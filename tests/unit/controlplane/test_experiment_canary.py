@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.experiments import canary
 from controlplane.experiments.clients import Sent
-from scheduling.core.registry import make_ordering
+from scheduling.core.policies.registry import make_ordering
 
 
 def sent(entitlement: str = "chat", *, ttft_s: float | None = 0.5, status: int = 200, reason: str = "") -> Sent:

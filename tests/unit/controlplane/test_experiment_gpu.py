@@ -15,8 +15,8 @@ from controlplane.experiments import gpu
 from controlplane.experiments.gpu_engine import WATCHING, Server
 from controlplane.experiments.gpu_load import Answered, Planned, Promises, digest_of, plan, summary, tiers
 from controlplane.experiments.instance import ExperimentError
-from scheduling.core.calibration import StepFit
-from scheduling.core.engine_digest import decode
+from scheduling.core.engine.calibration import StepFit
+from scheduling.core.inside_engine.digest import decode
 from scheduling.engines.vllm_plugin.settings import settings_of
 from tests.support.logged_steps import TRUTH, steps
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from controlplane.scaling.demand import DemandWindow
-from scheduling.core.calibration import StepFit
-from scheduling.core.engine_limits import EngineFacts
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.engine.calibration import StepFit
 from scheduling.core.types import BackendSpec, PoolView
 from scheduling.dispatch.ports import BackendStatus, Sample, StepStatus
 from tests.support.logged_steps import TRUTH

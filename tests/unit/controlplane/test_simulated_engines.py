@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.embedded.engines import LEAST_STEP_TOKENS, PROMISED_TBT_S, step_tokens
-from scheduling.core.step_time import load_preset, preset_names
+from scheduling.core.engine.step_time import load_preset, preset_names
 from scheduling.simulator.compare import SHIPPED
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from scheduling.core.estimate.contracts import Prediction, PromptFacts
 from scheduling.core.frozen import quickly_made
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import Estimate, QueuedRequest
 from scheduling.state.types import Admission, RequestFacts, StoredRequest
 

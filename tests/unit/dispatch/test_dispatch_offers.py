@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from scheduling.core.engine_limits import EngineFacts
-from scheduling.core.kv_overcommit import TARGET, KvUse
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.capacity.kv_overcommit import TARGET, KvUse
 from scheduling.core.types import FULL_SPEED, BackendSpec, BackendView, PoolView
 from scheduling.dispatch.replicas.watched import limits_of, offer_of
 from tests.support.state_world import backend, pool_spec

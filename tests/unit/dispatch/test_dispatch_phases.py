@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scheduling.core.legs import PrefillReplica, choose_leg, share
+from scheduling.core.placement.legs import PrefillReplica, choose_leg, share
 from scheduling.core.types import BackendView, Phase, PoolView
 from scheduling.state.types import BackendTotals, PoolSnapshot
 from tests.support.dispatch_world import on_virtual_time

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.core.contracts import QueuePart
+from scheduling.core.policies.contracts import QueuePart
 from scheduling.dispatch.samples import Sampler
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.lifecycle import check_entitled

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.core.evictions import AT_ONCE
+from scheduling.core.scheduler.evictions import AT_ONCE
 from scheduling.core.types import Catalog, EntitlementState, PoolView, QueuedRequest, ServiceClass, Standing
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.standing import Standings

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.core.prefill_credit import USUAL_BUDGET
+from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
 from scheduling.core.types import BackendView, PoolView
 from scheduling.dispatch.ports import StepStatus
 from scheduling.dispatch.replicas import step_logs

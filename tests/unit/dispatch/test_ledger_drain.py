@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.dispatch.ledger_drain import LedgerDrain
 from scheduling.state.types import LedgerEntry
 from tests.support.dispatch_world import Inline, Telemetry, on_virtual_time

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from scheduling.core.prefill_preemption import LongPrompt
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.registry import make_ordering, make_routing
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.prefill_preemption import LongPrompt
 from scheduling.core.types import Grant, PoolView
 from scheduling.dispatch.preemption import ASK_AGAIN_S, LOOK_AGAIN_S, Preempter
 from tests.support.dispatch_world import on_virtual_time

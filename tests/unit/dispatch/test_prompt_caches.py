@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from scheduling.core.cached_prompts import ENOUGH
+from scheduling.core.placement.cached_prompts import ENOUGH
 from scheduling.dispatch.replicas.prompt_caches import TOKENS_STEP, TRUST_STEP, PromptCaches
 
 

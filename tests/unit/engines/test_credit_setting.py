@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.prefill_credit import (
+from scheduling.core.capacity.prefill_credit import (
     MAX_BUDGET,
     MOST_AHEAD_S,
     STRETCH_S,
@@ -19,8 +19,8 @@ from scheduling.core.prefill_credit import (
     PrefillCredit,
     Prompts,
 )
-from scheduling.core.prefill_pace import PrefillPace
-from scheduling.core.step_time import load_preset
+from scheduling.core.capacity.prefill_pace import PrefillPace
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.types import BackendView, prefill_fits
 from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence, State
 

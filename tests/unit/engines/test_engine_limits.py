@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force, longest_of, slow_steps
+from scheduling.core.capacity.engine_limits import (
+    LOOKS,
+    ROUNDING,
+    EngineFacts,
+    SlotLimit,
+    in_force,
+    longest_of,
+    slow_steps,
+)
 from scheduling.engines.client import EngineUnreachable, control_http
 from scheduling.engines.kinds.vllm import VllmClient, keeps_prefixes, kv_tokens_of, parse_metrics
 from scheduling.engines.simulated.server import EngineOptions, serving

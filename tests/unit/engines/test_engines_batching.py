@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.kv import BLOCK_TOKENS
+from scheduling.core.capacity.kv import BLOCK_TOKENS
 from scheduling.engines.simulated.engine import Engine, EngineLimits, QueueFull, Sequence, State, Step
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
 from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence, State
 from scheduling.engines.simulated.runner import Runner
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduling.core.calibration import LoggedStep
+from scheduling.core.engine.calibration import LoggedStep
 from scheduling.engines.client import EngineProtocolError, EngineRefused
 from scheduling.engines.kinds import kind_of
 from scheduling.engines.kinds.vllm_plugin import PORT_ABOVE, VllmPluginClient

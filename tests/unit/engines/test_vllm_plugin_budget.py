@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.chunking import prefill_budget
+from scheduling.core.inside_engine.chunking import prefill_budget
 from tests.support.plugged_engine import CHAT, LATER, STEP, ask, plugged
 from tests.support.slack import answers, due_in
 from tests.support.vllm_stand_in import Clock

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from scheduling.core.step_time import UNITS
+from scheduling.core.engine.step_time import UNITS
 from scheduling.engines.vllm_plugin.fit import main as fit
 from tests.support.plugged_engine import STEP, ask, plugged
 from tests.support.vllm_stand_in import Clock

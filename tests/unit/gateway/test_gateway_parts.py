@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduling.catalog import CatalogCache
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog
 from scheduling.gateway.engine.retries import RetryBudget

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.compose import make_policy
+from scheduling.core.engine.step_time import StepTime
 from scheduling.core.estimate.tokens import TokenCalibration
-from scheduling.core.placement import MAX_DEPTH, Point, PrefixIndex, read_points, worth, write_points
-from scheduling.core.registry import make_routing
-from scheduling.core.scheduler import Scheduler
-from scheduling.core.step_time import StepTime
+from scheduling.core.placement.rule import MAX_DEPTH, Point, PrefixIndex, read_points, worth, write_points
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import make_routing
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec, PrefixCache
 from scheduling.gateway.bodies.prepare import parse
 from scheduling.gateway.entry.auth import Access

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.engine_order import engine_order
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, LEAST_RATIO, MOST_RATIO, TokenCalibration, raw_tokens
-from scheduling.core.registry import orderings
+from scheduling.core.inside_engine.order import engine_order
+from scheduling.core.policies.registry import orderings
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.errors import Refusal

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduling.core.money import MAX_PICOS
+from scheduling.core.ledger.money import MAX_PICOS
 from scheduling.engines import figures
 from scheduling.engines.client import MAX_BODY_BYTES, EngineProtocolError, fetch
 from scheduling.gateway.bodies.checks import check_media

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core import admission
-from scheduling.core.admission import MAX_TOLD_MS, MIN_RETRY_MS, SERVED_PER_RETURN, come_back
+from scheduling.core.admission import rule as admission
+from scheduling.core.admission.rule import MAX_TOLD_MS, MIN_RETRY_MS, SERVED_PER_RETURN, come_back
 from scheduling.core.types import OverLimit, ServiceClass
 from scheduling.gateway.errors import Refusal, render
 from scheduling.gateway.headers import MAX_RETRY_S

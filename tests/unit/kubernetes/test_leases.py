@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.kubernetes import leases
 from controlplane.kubernetes.leases import Reservation, fitting_now
-from scheduling.core.capacity import Amounts
+from scheduling.core.capacity.pool import Amounts
 
 OFFERED = Amounts(16, 100_000, 0.0)
 

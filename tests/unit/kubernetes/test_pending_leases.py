@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.kubernetes.catalog import Snapshot
 from controlplane.kubernetes.leases import Reservation
 from controlplane.kubernetes.operator import Operator
-from scheduling.core.capacity import Amounts
+from scheduling.core.capacity.pool import Amounts
 from tests.unit.kubernetes.test_leases import OFFERED, lease
 
 

@@ -10,11 +10,11 @@ from math import inf
 
 import pytest
 
-from scheduling.core.compose import make_named
-from scheduling.core.contracts import Key, RequestQueue
-from scheduling.core.queues.keyed import KeyedQueue
-from scheduling.core.registry import make_ordering, make_routing, modifiers, orderings
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.compose import make_named
+from scheduling.core.policies.contracts import Key, RequestQueue
+from scheduling.core.policies.queues.keyed import KeyedQueue
+from scheduling.core.policies.registry import make_ordering, make_routing, modifiers, orderings
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.simulator import bound
 from scheduling.simulator.batches import make_engine

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from controlplane.lab import bar
-from scheduling.core.registry import modifiers, orderings
+from scheduling.core.policies.registry import modifiers, orderings
 from scheduling.simulator.compare import Case, CompareError, parse_policy
 
 TIERS = ("premium", "standard", "batch")

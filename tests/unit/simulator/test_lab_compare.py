@@ -15,7 +15,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from controlplane.lab.plot import Panel, Series, draw
-from scheduling.core.registry import PolicyError
+from scheduling.core.policies.registry import PolicyError
 from scheduling.simulator.compare import Beliefs, Case, CompareError, parse_policy, parse_shares, prepare, run_case
 from scheduling.simulator.fairness import Service, jain, jain_of_backlogged
 from scheduling.simulator.result import Outcome

@@ -15,8 +15,8 @@ from django.core.management import CommandError, call_command
 
 from controlplane.lab import parity
 from controlplane.replay.report import Sent, rows_as_json, summarise
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import Slo
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.compare import GRANT_DELAY_S, INSIDE

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import Phase, ServiceClass, Slo
 from scheduling.simulator.kv_blocks import KvBlocks
 from scheduling.simulator.prefix_cache import BlockCache, prefixes_of

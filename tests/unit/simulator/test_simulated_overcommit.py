@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.core.kv_overcommit import KvPressure, KvUse, _Use
-from scheduling.core.kv_sharing import KvSharing
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.capacity.kv_overcommit import KvPressure, KvUse, _Use
+from scheduling.core.capacity.kv_sharing import KvSharing
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.prefix_cache import prefixes_of

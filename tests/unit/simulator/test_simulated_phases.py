@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from scheduling.core.legs import transfer_s
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.placement.legs import transfer_s
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import Phase, Slo
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica

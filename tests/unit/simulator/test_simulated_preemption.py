@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import EntitlementSpec, EntitlementState, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.prefix_cache import prefixes_of

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.replica import Replica

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from scheduling.core.prefill_pace import shows
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.capacity.prefill_pace import shows
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator import held_credit
 from scheduling.simulator.replay import Replay

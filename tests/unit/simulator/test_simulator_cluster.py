@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.cluster import Cluster, deal, deal_silos
 from scheduling.simulator.engine import Engine, EngineConfig

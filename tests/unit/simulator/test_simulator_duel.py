@@ -12,8 +12,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from controlplane.lab import unified
-from scheduling.core.registry import make_ordering, orderings
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.registry import make_ordering, orderings
 from scheduling.core.types import Slo
 from scheduling.simulator import duel
 from scheduling.simulator.batches import make_engine

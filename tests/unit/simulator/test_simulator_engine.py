@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.registry import make_ordering
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.registry import make_ordering
 from scheduling.core.types import Slo
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.continuous import ContinuousEngine

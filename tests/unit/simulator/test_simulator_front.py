@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from scheduling.core.prefill_credit import MOST_AHEAD_S
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import StepTime
+from scheduling.core.capacity.prefill_credit import MOST_AHEAD_S
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.compare import Case, CompareError, bare, run_case
 from scheduling.simulator.engine_queue import Stay, waiting

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.chunking import DecodeSlack, prefill_budget, time_left_s, tokens_to_catch_up
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.inside_engine.chunking import DecodeSlack, prefill_budget, time_left_s, tokens_to_catch_up
 from scheduling.core.percentiles import interpolated
-from scheduling.core.relegation import Relegation, judge, may_interrupt, smoothed_rate, will_miss
-from scheduling.core.step_time import StepTime
+from scheduling.core.policies.relegation import Relegation, judge, may_interrupt, smoothed_rate, will_miss
 from scheduling.core.types import Slo
 from scheduling.simulator.exact import ExactStep, run, steps_to
 from scheduling.simulator.kernel import Kernel, rng

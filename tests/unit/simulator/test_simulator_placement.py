@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from scheduling.core.placement import read_points
+from scheduling.core.placement.rule import read_points
 from scheduling.simulator.placement import CACHE_ORACLE, evaluate, read
 from scheduling.simulator.prefix_cache import BlockCache, prefixes_of
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.outcomes import Reason
-from scheduling.core.registry import make_ordering
+from scheduling.core.policies.registry import make_ordering
 from scheduling.core.types import (
     BackendSpec,
     EntitlementSpec,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.kernel import to_fs

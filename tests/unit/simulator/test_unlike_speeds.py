@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.percentiles import nearest_rank
-from scheduling.core.placement import relative_speed
-from scheduling.core.step_time import load_preset
+from scheduling.core.placement.rule import relative_speed
 from scheduling.core.types import Slo
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replica import Replica

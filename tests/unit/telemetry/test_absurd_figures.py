@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from scheduling.core.ledger import MAX_TOKENS, sane
+from scheduling.core.ledger.record import MAX_TOKENS, sane
 from scheduling.core.types import QuotaSpec
 from scheduling.state import codec
 from scheduling.state.usage import PoolUsage

@@ -13,7 +13,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import QuotaSpec
 from scheduling.state.usage import PoolUsage
 from telemetry import tasks

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from rest_framework.test import APIClient
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger.record import LedgerRecord
 from telemetry.ledger import neighbours, writer
 from telemetry.ledger.neighbours import Run, Waited, holders
 from telemetry.ledger.queue import QueueUnavailable

@@ -21,8 +21,8 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from scheduling.core.ledger import sane
-from scheduling.core.money import PICOS, amount
+from scheduling.core.ledger.money import PICOS, amount
+from scheduling.core.ledger.record import sane
 from scheduling.gateway.answers.answer_types import Asked, settle_usage
 from telemetry.api import statements
 from telemetry.ledger import reservations, rollup, statement, usage, writer

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rest_framework.test import APIClient
 
-from scheduling.core.step_time import StepTime
+from scheduling.core.engine.step_time import StepTime
 from telemetry.ledger import prefill, writer
 from telemetry.ledger.counterfactual import LEAST_GRANTED, instead
 from telemetry.ledger.moment import at_moment

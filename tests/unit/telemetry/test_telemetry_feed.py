@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.calibration import StepFit
-from scheduling.core.engine_limits import EngineFacts
-from scheduling.core.ledger import LedgerRecord
-from scheduling.core.step_time import StepTime
+from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.engine.calibration import StepFit
+from scheduling.core.engine.step_time import StepTime
+from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import AdapterSpec, BackendView, PoolView
 from scheduling.dispatch.ports import BackendStatus, StepStatus
 from scheduling.dispatch.replicas.adapters import AdapterStatus

@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import DataError, OperationalError, connection, models
 from django.utils import timezone
 
-from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
+from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord
 from telemetry import tasks
 from telemetry.ledger import selectors, writer
 from telemetry.ledger.lately import ended_since

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from scheduling.core.tracing import CHAT, engine_traceparent, span_id, trace_line, trace_of
+from scheduling.core.ledger.tracing import CHAT, engine_traceparent, span_id, trace_line, trace_of
 from telemetry.traces import Traces, make_traces
 from tests.support.otlp_receiver import Receiver, plain, receiving
 from tests.support.telemetry_world import NOW, record, refused

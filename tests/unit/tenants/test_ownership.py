@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from django.core.exceptions import ValidationError
 
-from scheduling.core.capacity import Amounts
+from scheduling.core.capacity.pool import Amounts
 from scheduling.core.types import EntitlementState, ServiceClass
 from tenants import services
 from tenants.audit import Actor

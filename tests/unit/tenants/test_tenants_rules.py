@@ -12,7 +12,7 @@ from django.db.models import FloatField, Model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.capacity import RESERVING, Amounts
+from scheduling.core.capacity.pool import RESERVING, Amounts
 from scheduling.core.types import EntitlementState, ServiceClass
 from tenants import keys, validators
 from tenants.binding import Claim, judge

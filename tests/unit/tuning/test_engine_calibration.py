@@ -13,8 +13,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from controlplane.tuning import replicas
+from scheduling.core.engine.step_time import StepTime, load_preset
 from scheduling.core.percentiles import interpolated
-from scheduling.core.step_time import StepTime, load_preset
 from scheduling.simulator.replica import Replica
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.partition import parse_partition, place
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.scheduler import Scheduler
+from scheduling.core.policies.partition import parse_partition, place
+from scheduling.core.policies.registry import make_ordering, make_routing
+from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import BackendView, PoolView
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.workload import Belief, make_request

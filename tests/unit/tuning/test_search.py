@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controlplane.lab import shift
-from scheduling.core.registry import PolicyError
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.registry import PolicyError
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replica import Replica

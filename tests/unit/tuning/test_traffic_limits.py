@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
 from scheduling.core.types import EntitlementSpec, PoolSpec, ServiceClass, Slo
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replica import Replica

@@ -14,8 +14,8 @@ from django.core.management import CommandError, call_command
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.partition import Interval, place
-from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.core.policies.partition import Interval, place
+from scheduling.core.policies.registry import PolicyError, make_ordering
 from scheduling.simulator.compare import Case
 from scheduling.simulator.trace import read_trace
 from scheduling.simulator.workload import write_mix

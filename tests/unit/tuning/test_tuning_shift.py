@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from controlplane.lab import hindsight, shift
-from scheduling.core.step_time import load_preset
+from scheduling.core.engine.step_time import load_preset
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.replica import Replica
 from scheduling.tuning.rehearsal import Loop, attainment

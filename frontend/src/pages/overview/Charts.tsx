@@ -18,7 +18,7 @@ import { useAddress } from "../../lib/useAddress";
 import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range";
 
 /** Colours of a pool's names; they outlive a visit to another page. */
-const BANDS = ["reserved band", "elastic band", "spot band", "preemptible band"]; // as scheduling/core/queues/bands.py names them
+const BANDS = ["reserved band", "elastic band", "spot band", "preemptible band"]; // as scheduling/core/policies/queues/bands.py names them
 const colors = new Map<string, ColorBooks>();
 function colorsOf(pool: string): ColorBooks {
   let found = colors.get(pool);

@@ -51,5 +51,5 @@ export function entitlementsOf(snapshots: readonly Snapshot[]): Map<string, Enti
   return new Map(snapshots.flatMap((snapshot) => Object.entries(snapshot.entitlements ?? {})));
 }
 
-/** Kept of all asked over the pools, 0..1, as scheduling/core/slo.py has it for each; undefined while nothing was to be kept. */
+/** Kept of all asked over the pools, 0..1, as scheduling/core/ledger/slo.py has it for each; undefined while nothing was to be kept. */
 export const attainment = (use: LiveUse | undefined): number | undefined => (use?.asked ? (use.judged - use.violations) / use.asked : undefined);

@@ -14,7 +14,7 @@ local function owns(x, run, base)
   return reserves(x.class) and base and run < base
 end
 
--- `PrefillPace` in Python (scheduling/core/prefill_pace.py): what is left to prefill, predicted. In `credits` under
+-- `PrefillPace` in Python (scheduling/core/capacity/prefill_pace.py): what is left to prefill, predicted. In `credits` under
 -- `<replica> pace`: left at sure ms tokens last; under `<replica> step` its step budget, under ` turnaround` [ms].
 local paces = {}
 local function pace_of(backend)
@@ -72,7 +72,7 @@ local function ahead_of(backend, used, now)
   return ahead, math.max(1, math.ceil((math.min(left, p.step * (steps + 1)) - done) / rate))
 end
 
--- `Beginnings` in Python (scheduling/core/uncounted.py): those of prompts in flight that do not count. In `uncounted`
+-- `Beginnings` in Python (scheduling/core/capacity/uncounted.py): those of prompts in flight that do not count. In `uncounted`
 -- under `<replica> <point>`: of how many prompts, and tokens; the sum of a replica's is its `unc`. A lease has its point
 -- in its record.
 local UNCOUNTED_POINT = '"uncounted":"(%x+)",'

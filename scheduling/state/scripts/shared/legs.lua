@@ -1,4 +1,4 @@
--- Prompts that prefill replicas compute for leases on decode replicas (scheduling/core/legs.py).
+-- Prompts that prefill replicas compute for leases on decode replicas (scheduling/core/placement/legs.py).
 
 -- What is open at each prefill replica: {legs, prompt tokens} by name. A leg whose lease has ended ends here.
 local function open_legs()

@@ -1,4 +1,4 @@
--- Limits of keys and users (scheduling/core/limits.py): what an entry says of its scopes, and how many requests each has
+-- Limits of keys and users (scheduling/core/admission/key_limits.py): what an entry says of its scopes, and how many requests each has
 -- in flight.
 
 -- `<charge> <scope>=<requests a minute>,<tokens a minute>,<concurrency> ...` in a record; nothing: it has none.

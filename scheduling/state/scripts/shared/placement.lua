@@ -47,7 +47,7 @@ local function words_of(text)
   return words
 end
 
--- The replica of a list that scheduling/core/placement.py names (`place`), by its number in `ready`; nil for none. `p`:
+-- The replica of a list that scheduling/core/placement/rule.py names (`place`), by its number in `ready`; nil for none. `p`:
 -- the points of its prompt, `worth` what they are worth by replica; without points by outstanding work alone. Ties:
 -- fewest running, then name.
 local function place(list, ready, v, loads, p, worth)
@@ -83,7 +83,7 @@ local function found_at(name, p, pre)
 end
 
 -- The replica that has a prompt of `pre` tokens cached, of those `serving` it, where none of those that `fit` is as good
--- (scheduling/core/cache_wait.py), and the one of these that `place` names.
+-- (scheduling/core/placement/cache_wait.py), and the one of these that `place` names.
 local function cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
   local best = place(fit, ready, v, loads, p, worth)
   if not best or not p or #fit == #serving then return nil, best end

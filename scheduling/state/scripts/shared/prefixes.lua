@@ -1,5 +1,5 @@
 -- The index of where prompts ran: replicas by point, the last first, in two generations
--- (scheduling/core/placement.py).
+-- (scheduling/core/placement/rule.py).
 
 -- The points of a record and what is known of each; nil for a request without points. The last answer is kept: whoever
 -- chooses a replica by it grants next.
@@ -69,7 +69,7 @@ local function known_at(p, backend)
 end
 
 -- Of a prompt of `pre` tokens: up to which point it is believed to be cached on a replica, and how many of its tokens
--- need not count against the replica's prefill credit (scheduling/core/cached_prompts.py); nil: all count.
+-- need not count against the replica's prefill credit (scheduling/core/placement/cached_prompts.py); nil: all count.
 local function believed(backend, pre, record)
   local c = cache_of(backend)
   local p = c and c.trust > 0 and pre > 1 and points_of(record)

@@ -1,0 +1,458 @@
+"""May this request enter, and if so, at once, through the queue, or in the place of another?
+
+The rules of token pools 4.3 in their order, with the rights of its five classes (Table 1); the first that fails ends
+it. Output bound and the entitlement's own state are checked before (by the gateway, which needs no shared state for
+them). This is the meaning of ``scheduling/state/scripts/admit.lua``: the reference model and the simulator call
+this function, and the model-based test holds the script to it. All times are whole milliseconds so that both compute
+the same numbers.
+
+**Contended** is a pool that has no room for this request, or no more free slots than there are waiting requests that
+go first: for an owner of reserved capacity those within their baselines (``due``), for others all that may run
+(``able``: one whose entitlement already runs as many as it may does not count, nor one that the leader found to lack
+KV cache, until a replica is kept free for it). The pool's headroom is no room for who
+is beyond its baseline or has none. Otherwise the capacity is idle and belongs to whoever asks. In a contended pool a
+request that is not reserved must weigh more than the lightest entitlement in flight. Who is the lightest itself is
+refused only where somebody weighs more: equals, and a tenant alone with its pool, wait for each other in the queue
+(``docs/reference/admission.md``).
+
+Where **no replica serves** and one can be woken, there is no room and everything else holds: what may wait waits,
+and is told how long that is expected to take; without one to be woken nobody waits.
+
+**Prefill credit** is no part of that: it comes back within moments. Who lacks nothing else waits and is never refused,
+and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first. To owners
+of reserved capacity, within it, only what owners hold of it counts, so that a neighbour who fills it is not in their
+way. Likewise who finds room, but not where its prompt is cached, may wait for that replica while somebody leads
+(:mod:`scheduling.core.placement.cache_wait`); where it may not wait, it runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from scheduling.core.admission import entitlement as standing
+from scheduling.core.outcomes import Reason
+from scheduling.core.placement.cache_wait import LEAST_AGAIN, cache_wait
+from scheduling.core.placement.cached_prompts import counted_of
+from scheduling.core.placement.rule import Warmth, place
+from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass
+
+MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
+MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
+SERVED_PER_RETURN: Final = 3  # as many of an entitlement's requests are served while one refused client comes back
+SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
+NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
+
+
+class AdmissionAnswer(StrEnum):
+    GRANT = "grant"
+    QUEUE = "queue"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a service class may do (token pools, Table 1)."""
+
+    baseline: bool = False  # r_e is promised: the pool's headroom is kept for it
+    reserved: bool = False  # within r_e never refused for contention, and ahead of all that are not reserved
+    bursts: bool = False  # beyond r_e and chi_e while the pool is idle
+    over_budget: bool = False  # beyond its bucket likewise; such tokens are not charged
+    evicts: bool = False  # within r_e it takes a preemptible request's slot when there is no other
+
+
+RIGHTS: Final[Mapping[ServiceClass, Rights]] = {
+    ServiceClass.DEDICATED: Rights(baseline=True, reserved=True, bursts=True, over_budget=True, evicts=True),
+    ServiceClass.GUARANTEED: Rights(baseline=True, reserved=True, evicts=True),
+    ServiceClass.ELASTIC: Rights(baseline=True, bursts=True, evicts=True),
+    ServiceClass.SPOT: Rights(bursts=True),
+    ServiceClass.PREEMPTIBLE: Rights(bursts=True),
+}
+
+
+def rights_of(spec: EntitlementSpec) -> Rights:
+    """Those of its class; a promise that the pool cannot keep now reserves nothing (``docs/reference/capacity.md``)."""
+    rights = RIGHTS[spec.tier.service_class]
+    return rights if spec.state is EntitlementState.BOUND else replace(rights, reserved=False)
+
+
+def cap_of(service_class: ServiceClass, concurrency: int) -> int | None:
+    """How many of an entitlement may run at most; None where idle capacity is the only bound."""
+    return None if RIGHTS[service_class].bursts else concurrency
+
+
+def baseline_slots(service_class: ServiceClass, concurrency: int) -> int:
+    """How many running requests of an entitlement the pool's headroom is for."""
+    return concurrency if RIGHTS[service_class].baseline else 0
+
+
+def able_to_run(waiting: int, running: int, cap: int | None) -> int:
+    """How many of an entitlement's waiting requests could run if slots were free."""
+    return waiting if cap is None else max(0, min(waiting, cap - running))
+
+
+def first_weight(spec: EntitlementSpec, pool: PoolSpec) -> float:
+    """Eq. 1 before the first tick has given a standing: no debt, no burst, and the pool's mean SLO where it is set."""
+    ratio, mean = 1.0, pool.slo_mean_s
+    if mean is not None:
+        ratio = standing.slo_ratio(standing.slo_target(spec.tier.slo), mean)
+    c = pool.coefficients  # burst and debt count for nothing: their factors are 1
+    return c.class_weights[spec.tier.service_class] / (1.0 + c.slo * ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionDecision:
+    """``backend`` goes with a grant; ``evict`` names the preemptible requests that end for it; ``charge`` is what the
+    bucket pays; ``reason`` and ``retry_ms`` go with a refusal (None: waiting will not help)."""
+
+    verdict: AdmissionAnswer
+    backend: str = ""
+    evict: tuple[str, ...] = ()
+    charge: int = 0
+    reason: Reason | None = None
+    retry_ms: int | None = None
+    told_ms: int | None = None  # with a refusal that others must know of: :func:`come_back`
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptibleLease:
+    """A preemptible request that runs, and may be evicted."""
+
+    id: str
+    backend: str
+    kv: int
+    prefill: int = 0  # what it still holds of its replica's prefill credit [prompt tokens]
+    sequences: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The limit of a key or user that refuses a request (:mod:`scheduling.core.admission.key_limits`), and when it
+    should come back (None: it never fits)."""
+
+    scope: int  # which of its scopes
+    what: str  # requests | tokens | concurrency
+    reason: Reason
+    retry_ms: int | None
+    told_ms: int | None  # until when the scope's refused clients are told to come back then [ms from now]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionView:
+    """What is true of the pool and of the entitlement at the moment of the decision."""
+
+    rebuilding_ms: int  # until new work is admitted after a loss of state; 0 normally
+    backends: tuple[BackendView, ...]  # the ready ones
+    waiting: int
+    able: int  # of those that wait: how many could run if slots were free
+    due: int  # of those: how many within the baselines of their entitlements
+    stuck: int  # of those: how many wait beside free slots all the same, for want of KV cache
+    waiting_bytes: int
+    ent_running: int
+    ent_waiting: int
+    ent_kv: int  # of running and waiting requests
+    level: float  # tokens in the bucket now
+    service_ms: float  # moving average of a slot's occupation, over the pool
+    ent_service_ms: float  # and over this entitlement
+    ent_stay_ms: float  # likewise of how long its requests are in flight, their wait included
+    weight: float  # of this entitlement, eq. 1
+    lightest: float | None = None  # weight of the lightest entitlement in flight; None: nobody is
+    heaviest: float | None = None
+    preemptible: Sequence[PreemptibleLease] = ()  # preemptible requests that run, newest first
+    kept: int | None = None  # free slots that the leader keeps for baselines now; None: the pool's headroom
+    told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
+    warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
+    over: Over | None = None  # the limit of its key or user that it would exceed
+    waking_ms: int = 0  # how long it takes until a replica serves that is woken for who waits; 0: none would be
+    loads: bool = False  # a replica that lacks the adapter may be asked to load it
+    decides: bool = True  # somebody leads, who can have a request wait for a cache
+    least_again: int = LEAST_AGAIN  # prompt tokens to compute again that are worth waiting for
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request wants."""
+
+    kv: int
+    charge: int  # tokens; 0 where no budget is enforced
+    body_bytes: int
+    exclude_backend: str = ""
+    prefill: int = 0  # what it takes of a replica's prefill credit [prompt tokens]
+    adapter: str = ""  # that it is for; empty: the base model
+    sequences: int = 1  # places of its entitlement that it takes
+    avoid: frozenset[str] = frozenset()  # replicas that it leaves to others (``core/admission/batch_account.py``)
+
+
+def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:
+    """A bucket's level now [tokens]; nothing is added where the clock went back."""
+    return min(depth, level + rate * max(0, now_ms - at_ms) / 1000)
+
+
+def stored_level(level: float) -> float:
+    """A bucket's level [tokens] as shared state keeps it: six decimals."""
+    return float(f"{level:.6f}")
+
+
+def learned_service_ms(old: float | None, new_ms: int) -> float:
+    """The moving average of a slot's occupation [ms] after one more request, as shared state keeps it: three decimals.
+    ``old`` None: this is the first."""
+    mean = float(new_ms) if old is None else 0.9 * old + 0.1 * new_ms
+    return float(f"{mean:.3f}")
+
+
+def state_at(spec: EntitlementSpec, now_s: float) -> EntitlementState:
+    """An entitlement's state at ``now_s`` [epoch s], also where it has expired and the catalog has not said so yet."""
+    over = spec.valid_until_s is not None and spec.valid_until_s <= now_s
+    return EntitlementState.EXPIRED if over else spec.state
+
+
+def not_entitled(spec: EntitlementSpec, now_s: float) -> Reason | None:
+    """Why nothing new of an entitlement is admitted, whatever room there is; None where it is. Needs no shared
+    state."""
+    if state_at(spec, now_s) in (EntitlementState.PENDING, EntitlementState.EXPIRED):
+        return Reason.NOT_ENTITLED
+    return Reason.TENANT_PAUSED if spec.paused else None
+
+
+def served_every_ms(inflight: int, stay_ms: float, sequences: int = 1) -> float:
+    """Mean time in which an entitlement's requests leave as many places as one of so many ``sequences`` takes [ms], by
+    Little's law: from how many places are in flight, and how long a request is, its wait included. With none in flight,
+    as if one were.
+
+    Not from what runs alone: when many come at the same moment, none or few of them run yet, and those behind them
+    would be told to come back as if they were served one by one.
+    """
+    return min(stay_ms, stay_ms / max(1, inflight) * sequences)
+
+
+def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int]:
+    """When a refused client should come back, and until when those of its entitlement are told then [ms from now].
+
+    ``first_ms``: until there is room for the next one, were there nobody else. ``served_ms``: one of the entitlement's
+    requests ends each so often. ``told_ms``: the return of those refused before it.
+
+    Each refused client is told a time of its own, one after the other, ``SERVED_PER_RETURN`` services apart. So however
+    many are refused, they return at a third of the rate at which the entitlement is served, and room is left for those
+    who come for the first time. While all are served in the end, a request is sent 1 + 1/3 times on average: returns
+    are as many as refusals, and a third of what is served. Where refusals are rarer than returns, nobody is told more
+    than ``first_ms``; where they are more frequent, the time grows with each of them, up to ``MAX_TOLD_MS``.
+    """
+    told_ms = min(MAX_TOLD_MS, told_ms)  # more only where a clock went back
+    retry_ms = max(MIN_RETRY_MS, math.ceil(first_ms + told_ms))
+    return retry_ms, min(MAX_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
+
+
+def choose_backend(
+    backends: Iterable[BackendView],
+    kv: int,
+    exclude: str,
+    prefill: int = 0,
+    warmth: Warmth | None = None,
+    owner: bool = False,
+    adapter: str = "",
+    least_again: int = LEAST_AGAIN,
+) -> str | None:
+    """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement.rule` names, or None."""
+    able = [b for b in backends if b.id != exclude and b.serves(adapter) and b.takes(kv)]
+    chosen = place(with_room(able, kv, prefill, owner, warmth, least_again), warmth)
+    return None if chosen is None else chosen.id
+
+
+def waits_for_cache(backends: Iterable[BackendView], ask: Ask, view: AdmissionView, owner: bool) -> bool:
+    """Whether a request that finds room waits all the same, for the replica that has its prompt cached."""
+    serving = [b for b in backends if b.id != ask.exclude_backend and b.serves(ask.adapter) and b.takes(ask.kv)]
+    fit = with_room(serving, ask.kv, ask.prefill, owner, view.warmth, view.least_again)
+    return cache_wait(serving, fit, ask.prefill, view.warmth, view.least_again) is not None
+
+
+def with_room(
+    backends: Sequence[BackendView],
+    kv: int,
+    prefill: int,
+    owner: bool,
+    warmth: Warmth | None = None,
+    least_again: int = LEAST_AGAIN,
+    serving: Sequence[BackendView] | None = None,
+) -> list[BackendView]:
+    """The replicas that have room; what is cached of a prompt need not count against their prefill credit.
+
+    An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, where
+    its prompt is cached (of those ``serving`` it; None: of these), or where none has room without that; there where the
+    fewest of their tokens are left."""
+    fitting = [b for b in backends if has_room(b, kv, prefill, warmth)]
+    if not owner or (fitting and warmth is None):
+        return fitting
+    beside = [b for b in backends if has_room(b, kv, prefill, warmth, owner)]
+    fewest = min((b.prefill_used for b in beside), default=0)
+    fitting = fitting or [b for b in beside if b.prefill_used == fewest]
+    wait = cache_wait(backends if serving is None else serving, fitting, prefill, warmth, least_again)
+    own = [b for b in beside if wait is not None and b.id == wait.replica.id]
+    return own or fitting
+
+
+def has_room(backend: BackendView, kv: int, prefill: int, warmth: Warmth | None, owner: bool = False) -> bool:
+    """Whether a replica has room for the prompt; ``warmth``: what replicas have cached of it."""
+    return backend.has_slot_and_kv(kv, owner) and has_credit(backend, prefill, warmth, owner)
+
+
+def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner: bool) -> bool:
+    """Whether its prefill credit has room, whatever else it lacks."""
+    if backend.has_credit(prefill, owner):
+        return True
+    if warmth is None or not backend.cache_trust or not backend.has_credit(1, owner):
+        return False
+    return backend.has_credit(counted_of(backend, prefill, warmth), owner)
+
+
+def any_with_slot_and_kv(
+    backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "", owner: bool = False
+) -> bool:
+    """Whether a replica that has the adapter has a slot and KV cache free, whatever its prefill credit."""
+    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and b.serves(adapter) for b in backends)
+
+
+def any_without_adapter(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str, owner: bool) -> bool:
+    """Whether a replica that lacks the adapter has a slot and KV cache free."""
+    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and not b.serves(adapter) for b in backends)
+
+
+def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int, prefill: int) -> bool:
+    """Whether a request may take the room of ``chosen`` with ``first`` waiting requests before it. Free slots are known
+    to be enough for those as well; for how many of them a prefill credit is, is not known. An owner's prompt that would
+    go beside a long one waits for the leader, who may interrupt that."""
+    replica = next((b for b in backends if b.id == chosen), None)
+    if replica is None or (replica.computes_long and not replica.has_credit(prefill)):
+        return False
+    return first == 0 or replica.prefill_credit == 0
+
+
+def choose_victims(
+    preemptible: Iterable[PreemptibleLease],
+    backends: Iterable[BackendView],
+    kv: int,
+    exclude: str,
+    prefill: int = 0,
+    owner: bool = False,
+    adapter: str = "",
+) -> tuple[str, tuple[str, ...]] | None:
+    """The replica and the requests to evict there. Evicts newest first, so that the least work is lost, on the first
+    replica where that makes enough room. ``preemptible``: newest first. None where evicting all would not do."""
+    by_name = {b.id: b for b in backends if b.id != exclude and b.serves(adapter)}
+    taken: dict[str, list[PreemptibleLease]] = {}
+    for p in preemptible:
+        b = by_name.get(p.backend)
+        if b is None:
+            continue
+        out = taken.setdefault(b.id, [])
+        out.append(p)
+        used = max(0, b.prefill_used - sum(x.prefill for x in out))
+        left = replace(
+            b,
+            running=b.running - sum(x.sequences for x in out),
+            kv_used=b.kv_used - sum(x.kv for x in out),
+            prefill_used=used,
+            prefill_owned=min(b.prefill_owned, used),
+        )
+        if left.room_for(kv, prefill, owner):
+            return b.id, tuple(x.id for x in out)
+    return None
+
+
+def decide_admission(
+    spec: EntitlementSpec, pool: PoolSpec, ask: Ask, view: AdmissionView, no_backend_retry_ms: int
+) -> AdmissionDecision:
+    """Pure: the same facts give the same decision. Source: token pools 4.3 and Table 1."""
+
+    def wait(reason: Reason, ms: int) -> AdmissionDecision:
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=max(MIN_RETRY_MS, ms))
+
+    served_ms = served_every_ms(view.ent_running + view.ent_waiting, view.ent_stay_ms, ask.sequences)
+
+    def refuse(reason: Reason, first_ms: float | None, every_ms: float = served_ms) -> AdmissionDecision:
+        if first_ms is None:
+            return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason)
+        retry_ms, told_ms = come_back(first_ms, every_ms, view.told_ms)
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=retry_ms, told_ms=told_ms)
+
+    tier = spec.tier
+    rights = rights_of(spec)
+    if view.rebuilding_ms > 0:
+        return wait(Reason.REBUILDING, view.rebuilding_ms)
+    if not view.backends and not view.waking_ms:
+        return wait(Reason.NO_BACKEND, no_backend_retry_ms)
+    if ask.adapter and not view.loads and not any(b.serves(ask.adapter) for b in view.backends):
+        return wait(Reason.NO_ADAPTER, no_backend_retry_ms)
+    if view.over is not None:
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)
+
+    slots = sum(b.slots for b in view.backends)
+    free = sum(max(0, b.slots - b.running) for b in view.backends)
+    within = view.ent_running + view.ent_waiting < spec.concurrency
+    protected = rights.reserved and within
+    its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
+    backend = choose_backend(
+        its, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter, view.least_again
+    )
+    roomy = any_with_slot_and_kv(its, ask.kv, ask.exclude_backend, ask.adapter, protected)
+    # one that would have room once it has loaded the adapter: it waits for that
+    roomy = roomy or (view.loads and any_without_adapter(its, ask.kv, ask.exclude_backend, ask.adapter, protected))
+    based = rights.baseline and within
+    headroom = pool.headroom_slots if view.kept is None else view.kept
+    # who waits for what headroom denies it takes nothing from those it is kept for
+    first = view.due if protected or (based and headroom > 0) else max(0, view.able - view.stuck)
+    contended = not roomy or free - (0 if based else headroom) <= first
+    may_burst = rights.bursts and not contended
+    may_wait_over = tier.over_limit is OverLimit.WAIT
+
+    if not within and not may_burst and not may_wait_over:
+        return refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
+    charge = ask.charge
+    if charge > view.level:
+        if not (rights.over_budget and not contended):
+            # A charge deeper than the bucket will never be covered.
+            in_reach = charge <= spec.burst_tokens
+            missing_ms = (charge - view.level) / spec.tokens_per_s * 1000 if in_reach else None
+            # What runs uses less than its charge, and says more; nothing: one charge after the other.
+            every_ms = served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
+            return refuse(Reason.TOKEN_BUDGET, missing_ms, every_ms)
+        charge = 0
+    if spec.kv_tokens > 0 and view.ent_kv + ask.kv > spec.kv_tokens and not may_burst:
+        in_reach = ask.kv <= spec.kv_tokens
+        return refuse(Reason.KV_BUDGET, served_ms if in_reach else None)
+
+    if contended and not protected and not may_wait_over and _outranked(pool, view):
+        return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
+    queue_full = view.ent_waiting >= tier.queue_limit
+    pool_full = view.waiting >= pool.queue_limit or view.waiting_bytes + ask.body_bytes > pool.queue_bytes
+    at_once = not contended and (within or rights.bursts)
+    at_once = at_once and goes_at_once(view.backends, backend, first, ask.prefill)
+    if at_once and view.decides and (protected or not (queue_full or pool_full)):
+        at_once = not waits_for_cache(its, ask, view, protected)
+    if at_once:
+        assert backend is not None
+        return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
+    if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
+        victim = choose_victims(view.preemptible, its, ask.kv, ask.exclude_backend, ask.prefill, protected, ask.adapter)
+        if victim is not None:
+            return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
+    if not protected:
+        if queue_full:
+            # The time its own waiting requests take to get through the slots it may use.
+            lanes = max(1, min(spec.concurrency, slots))
+            each_ms = served_every_ms(lanes, view.ent_service_ms, ask.sequences)
+            return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * each_ms)
+        if pool_full:
+            return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
+    return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
+
+
+def _outranked(pool: PoolSpec, view: AdmissionView) -> bool:
+    """Whether others go first: under the pool's own threshold, or the lightest of several."""
+    if view.weight <= pool.threshold:
+        return True
+    if view.lightest is None or view.heaviest is None:
+        return False
+    return view.weight <= view.lightest and view.weight < view.heaviest

@@ -1,0 +1,119 @@
+"""How much of a replica may be used: what was typed in, bounded by what its engine says and by what it was seen to do.
+
+Question: with how many slots and KV tokens is this replica offered, for requests of which length, and why?
+A figure typed too large would let the queue move into the engine, where no policy reaches it. So the smaller of the two
+holds. Where an engine does not say how many sequences it runs at once (vLLM says so only in its development mode), that
+is learned: when requests of ours wait inside it for :data:`LOOKS` looks in a row while it runs the same number, then
+that number is its limit (:class:`SlotLimit`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from scheduling.core.capacity.prefill_credit import MAX_WAITING
+from scheduling.core.types import BackendSpec
+
+ESTIMATE_MARGIN = 1.25  # an estimate of a request's tokens may be so much too low
+ROUNDING = 0.01  # of the KV cache: engines count it in blocks, people in thousands of tokens
+LOOKS = 5  # in a row
+STEP_MARGIN = 1.25  # a full step may take so much longer than tokens are promised to be apart: not every step is full
+LEAST_STEP_TOKENS = 256  # that is advised
+KV_FULL = 0.8  # of a KV cache: beyond that a prompt may wait for room in it
+GROW_S = 30.0  # without such a queue: a learned limit grows by a tenth
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What one server says of its limits, of all its engines together. None: it does not say."""
+
+    slots: int | None = None  # sequences at once (--max-num-seqs)
+    step_tokens: int | None = None  # tokens a step (--max-num-batched-tokens)
+    max_model_len: int | None = None  # prompt and answer of one sequence [tokens]
+    priority: bool | None = None  # it orders by ``priority`` (--scheduling-policy priority)
+    kv_tokens: int | None = None  # KV cache [tokens]
+
+
+@dataclass(slots=True)
+class SlotLimit:
+    """How many sequences an engine that does not say so was seen to run at once. Fed about once a second; seconds of
+    one monotonic clock."""
+
+    slots: int | None = None  # learned; None: nothing was
+    _looks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=LOOKS))  # (running, ours that wait)
+    _grown_s: float = 0.0
+
+    def seen(self, running: int, waiting: int, leases: int, now_s: float, kv_usage: float | None = None) -> None:
+        """A look at the engine. ``leases``: what we granted there. What others sent it is not ours to cut.
+        ``kv_usage``: of its KV cache, 0 to 1, as far as it says: what waits for that waits for no slot."""
+        looks = self._looks
+        if waiting > MAX_WAITING and kv_usage is not None and kv_usage >= KV_FULL:
+            looks.clear()
+            return
+        looks.append((running, min(waiting, leases - running)))
+        most, least = max(r for r, _ in looks), min(r for r, _ in looks)
+        queued = len(looks) == LOOKS and all(ours > MAX_WAITING for _, ours in looks)
+        if queued and least > 0 and most - least <= 1 + most // 50:
+            self.slots = most
+            self._grown_s = now_s
+            looks.clear()
+        elif waiting > MAX_WAITING:
+            self._grown_s = now_s
+        elif self.slots is not None and leases >= self.slots and now_s - self._grown_s >= GROW_S:
+            self.slots += max(1, self.slots // 10)
+            self._grown_s = now_s
+
+    def forget(self) -> None:
+        """Another engine may stand there now."""
+        self.slots = None
+        self._looks.clear()
+
+
+def in_force(spec: BackendSpec, facts: EngineFacts, learned: int | None, longest: int) -> tuple[BackendSpec, str]:
+    """The replica as it may be used, and in words what was cut (empty: nothing). ``longest``: a sequence of the pool
+    [tokens]; so much KV is left, so that one that is too long for the engine is refused by it and does not wait."""
+    slots, kv, cuts = spec.slots, spec.kv_tokens, []
+    if facts.slots is not None and facts.slots < slots:
+        cuts.append(f"{facts.slots} slots instead of {slots}: the engine says that it runs no more (--max-num-seqs)")
+        slots = facts.slots
+    if learned is not None and learned < slots:
+        cuts.append(f"{learned} slots instead of {slots}: it was seen to run no more at once while requests waited")
+        slots = learned
+    least = min(kv, longest)
+    if facts.kv_tokens is not None and facts.kv_tokens < kv:
+        cut = max(facts.kv_tokens, least)
+        if cut < kv * (1.0 - ROUNDING):
+            cuts.append(f"{cut:,} KV tokens instead of {kv:,}: the engine's cache holds {facts.kv_tokens:,}")
+        kv = cut
+    if (slots, kv) == (spec.slots, spec.kv_tokens):
+        return spec, ""
+    return replace(spec, slots=slots, kv_tokens=kv), "; ".join(cuts)
+
+
+def longest_of(context: int | None, contexts: Iterable[int], longest: int) -> int:
+    """KV tokens that one request may need on a replica whose engine's context is so long; 0: no bound. An engine
+    refuses a longer one at once and as the client's fault, so that a replica with a shorter context than the others of
+    its pool would have the least work, and draw all long requests. ``contexts``: those of all its replicas that are
+    known, ``longest``: a sequence of the pool [tokens]. Where none takes more, the engine has the last word."""
+    if context is None or context >= min(longest, max(contexts, default=0)):
+        return 0
+    return max(1, int(context / ESTIMATE_MARGIN))
+
+
+def slow_steps(step_tokens: int | None, full_s: float, tbt_s: float | None) -> str:
+    """The advice where a full step takes longer than the SLO allows between tokens, since decoding requests wait for
+    each step and no order can keep that promise; empty where there is none. ``full_s``: the measured time of a full
+    step, 0: not known; ``tbt_s``: the strictest time between tokens of the pool's tiers."""
+    if not step_tokens or full_s <= 0 or tbt_s is None:
+        return ""
+    if full_s <= STEP_MARGIN * tbt_s or step_tokens <= LEAST_STEP_TOKENS:
+        return ""
+    advised = step_tokens
+    while advised > LEAST_STEP_TOKENS and full_s * advised / step_tokens > STEP_MARGIN * tbt_s:
+        advised //= 2
+    return (
+        f"a full step of {step_tokens:,} tokens takes {full_s:.2f} s, and an SLO of this pool allows {tbt_s:g} s "
+        f"between tokens: start the engine with --max-num-batched-tokens {advised}"
+    )

@@ -1,0 +1,1 @@
+"""What the scheduler inside an engine decides, and what it is told."""

@@ -1,0 +1,1 @@
+"""What is recorded of a request, and what is made of the record: SLO, cost and trace."""

@@ -1,0 +1,1 @@
+"""On which replica does a request run?"""

@@ -1,0 +1,1 @@
+"""Which request is next? Orderings (``order/``), modifiers (``queues/``), routings, and what all are made with."""

@@ -1,0 +1,85 @@
+"""A queue that minds where entitlements stand: one that is owed goes earlier, one that burst later.
+
+Question: whose request goes first, when what they ask for is alike?
+Formula: an entitlement's requests keep their order among themselves; against those of others the first component of
+their key is less by ``shift = unit * ln(f)``, ``f = (1 + a_debt * debt) / (1 + a_burst * burst)``: the two factors of
+token pools eq. 1 that change while requests wait. ``unit`` is what a weight e times as high is worth in the key.
+Inputs: ``PoolView.standings`` and the pool's ``coefficients``, as last seen; an entitlement without a standing is owed
+nothing.
+Cost: O(log n); O(entitlements that wait) in a step in which standings or coefficients are others.
+Source: token pools 3.3, eq. 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import log
+
+from scheduling.core.admission.entitlement import Coefficients, factors
+from scheduling.core.policies.contracts import Key
+from scheduling.core.policies.queues.keyed import KeyedQueue
+from scheduling.core.policies.rounds import Round
+from scheduling.core.types import COEFFICIENTS, QueuedRequest, ServiceClass, Standing
+
+MAX_BURST = 4.0  # what counts of a burst: with debt within 1 the default coefficients shift by at most ln(5) units
+MAX_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MAX_BURST))  # units, either way, by these
+
+
+def standing_factor(standing: Standing, coefficients: Coefficients = COEFFICIENTS) -> float:
+    """The factor by which debt raises and burst lowers an entitlement's weight, bounded either way by that of a full
+    debt or of the largest burst that counts (5 with the default coefficients)."""
+    debt, burst = max(-1.0, min(1.0, standing.debt)), max(0.0, min(MAX_BURST, standing.burst))
+    parts = factors(ServiceClass.ELASTIC, 1.0, debt, burst, coefficients)
+    most = 1.0 + max(coefficients.debt, coefficients.burst * MAX_BURST)
+    return max(1.0 / most, min(most, parts.debt * parts.burst))
+
+
+class StandingQueue(KeyedQueue):
+    """A :class:`KeyedQueue` whose first key component is shifted by the entitlement's standing."""
+
+    def __init__(
+        self, key: Callable[[QueuedRequest], Key], describe: Callable[[QueuedRequest], str], unit: float
+    ) -> None:
+        super().__init__(key, describe)
+        self._unit = unit
+        self._standings: Mapping[str, Standing] = {}
+        self._coefficients = COEFFICIENTS
+        self._shifts: dict[str, tuple[Standing, float]] = {}  # of the standings that were asked for
+
+    def peek(self, round_: Round) -> QueuedRequest | None:
+        view = round_.view
+        others = view.standings is not self._standings or view.coefficients is not self._coefficients
+        if round_ is not self._round and others:
+            self._learn(view.standings, view.coefficients)
+        return super().peek(round_)
+
+    def explain(self, request: QueuedRequest) -> str:
+        standing = self._standings.get(request.entitlement)
+        note = "" if standing is None else f", standing x {standing_factor(standing, self._coefficients):.2g}"
+        return super().explain(request) + note
+
+    def shift(self, entitlement: str) -> float:
+        """By how much its requests go earlier."""
+        standing = self._standings.get(entitlement)
+        if standing is None:
+            return 0.0
+        shift = self._shifts.get(entitlement)
+        if shift is None or shift[0] is not standing:
+            shift = self._shifts[entitlement] = (
+                standing,
+                self._unit * log(standing_factor(standing, self._coefficients)),
+            )
+        return shift[1]
+
+    def _learn(self, standings: Mapping[str, Standing], coefficients: Coefficients) -> None:
+        before = self._standings
+        self._standings = standings
+        if coefficients != self._coefficients:
+            self._shifts.clear()
+            before = {}
+        self._coefficients = coefficients
+        if any(before.get(name) is not standings.get(name) for name in self._lanes):
+            self._shifts = {name: kept for name, kept in self._shifts.items() if name in self._lanes}
+            for name, lane in self._lanes.items():
+                lane.shift = self.shift(name)
+            self._rebuild_heads()

@@ -1,0 +1,26 @@
+"""Who waits although slots are free: for want of KV cache, mostly. Pure.
+
+Until one of them has waited so long that a replica is kept free for it, smaller requests may pass; so they hold up no
+arrival either (``admit``). Nobody passes who waits for prefill credit,
+or for a replica that has its prompt cached.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from scheduling.core.admission.rule import able_to_run, cap_of
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.types import PoolView
+
+
+def stuck(scheduler: Scheduler, left: PoolView | None) -> int:
+    """How many of those that shared state counts as able to run are not. ``left``: the pool after a decision that has
+    granted all it could; None: there was none."""
+    if left is None or scheduler.kv_hold is not None or left.free_slots() <= 0:
+        return 0
+    if scheduler.credit_holds or scheduler.waits_for_cache:
+        return 0
+    waiting = Counter(request.entitlement for request in scheduler)
+    caps = {r.entitlement: cap_of(r.service_class, r.concurrency) for r in scheduler}
+    return sum(able_to_run(n, left.running_by_entitlement.get(e, 0), caps[e]) for e, n in waiting.items())

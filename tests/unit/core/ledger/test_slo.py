@@ -1,0 +1,66 @@
+"""Did a request keep its promise about time? (QoServe 3.2)"""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.core.ledger.slo import judged, slo_met
+from scheduling.core.outcomes import Outcome, Reason
+from tests.support.state_world import ledger
+
+T = 1000.0
+RAN = {"received_s": T, "granted_s": T + 0.1}
+CHAT = RAN | {"ttft_slo_s": 1.0, "tbt_slo_s": 0.1, "ttlt_slo_s": None, "output_tokens": 11}
+BATCH = RAN | {"ttft_slo_s": None, "tbt_slo_s": None, "ttlt_slo_s": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("first", "done", "met"),
+    [
+        (T + 1.0, T + 2.0, True),  # the last of 11 tokens is due at 1 s + 10 * 0.1 s
+        (T + 0.2, T + 2.1, False),
+        (T + 1.1, T + 1.2, False),
+        (None, T + 0.5, False),
+    ],
+)
+def test_an_interactive_request_is_met_when_first_and_last_token_came_in_time(first, done, met):
+    assert slo_met(ledger("r", **CHAT, first_token_s=first, done_s=done)) is met
+
+
+def test_without_a_tbt_target_the_first_token_decides():
+    assert slo_met(ledger("r", **CHAT | {"tbt_slo_s": None}, first_token_s=T + 0.9, done_s=T + 500)) is True
+
+
+@pytest.mark.parametrize(("done", "met"), [(T + 60.0, True), (T + 60.1, False)])
+def test_any_other_request_is_met_when_it_was_done_in_time(done, met):
+    assert slo_met(ledger("r", **BATCH, done_s=done)) is met
+
+
+@pytest.mark.parametrize("slo", [CHAT, BATCH])
+def test_a_failed_request_missed_its_promise_and_a_refused_one_had_none(slo):
+    common = {"first_token_s": T + 0.2, "done_s": T + 0.3}
+    assert slo_met(ledger("r", Reason.BACKEND_LOST, **slo, **common)) is False
+    assert slo_met(ledger("r", Reason.TOKEN_BUDGET, **slo, **common)) is None
+
+
+def test_a_client_that_left_before_anything_was_due_says_nothing():
+    left = Reason.CLIENT_LEFT
+    never_ran = CHAT | {"granted_s": None}
+    assert slo_met(ledger("r", left, **never_ran, first_token_s=None, done_s=T + 9)) is None
+    assert slo_met(ledger("r", left, **CHAT, first_token_s=None, done_s=T + 0.5)) is None
+    assert slo_met(ledger("r", left, **CHAT, first_token_s=None, done_s=T + 1.5)) is False
+    assert slo_met(ledger("r", left, **BATCH, first_token_s=None, done_s=T + 30)) is None
+    assert slo_met(ledger("r", left, **BATCH, first_token_s=None, done_s=T + 61)) is False
+
+
+def test_no_target_no_judgement():
+    bare = RAN | {"ttft_slo_s": None, "tbt_slo_s": None, "ttlt_slo_s": None}
+    record = ledger("r", **bare)
+    assert record.outcome == Outcome.COMPLETED
+    assert slo_met(record) is None
+    assert judged(record).slo_met is None
+
+
+def test_no_target_no_judgement_even_when_it_failed():
+    bare = RAN | {"ttft_slo_s": None, "tbt_slo_s": None, "ttlt_slo_s": None}
+    assert slo_met(ledger("r", Reason.INTERNAL, **bare)) is None

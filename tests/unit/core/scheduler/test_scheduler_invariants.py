@@ -1,0 +1,59 @@
+"""Each law is able to fail: a checker that never complains proves nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.core.scheduler.invariants import LAWS, check_step, remember
+from scheduling.core.types import Grant, PoolView, QueuedRequest
+from tests.support.scheduling_world import backend_view, pool_view, waiting
+
+ONE = waiting(1)
+
+
+def broken(view: PoolView, before: list[QueuedRequest], grants: list[Grant], after: list[QueuedRequest], **more) -> set:
+    return {v.law for v in check_step(remember(view, before), grants, after, 2000.0, **more)}
+
+
+def test_a_right_step_breaks_no_law():
+    assert broken(pool_view(backend_view()), [ONE], [Grant(ONE, "b1", "")], []) == set()
+
+
+@pytest.mark.parametrize(
+    ("law", "view", "grants", "after"),
+    [
+        (1, pool_view(backend_view(slots=1, running=1)), [Grant(ONE, "b1", "")], []),
+        (1, pool_view(backend_view(ready=False)), [Grant(ONE, "b1", "")], []),
+        (1, pool_view(backend_view()), [Grant(ONE, "nowhere", "")], []),
+        (2, pool_view(backend_view(kv_tokens=199)), [Grant(ONE, "b1", "")], []),
+        (3, pool_view(backend_view(), running={"acme": 1000}), [Grant(ONE, "b1", "")], []),
+        (4, pool_view(backend_view()), [], [ONE]),
+        (5, pool_view(backend_view()), [Grant(waiting(1, expires_s=1999.0), "b1", "")], []),
+        (6, pool_view(backend_view()), [Grant(ONE, "b1", ""), Grant(ONE, "b1", "")], []),
+        (6, pool_view(backend_view()), [Grant(ONE, "b1", ""), Grant(waiting(2), "b1", "")], []),
+        (7, pool_view(backend_view()), [], []),
+        (8, pool_view(backend_view(prefill_credit=500, prefill_used=401)), [Grant(ONE, "b1", "")], []),
+    ],
+)
+def test_a_wrong_step_breaks_its_law(law: int, view: PoolView, grants: list[Grant], after: list[QueuedRequest]):
+    assert broken(view, [ONE], grants, after) == {law}
+
+
+def test_work_conservation_rests_while_the_bound_is_reached_or_a_replica_is_kept_free():
+    view = pool_view(backend_view())
+    assert broken(view, [ONE, waiting(2)], [Grant(ONE, "b1", "")], [waiting(2)], max_grants=1) == set()
+    assert broken(view, [ONE], [], [ONE], kv_hold=True) == set()
+
+
+def test_a_replica_is_kept_for_a_prompt_only_while_that_lacks_nothing_but_credit():
+    lacking = pool_view(backend_view(prefill_credit=500, prefill_used=450))
+    assert broken(lacking, [ONE], [], [ONE], credit_holds={"b1": ONE.id}) == set()
+    assert broken(pool_view(backend_view()), [ONE], [], [ONE], credit_holds={"b1": ONE.id}) == {9}
+    assert broken(lacking, [ONE], [], [ONE], credit_holds={"b1": "req_000007"}) == {9}
+    full = pool_view(backend_view(slots=1, running=1, prefill_credit=500, prefill_used=450))
+    assert broken(full, [ONE], [], [ONE], credit_holds={"b1": ONE.id}) == {9}
+
+
+def test_a_violation_reads_as_a_sentence():
+    (found,) = check_step(remember(pool_view(backend_view()), [ONE]), [], [ONE], 2000.0)
+    assert str(found) == f"law 4 ({LAWS[4]}): req_000001 waits while b1 has room"

@@ -1,0 +1,145 @@
+"""Rights of service classes inside any order: owners of reserved capacity first, and who may burst last."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from scheduling.core.policies.compose import make_policy
+from scheduling.core.policies.registry import make_routing, modifiers, orderings
+from scheduling.core.scheduler.invariants import check_step, remember
+from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.types import ServiceClass
+from tests.support.scheduling_world import backend_view, pool_view, waiting
+
+SETS = [(), *(names for size in (1, len(modifiers())) for names in combinations(modifiers(), size))]
+every_composition = pytest.mark.parametrize(
+    ("policy", "around"),
+    [(policy, names) for policy in sorted(orderings()) for names in SETS],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+)
+
+
+def scheduler(policy: str, around: tuple[str, ...] = ()) -> Scheduler:
+    made = make_policy(policy, None, {name: {} for name in around})
+    return Scheduler(made, make_routing("least_work"), rights=True)
+
+
+@every_composition
+def test_an_owner_within_its_share_goes_before_a_crowd_of_others(policy: str, around: tuple[str, ...]):
+    world = scheduler(policy, around)
+    for number in range(200):  # more than a queue looks past one by one
+        world.offer(waiting(number, f"elastic-{number % 5}", 1), 1000.0)
+    world.offer(waiting(500, "owner", 0, concurrency=5), 1000.0)
+    (grant,) = world.step(pool_view(backend_view(slots=1)), 1100.0)
+    assert grant.request.entitlement == "owner"
+    (grant,) = world.step(pool_view(backend_view(slots=1)), 1100.5)
+    assert grant.request.entitlement.startswith("elastic")
+
+
+@every_composition
+def test_an_owner_goes_before_a_crowd_that_has_no_limit(policy: str, around: tuple[str, ...]):
+    world = scheduler(policy, around)
+    for number in range(400):  # all of them without a turn, more than a queue looks past one by one
+        world.offer(waiting(number, f"elastic-{number % 5}", 1, concurrency=0), 1000.0)
+    world.offer(waiting(500, "owner", 0, concurrency=5), 1000.0)
+    (grant,) = world.step(pool_view(backend_view(slots=1)), 1100.0)
+    assert grant.request.entitlement == "owner"
+
+
+@every_composition
+def test_an_owner_has_what_is_reserved_for_it_when_it_is_late_as_well(policy: str, around: tuple[str, ...]):
+    """What cannot be in time gives way within the pool's surplus; slots that are reserved are the owner's all the
+    same, before others that can be in time."""
+    world = scheduler(policy, around)
+    for number in range(200):
+        world.offer(waiting(number, f"elastic-{number % 5}", 1, concurrency=0, ttft_deadline_s=2000.0), 1000.0)
+    for number in range(500, 503):
+        world.offer(waiting(number, "owner", 0, concurrency=2, ttft_deadline_s=1001.0), 1000.0)
+    view = pool_view(backend_view(slots=3))
+    before = remember(view, world)
+    grants = world.step(view, 1100.0)
+    assert [grant.request.entitlement.partition("-")[0] for grant in grants] == ["owner", "owner", "elastic"]
+    assert check_step(before, grants, world, 1100.0, rights=True) == []
+
+
+@every_composition
+def test_idle_capacity_goes_to_bursting_requests_when_no_other_can_use_it(policy: str, around: tuple[str, ...]):
+    world = scheduler(policy, around)
+    for number in range(100):  # at their limits, and they may not burst
+        world.offer(waiting(number, f"owner-{number % 3}", 0, concurrency=2), 1000.0)
+    world.offer(waiting(200, "bursting", 1, concurrency=2), 1000.0)
+    world.offer(waiting(201, "within", 1, concurrency=2), 1000.0)
+    running = {"owner-0": 2, "owner-1": 2, "owner-2": 2, "bursting": 2}
+    view = pool_view(backend_view(slots=2), running=running)
+    before = remember(view, world)
+    grants = world.step(view, 1100.0)
+    assert [grant.request.entitlement for grant in grants] == ["within", "bursting"]
+    assert check_step(before, grants, world, 1100.0, rights=True) == []
+
+
+def test_fair_shares_are_not_forgotten_while_owners_take_the_slots():
+    """Those that have no turn for a while keep their places among themselves."""
+    world = scheduler("fifo", ("fair",))
+    for number in range(40):
+        for name in ("first", "second"):
+            asked = waiting(number, name, 1, id=f"{name}-{number}", input_tokens=100, output_tokens=0.0)
+            world.offer(asked, 1000.0 + number)
+
+    def grant(now_s: float) -> str:
+        return world.step(pool_view(backend_view(slots=1)), now_s)[0].request.entitlement
+
+    # five grants of one size: "first" is one ahead
+    assert [grant(1100.0 + n) for n in range(5)] == ["first", "second", "first", "second", "first"]
+    for number in range(10):
+        world.offer(waiting(1000 + number, "owner", 0, concurrency=5, input_tokens=9000), 1200.0)
+        assert grant(1200.0 + number) == "owner"
+    assert grant(1300.0) == "second"
+
+
+def test_a_limit_holds_for_classes_that_may_not_burst():
+    world = scheduler("fifo", ("bands", "fair"))
+    for number, service_class in enumerate(ServiceClass):
+        world.offer(waiting(number, service_class.value, service_class=service_class, concurrency=1), 1000.0)
+    running = {c.value: 1 for c in ServiceClass}
+    granted = [g.request.service_class for g in world.step(pool_view(backend_view(slots=9), running=running), 1100.0)]
+    assert granted == [
+        ServiceClass.DEDICATED,
+        ServiceClass.ELASTIC,
+        ServiceClass.SPOT,
+        ServiceClass.PREEMPTIBLE,
+    ], "all but guaranteed take what is idle (token pools, Table 1), better classes first"
+
+
+@every_composition
+def test_the_last_free_slots_are_kept_for_those_within_a_baseline(policy: str, around: tuple[str, ...]):
+    world = scheduler(policy, around)
+    world.headroom = 2
+    for number in range(60):
+        world.offer(waiting(number, "spot", 2, service_class=ServiceClass.SPOT, concurrency=9), 1000.0)
+        world.offer(waiting(number + 100, "bursting", 1, concurrency=1), 1000.0)
+    view = pool_view(backend_view(slots=4), running={"bursting": 1})
+    before = remember(view, world)
+    grants = world.step(view, 1100.0)
+    assert {grant.request.entitlement for grant in grants} <= {"spot", "bursting"}
+    assert len(grants) == 2
+    assert check_step(before, grants, world, 1100.0, rights=True, headroom=2) == []
+    assert [v.law for v in check_step(before, grants, world, 1100.0, rights=True)] == [4]
+    world.offer(waiting(300, "within", 1, concurrency=1), 1101.0)
+    world.offer(waiting(301, "owner", 0, concurrency=1, service_class=ServiceClass.GUARANTEED), 1101.0)
+    before = remember(view, world)
+    grants = world.step(view, 1101.0)
+    assert sorted(grant.request.entitlement for grant in grants) == ["owner", "within"]
+    assert check_step(before, grants, world, 1101.0, rights=True, headroom=2) == []
+
+
+def test_who_is_promised_what_the_pool_cannot_give_goes_with_the_others():
+    orders = []
+    for unreserved in (frozenset(), frozenset({"owner"})):
+        world = scheduler("fifo")
+        world.unreserved = unreserved
+        world.offer(waiting(1, "first", 1, concurrency=5), 1000.0)
+        world.offer(waiting(2, "owner", 0, concurrency=5), 1000.0)
+        orders.append(world.step(pool_view(backend_view(slots=1)), 1001.0)[0].request.entitlement)
+    assert orders == ["owner", "first"]
