@@ -60,6 +60,9 @@ app.conf.update(
     broker_url=broker_url(settings.ENV.redis_url) if settings.ENV.redis_url else "memory://",
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
+    # What Redis refuses for a while (no writes, a user's rights) is an outage as well. Otherwise the worker would end
+    # over each such answer, and the pools that it leads with it.
+    broker_channel_error_retry=True,
     broker_pool_acquire_timeout=1.0,  # of who sends: where all connections wait for a broker, the next does not
     broker_transport_options={
         "global_keyprefix": "qm:celery:",

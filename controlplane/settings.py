@@ -400,6 +400,10 @@ LOGGING = {
         # A server that restarts refuses first, and what is wrong then (a certificate, a password) comes after it.
         "psycopg.pool": {"filters": ["other_words"]},
         "celery.worker.consumer.consumer": {"filters": ["repeats"]},
+        "kombu.asynchronous.hub": {"filters": ["repeats"]},  # a timer of Celery's that asks Redis once a second
+        # They try every few seconds, also where nobody takes what they send.
+        "controlplane.tuning.starter": {"filters": ["repeats"]},
+        "controlplane.batches.starter": {"filters": ["repeats"]},
         "celery.worker.request": {"filters": ["unacknowledged"]},  # a task that ends while Redis is away
         **({} if ENV.log_level == "DEBUG" else TASKS),
         "httpx": {"level": "WARNING"},

@@ -79,6 +79,21 @@ def test_another_reason_of_postgresql_is_no_repetition():
     assert [pool.filter(log_record(expired, f"pool-{n}", level=logging.WARNING)) for n in (3, 4)] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("kombu.asynchronous.hub", "Error in timer: %r"),
+        ("controlplane.tuning.starter", "tuning of pool %s could not be started"),
+        ("controlplane.batches.starter", "open batches could not be announced (%s)"),
+    ],
+)
+def test_what_is_tried_every_few_seconds_of_an_outage_is_told_once(name: str, message: str):
+    ours = [f for f in logging.getLogger(name).filters if isinstance(f, Repeats)]
+    lines = [log_record(message, "llama", error=ConnectionError("refused")) for _ in range(2)]
+    assert [all(f.filter(line) for f in ours) for line in lines] == [True, False]
+    assert not lines[0].exc_info
+
+
 def test_a_task_that_fails_because_the_database_is_away_is_one_line():
     def shown(error):
         record = log_record(
