@@ -134,7 +134,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
     Metric(
         "state_refuses_writes", "gauge", "", (),
-        "1 while Redis answers this process but refuses writes (out of memory, or a failed save), else 0.",
+        "1 while Redis answers this process but refuses writes (such as out of memory, or a failed save), else 0.",
     ),
     Metric("redis_used_memory_bytes", "gauge", "bytes", (), "Memory that Redis uses, as it reports."),
     Metric(

@@ -98,7 +98,9 @@ class Readiness:
             return f"it takes no writes: {self._resp.refusing}"
         if self._resp.available:
             return f"it refuses what is asked: {error}"
-        return f"this process is not let in: {self._resp.not_let_in}" if self._resp.not_let_in else "it does not answer"
+        if self._resp.not_let_in:
+            return f"this process is not let in: {self._resp.not_let_in}"
+        return self._resp.answered or "it does not answer"
 
     async def _pool(self, pool: str) -> dict[str, Any]:
         store = self._stores.get(pool)

@@ -25,6 +25,7 @@ import contextlib
 import logging
 import re
 import ssl
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -50,13 +51,16 @@ PROBE_S = 0.25
 CONNECT_TIMEOUT_S = 0.5
 BACKOFF_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 
-# Error codes that say "not now": the server loads, is full, is read-only, or has another script that will not end.
+# Error codes that say "not now": the server loads, is full, is read-only, has another script that will not end, or has
+# ended a read that waits, because it becomes a replica.
 _UNAVAILABLE = frozenset(
     {"LOADING", "READONLY", "MISCONF", "OOM", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN",
-     "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
+     "NOAUTH", "WRONGPASS", "NOPERM", "UNBLOCKED", "UNKILLABLE"}
 )  # fmt: skip
 _WAITS_FOR_A_PERSON = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
-_REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS"})  # of these: it is read, but not written
+# Of these, those of a server that is there and will not be written for a while, whoever asks.
+_REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS", "BUSY", "LOADING", "CLUSTERDOWN"})
+TELL_AGAIN_S = 60.0  # what a user may not do is told again where it was not heard for so long
 _OF_SCRIPT = re.compile(r"-(OOM|MISCONF|READONLY|NOREPLICAS) ")  # before version 7 a script's error begins otherwise
 _MASTERS = re.compile(rb"cluster_size:(\d+)")
 WRITES_KEY = b"qm:writes"  # written while writes are refused, to see when they are taken again
@@ -347,8 +351,9 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._logged: bool | None = None
-        self._told: set[str] = set()  # in this outage, or on this connection
+        self._told: dict[str, float] = {}  # in this outage, or on this connection: when it was last heard
         self.not_let_in = ""  # why, as the server or a certificate says
+        self.answered = ""  # what the server said instead of letting this process use it, where it was reached
         self._home: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -397,7 +402,7 @@ class Keeper:
         self._wire = wire
         if self._probe is not None:
             wire.probe_every(self._probe)
-        self.not_let_in = ""
+        self.not_let_in = self.answered = ""
         self._told.clear()
         self._tell(True)
         return True
@@ -407,10 +412,11 @@ class Keeper:
         if isinstance(error, NotLetIn):
             if down and why not in self._told:
                 log.warning("redis %s (%s): still unavailable, %s", self._address, self._name, why)
-            self._told.add(why)
+            self._told[why] = time.monotonic()
             self.not_let_in = why.removeprefix("Redis: ")
         elif isinstance(error.__cause__, OSError):  # not reached at all
             self.not_let_in = ""
+        self.answered = "" if isinstance(error.__cause__, OSError) else why.removeprefix("Redis: ")
         self._tell(False, why)
 
     async def start(self) -> bool:
@@ -541,9 +547,11 @@ class RespConnection(Keeper):
         code = match[1] if match else text.partition(" ")[0]
         if code in _REFUSING:
             self._refused(code, text)
-        elif code in _WAITS_FOR_A_PERSON and text not in self._told:
-            self._told.add(text)
-            log.error("redis %s (%s): refuses %s: %s", self._address, self._name, script or "a command", text)
+        elif code in _WAITS_FOR_A_PERSON:
+            now_s = time.monotonic()
+            if now_s - self._told.get(text, float("-inf")) >= TELL_AGAIN_S:
+                log.error("redis %s (%s): refuses %s: %s", self._address, self._name, script or "a command", text)
+            self._told[text] = now_s
         kind = StateUnavailable if code in _UNAVAILABLE else StateError
         return kind(f"Redis{f' ({script}.lua)' if script else ''}: {text}")
 

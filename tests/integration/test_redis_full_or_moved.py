@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +21,7 @@ from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state import resp as resp_module
 from scheduling.state.resp import RespConnection
+from scheduling.state.types import StateUnavailable
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until_await
 from tests.support.gateway_world import gateway_world, until
 from tests.support.pool_gateway import make_gateway, ready
@@ -66,10 +67,34 @@ async def save_again(server: RedisServer) -> None:
     (server.folder / "dump.rdb").rmdir()
 
 
+async def want_a_replica(server: RedisServer) -> None:
+    server.command("CONFIG", "SET", "min-replicas-to-write", "1")
+
+
+async def want_none(server: RedisServer) -> None:
+    server.command("CONFIG", "SET", "min-replicas-to-write", "0")
+
+
+async def run_for_ever(server: RedisServer) -> None:
+    """Somebody else's script, beside which every command is refused."""
+    server.command("CONFIG", "SET", "busy-reply-threshold", "50")
+    with suppress(TimeoutError):  # it does not end
+        await asyncio.to_thread(server.command, "EVAL", "while true do end", "0")
+
+
+async def end_it(server: RedisServer) -> None:
+    assert server.command("SCRIPT", "KILL").startswith(b"+OK")
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "code", "frees"),
-    [(fill, empty, "OOM", True), (fail_to_save, save_again, "MISCONF", False)],
-    ids=["out of memory", "its last save failed"],
+    [
+        (fill, empty, "OOM", True),
+        (fail_to_save, save_again, "MISCONF", False),
+        (want_a_replica, want_none, "NOREPLICAS", False),
+        (run_for_ever, end_it, "BUSY", False),
+    ],
+    ids=["out of memory", "its last save failed", "a replica is missing", "a script does not end"],
 )
 async def test_a_redis_that_takes_no_writes_is_logged_once_and_serves_again_by_itself(
     private_redis: RedisServer,
@@ -108,13 +133,50 @@ async def test_a_redis_that_takes_no_writes_is_logged_once_and_serves_again_by_i
         assert any(m.startswith(f"Redis: it takes no writes: {code}") for m in report["waiting_for"])
         assert (await running).text.endswith("data: [DONE]\n\n")  # what runs is renewed, and ends
         if frees:
-            assert await world.running() == (0, 0)
+
+            async def freed() -> bool:
+                return await world.running() == (0, 0)
+
+            await until_await(freed)
         await end(private_redis)
         await until(lambda: gauges.get("state_refuses_writes") == 0.0, 60)
         assert (await ask(client)).status_code == 200
         await world.settled()
         assert lines(f"refuses writes: {code}") == lines("takes writes again") == 1
         assert len({r.request_id for r in await world.ledger_of(8)}) == 8
+        await readiness.stop()
+
+
+async def test_a_node_that_becomes_a_replica_is_no_error_to_who_reads_there(private_redis: RedisServer):
+    """It ends the reads that wait, with a word of its own, and the answer of ``/readyz`` says what it has become."""
+    catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={"p": None}))
+    readiness = Readiness(cast(Any, catalog), private_redis.url)
+    await readiness.start()
+    resp = RespConnection(private_redis.url, call_timeout=20)
+    await resp.start()
+    try:
+        reading = asyncio.create_task(resp.call("XREAD", "BLOCK", 15_000, "STREAMS", "s", "$"))
+
+        async def waits() -> bool:
+            return b"blocked_clients:1" in private_redis.command("INFO", "clients")
+
+        await until_await(waits)
+        private_redis.command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(StateUnavailable):
+            await reading
+
+        async def said() -> bool:
+            return (await readiness.look())[1]["waiting_for"] == ["Redis: this node is a replica and takes no writes"]
+
+        await until_await(said)
+        private_redis.command("REPLICAOF", "NO", "ONE")
+
+        async def over() -> bool:
+            return "Redis" not in str((await readiness.look())[1]["waiting_for"])
+
+        await until_await(over)
+    finally:
+        await resp.close()
         await readiness.stop()
 
 

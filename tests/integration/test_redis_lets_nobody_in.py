@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from controlplane.web.health import LOOK_AGAIN_S, Readiness
+from scheduling.state import resp as resp_module
 from scheduling.state.resp import RespConnection
 from tests.support.dispatch_world import until_await
 from tests.support.gateway_world import until
@@ -44,7 +45,7 @@ async def test_why_nobody_is_let_in_is_told_in_the_middle_of_an_outage(
 
 
 async def test_what_a_user_may_not_do_is_told_once_and_by_readyz(
-    private_redis: RedisServer, caplog: pytest.LogCaptureFixture
+    private_redis: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     private_redis.command(
         "ACL", "SETUSER", "qm", "on", ">first", "~*", "&*", "+@all", "-@scripting", "-role", "-client"
@@ -60,6 +61,9 @@ async def test_what_a_user_may_not_do_is_told_once_and_by_readyz(
             assert "NOPERM" in report["waiting_for"][0]
             await asyncio.sleep(LOOK_AGAIN_S * 1.1)
         assert sum("refuses view: NOPERM" in m for m in caplog.messages) == 1
+        monkeypatch.setattr(resp_module, "TELL_AGAIN_S", 0.1)  # it was well meanwhile, on the same connection
+        await readiness.look()
+        assert sum("refuses view: NOPERM" in m for m in caplog.messages) == 2
     finally:
         await readiness.stop()
 

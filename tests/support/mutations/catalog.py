@@ -305,8 +305,8 @@ MUTATIONS = (
         "failed-save-unnoticed",
         "a Redis that takes no writes since its save failed is taken for a fault of one call (promise 20)",
         "scheduling/state/resp.py",
-        '_REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS"})',
-        '_REFUSING = frozenset({"OOM", "READONLY", "NOREPLICAS"})',
+        '_REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS", "BUSY", "LOADING", "CLUSTERDOWN"})',
+        '_REFUSING = frozenset({"OOM", "READONLY", "NOREPLICAS", "BUSY", "LOADING", "CLUSTERDOWN"})',
         (
             "tests/integration/test_redis_full_or_moved.py::"
             "test_a_redis_that_takes_no_writes_is_logged_once_and_serves_again_by_itself",
