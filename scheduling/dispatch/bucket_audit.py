@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from scheduling.core.admission.rule import rights_of
+from scheduling.core.rights import rights_of
 from scheduling.core.types import Catalog
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BucketLevel, LedgerEntry, PoolAudit, PoolSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduling.core.admission.rule import cap_of
+from scheduling.core.rights import cap_of
 from scheduling.core.scheduler.evictions import entitled_to_room
 from scheduling.core.types import PoolView, QueuedRequest
 from scheduling.state.store import NO_CAP

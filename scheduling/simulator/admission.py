@@ -19,18 +19,12 @@ from typing import Final
 from scheduling.core.admission import entitlement as standing
 from scheduling.core.admission.rule import (
     NO_BACKEND_RETRY_MS,
-    RIGHTS,
     SERVICE_MS,
     AdmissionAnswer,
     AdmissionDecision,
     AdmissionView,
     Ask,
     PreemptibleLease,
-    able_to_run,
-    any_with_slot_and_kv,
-    baseline_slots,
-    cap_of,
-    choose_backend,
     choose_victims,
     decide_admission,
     first_weight,
@@ -42,7 +36,9 @@ from scheduling.core.admission.rule import (
 from scheduling.core.capacity.headroom import Headroom, used_of_baselines
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
 from scheduling.core.outcomes import Reason, unmet
+from scheduling.core.placement.room import any_with_slot_and_kv, choose_backend
 from scheduling.core.placement.rule import PrefixIndex
+from scheduling.core.rights import RIGHTS, able_to_run, baseline_slots, cap_of
 from scheduling.core.types import (
     BackendView,
     EntitlementSpec,

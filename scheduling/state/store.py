@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduling.core.admission.rule import baseline_slots, cap_of, first_weight, rights_of
+from scheduling.core.admission.rule import first_weight
 from scheduling.core.capacity.prefill_pace import FASTER
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
+from scheduling.core.rights import baseline_slots, cap_of, rights_of
 from scheduling.core.scheduler.prefill_preemption import LongPrompt
 from scheduling.core.types import (
     FULL_SPEED,

@@ -14,10 +14,9 @@ from scheduling.core.admission.rule import (
     AdmissionView,
     Ask,
     PreemptibleLease,
-    choose_backend,
     decide_admission,
-    with_room,
 )
+from scheduling.core.placement.room import choose_backend, with_room
 from scheduling.core.policies.registry import make_ordering, make_routing, orderings
 from scheduling.core.scheduler.invariants import check_step, remember
 from scheduling.core.scheduler.loop import Scheduler

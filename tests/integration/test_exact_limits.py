@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core.admission.rule import cap_of
 from scheduling.core.ledger.record import LedgerRecord
+from scheduling.core.rights import cap_of
 from scheduling.core.types import PoolSpec
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore

@@ -7,11 +7,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from scheduling.core.admission.rule import RIGHTS, any_with_slot_and_kv, choose_backend, choose_victims
+from scheduling.core.admission.rule import choose_victims
 from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
 from scheduling.core.capacity.prefill_pace import FASTER, PrefillPace
 from scheduling.core.capacity.uncounted import Beginnings
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement.room import any_with_slot_and_kv, choose_backend
+from scheduling.core.rights import RIGHTS
 from scheduling.core.scheduler.prefill_preemption import LongPrompt
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec

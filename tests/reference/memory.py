@@ -8,17 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission.rule import (
-    RIGHTS,
-    PreemptibleLease,
-    able_to_run,
-    baseline_slots,
-    cap_of,
-    first_weight,
-    learned_service_ms,
-    refill,
-    stored_level,
-)
+from scheduling.core.admission.rule import PreemptibleLease, first_weight, learned_service_ms, refill, stored_level
 from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
 from scheduling.core.capacity.prefill_pace import TURNAROUND_MS, PrefillPace
 from scheduling.core.capacity.uncounted import NO_BEGINNINGS, Beginnings
@@ -26,6 +16,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.placement.cache_wait import LEAST_AGAIN
 from scheduling.core.placement.cached_prompts import uncounted_of
 from scheduling.core.placement.rule import PrefixIndex, Warmth
+from scheduling.core.rights import RIGHTS, able_to_run, baseline_slots, cap_of
 from scheduling.core.types import LONG_TOKENS, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry

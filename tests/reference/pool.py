@@ -14,14 +14,10 @@ from dataclasses import replace
 from scheduling.core.admission.key_limits import Scope, first_over, read_limits
 from scheduling.core.admission.key_limits import Standing as LimitStanding
 from scheduling.core.admission.rule import (
-    RIGHTS,
     AdmissionAnswer,
     AdmissionView,
     Ask,
     Over,
-    baseline_slots,
-    cap_of,
-    choose_backend,
     decide_admission,
     first_weight,
     goes_at_once,
@@ -30,6 +26,8 @@ from scheduling.core.capacity.prefill_pace import WHOLE_AT_ONCE, shows
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement.legs import PrefillReplica, choose_leg
+from scheduling.core.placement.room import choose_backend
+from scheduling.core.rights import RIGHTS, baseline_slots, cap_of
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry

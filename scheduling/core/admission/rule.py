@@ -1,19 +1,18 @@
 """May this request enter, and if so, at once, through the queue, or in the place of another?
 
-The rules of token pools 4.3 in their order, with the rights of its five classes (Table 1); the first that fails ends
-it. Output bound and the entitlement's own state are checked before (by the gateway, which needs no shared state for
-them). This is the meaning of ``scheduling/state/scripts/admit.lua``: the reference model and the simulator call
-this function, and the model-based test holds the script to it. All times are whole milliseconds so that both compute
-the same numbers.
+The rules of token pools 4.3 in their order, with the rights of its five classes (``core/rights.py``); the first that
+fails ends it. Output bound and the entitlement's own state are checked before (by the gateway, which needs no shared
+state for them). This is the meaning of ``scheduling/state/scripts/admit.lua``: the reference model and the simulator
+call this function, and the model-based test holds the script to it. All times are whole milliseconds so that both
+compute the same numbers.
 
-**Contended** is a pool that has no room for this request, or no more free slots than there are waiting requests that
-go first: for an owner of reserved capacity those within their baselines (``due``), for others all that may run
-(``able``: one whose entitlement already runs as many as it may does not count, nor one that the leader found to lack
-KV cache, until a replica is kept free for it). The pool's headroom is no room for who
-is beyond its baseline or has none. Otherwise the capacity is idle and belongs to whoever asks. In a contended pool a
-request that is not reserved must weigh more than the lightest entitlement in flight. Who is the lightest itself is
-refused only where somebody weighs more: equals, and a tenant alone with its pool, wait for each other in the queue
-(``docs/reference/admission.md``).
+**Contended** is a pool that has no room for this request, or no more free slots than there are waiting requests that go
+first: for an owner of reserved capacity those within their baselines (``due``), for others all that may run (``able``:
+one whose entitlement already runs as many as it may does not count, nor one that the leader found to lack KV cache,
+until a replica is kept free for it). The pool's headroom is no room for who is beyond its baseline or has none.
+Otherwise the capacity is idle and belongs to whoever asks. In a contended pool a request that is not reserved must
+weigh more than the lightest entitlement in flight. Who is the lightest itself is refused only where somebody weighs
+more: equals, and a tenant alone with its pool, wait for each other in the queue (``docs/reference/admission.md``).
 
 Where **no replica serves** and one can be woken, there is no room and everything else holds: what may wait waits,
 and is told how long that is expected to take; without one to be woken nobody waits.
@@ -28,7 +27,7 @@ way. Likewise who finds room, but not where its prompt is cached, may wait for t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -36,9 +35,10 @@ from typing import Final
 from scheduling.core.admission import entitlement as standing
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement.cache_wait import LEAST_AGAIN, cache_wait
-from scheduling.core.placement.cached_prompts import counted_of
-from scheduling.core.placement.rule import Warmth, place
-from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass
+from scheduling.core.placement.room import any_with_slot_and_kv, any_without_adapter, choose_backend, with_room
+from scheduling.core.placement.rule import Warmth
+from scheduling.core.rights import rights_of
+from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec
 
 MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
 MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
@@ -51,47 +51,6 @@ class AdmissionAnswer(StrEnum):
     GRANT = "grant"
     QUEUE = "queue"
     REFUSE = "refuse"
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What a service class may do (token pools, Table 1)."""
-
-    baseline: bool = False  # r_e is promised: the pool's headroom is kept for it
-    reserved: bool = False  # within r_e never refused for contention, and ahead of all that are not reserved
-    bursts: bool = False  # beyond r_e and chi_e while the pool is idle
-    over_budget: bool = False  # beyond its bucket likewise; such tokens are not charged
-    evicts: bool = False  # within r_e it takes a preemptible request's slot when there is no other
-
-
-RIGHTS: Final[Mapping[ServiceClass, Rights]] = {
-    ServiceClass.DEDICATED: Rights(baseline=True, reserved=True, bursts=True, over_budget=True, evicts=True),
-    ServiceClass.GUARANTEED: Rights(baseline=True, reserved=True, evicts=True),
-    ServiceClass.ELASTIC: Rights(baseline=True, bursts=True, evicts=True),
-    ServiceClass.SPOT: Rights(bursts=True),
-    ServiceClass.PREEMPTIBLE: Rights(bursts=True),
-}
-
-
-def rights_of(spec: EntitlementSpec) -> Rights:
-    """Those of its class; a promise that the pool cannot keep now reserves nothing (``docs/reference/capacity.md``)."""
-    rights = RIGHTS[spec.tier.service_class]
-    return rights if spec.state is EntitlementState.BOUND else replace(rights, reserved=False)
-
-
-def cap_of(service_class: ServiceClass, concurrency: int) -> int | None:
-    """How many of an entitlement may run at most; None where idle capacity is the only bound."""
-    return None if RIGHTS[service_class].bursts else concurrency
-
-
-def baseline_slots(service_class: ServiceClass, concurrency: int) -> int:
-    """How many running requests of an entitlement the pool's headroom is for."""
-    return concurrency if RIGHTS[service_class].baseline else 0
-
-
-def able_to_run(waiting: int, running: int, cap: int | None) -> int:
-    """How many of an entitlement's waiting requests could run if slots were free."""
-    return waiting if cap is None else max(0, min(waiting, cap - running))
 
 
 def first_weight(spec: EntitlementSpec, pool: PoolSpec) -> float:
@@ -245,78 +204,11 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
     return retry_ms, min(MAX_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 
 
-def choose_backend(
-    backends: Iterable[BackendView],
-    kv: int,
-    exclude: str,
-    prefill: int = 0,
-    warmth: Warmth | None = None,
-    owner: bool = False,
-    adapter: str = "",
-    least_again: int = LEAST_AGAIN,
-) -> str | None:
-    """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement.rule` names, or None."""
-    able = [b for b in backends if b.id != exclude and b.serves(adapter) and b.takes(kv)]
-    chosen = place(with_room(able, kv, prefill, owner, warmth, least_again), warmth)
-    return None if chosen is None else chosen.id
-
-
 def waits_for_cache(backends: Iterable[BackendView], ask: Ask, view: AdmissionView, owner: bool) -> bool:
     """Whether a request that finds room waits all the same, for the replica that has its prompt cached."""
     serving = [b for b in backends if b.id != ask.exclude_backend and b.serves(ask.adapter) and b.takes(ask.kv)]
     fit = with_room(serving, ask.kv, ask.prefill, owner, view.warmth, view.least_again)
     return cache_wait(serving, fit, ask.prefill, view.warmth, view.least_again) is not None
-
-
-def with_room(
-    backends: Sequence[BackendView],
-    kv: int,
-    prefill: int,
-    owner: bool,
-    warmth: Warmth | None = None,
-    least_again: int = LEAST_AGAIN,
-    serving: Sequence[BackendView] | None = None,
-) -> list[BackendView]:
-    """The replicas that have room; what is cached of a prompt need not count against their prefill credit.
-
-    An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, where
-    its prompt is cached (of those ``serving`` it; None: of these), or where none has room without that; there where the
-    fewest of their tokens are left."""
-    fitting = [b for b in backends if has_room(b, kv, prefill, warmth)]
-    if not owner or (fitting and warmth is None):
-        return fitting
-    beside = [b for b in backends if has_room(b, kv, prefill, warmth, owner)]
-    fewest = min((b.prefill_used for b in beside), default=0)
-    fitting = fitting or [b for b in beside if b.prefill_used == fewest]
-    wait = cache_wait(backends if serving is None else serving, fitting, prefill, warmth, least_again)
-    own = [b for b in beside if wait is not None and b.id == wait.replica.id]
-    return own or fitting
-
-
-def has_room(backend: BackendView, kv: int, prefill: int, warmth: Warmth | None, owner: bool = False) -> bool:
-    """Whether a replica has room for the prompt; ``warmth``: what replicas have cached of it."""
-    return backend.has_slot_and_kv(kv, owner) and has_credit(backend, prefill, warmth, owner)
-
-
-def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner: bool) -> bool:
-    """Whether its prefill credit has room, whatever else it lacks."""
-    if backend.has_credit(prefill, owner):
-        return True
-    if warmth is None or not backend.cache_trust or not backend.has_credit(1, owner):
-        return False
-    return backend.has_credit(counted_of(backend, prefill, warmth), owner)
-
-
-def any_with_slot_and_kv(
-    backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "", owner: bool = False
-) -> bool:
-    """Whether a replica that has the adapter has a slot and KV cache free, whatever its prefill credit."""
-    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and b.serves(adapter) for b in backends)
-
-
-def any_without_adapter(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str, owner: bool) -> bool:
-    """Whether a replica that lacks the adapter has a slot and KV cache free."""
-    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and not b.serves(adapter) for b in backends)
 
 
 def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int, prefill: int) -> bool:

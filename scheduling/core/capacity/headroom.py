@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scheduling.core.admission.rule import able_to_run, baseline_slots
 from scheduling.core.capacity.pool import automatic_share
+from scheduling.core.rights import able_to_run, baseline_slots
 from scheduling.core.types import EntitlementSpec, EntitlementState
 
 MEMORY_S = 300.0

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduling.core.admission.rule import baseline_slots
+from scheduling.core.rights import baseline_slots
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, Phase, ServiceClass
 
 RESERVING = frozenset({ServiceClass.DEDICATED, ServiceClass.GUARANTEED})  # Table 1: baseline "reserved"

@@ -1,1 +1,1 @@
-"""On which replica does a request run?"""
+"""On which replica does a request run, of those that have room?"""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission.rule import RIGHTS, has_room
 from scheduling.core.placement.cache_wait import PATIENCE
+from scheduling.core.placement.room import has_room
 from scheduling.core.placement.rule import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, Warmth, place
 from scheduling.core.policies.contracts import Router
 from scheduling.core.policies.parameters import NO_UNIT, Range, at_least, parameter
 from scheduling.core.policies.registry import routing
+from scheduling.core.rights import RIGHTS
 from scheduling.core.types import BackendView, QueuedRequest
 
 UNCOUNTED_S = 3.0  # for so long somebody may wait inside an engine that has lost its prefix cache

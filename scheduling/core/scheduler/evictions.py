@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduling.core.admission.rule import RIGHTS
+from scheduling.core.rights import RIGHTS
 from scheduling.core.types import PoolView, QueuedRequest
 
 AT_ONCE = 20  # requests for which room is made in one decision

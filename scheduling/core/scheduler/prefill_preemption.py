@@ -30,9 +30,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission.rule import RIGHTS
 from scheduling.core.inside_engine.step import progressed
 from scheduling.core.placement.rule import points_up_to
+from scheduling.core.rights import RIGHTS
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, is_long
 
 MIN_RUN_S = 0.5  # between two interruptions of a prompt: more than sending it again costs

@@ -13,10 +13,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduling.core.admission.rule import RIGHTS, has_credit, with_room
 from scheduling.core.placement.cache_wait import PATIENCE, cache_wait
 from scheduling.core.placement.cached_prompts import counted_of, counted_on
+from scheduling.core.placement.room import has_credit, with_room
 from scheduling.core.placement.rule import Warmth
+from scheduling.core.rights import RIGHTS
 from scheduling.core.scheduler.prefill_preemption import waits_for
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from scheduling.core.admission.rule import able_to_run, cap_of
+from scheduling.core.rights import able_to_run, cap_of
 from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import PoolView
 

@@ -109,7 +109,7 @@ MUTATIONS = (
     Mutation(
         "owner-behind-most",
         "an owner of reserved capacity goes beside the longest of others' prompts",
-        "scheduling/core/admission/rule.py",
+        "scheduling/core/placement/room.py",
         "    fewest = min((b.prefill_used for b in beside), default=0)",
         "    fewest = max((b.prefill_used for b in beside), default=0)",
         ("tests/unit/core/admission/test_admission.py",),

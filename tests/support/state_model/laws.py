@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from scheduling.core.admission.key_limits import read_limits
-from scheduling.core.admission.rule import RIGHTS, able_to_run
+from scheduling.core.rights import RIGHTS, able_to_run
 from scheduling.core.types import RateLimits, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry

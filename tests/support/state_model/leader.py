@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from scheduling.core.admission.rule import RIGHTS
+from scheduling.core.rights import RIGHTS
 from scheduling.core.types import (
     FULL_SPEED,
     BackendSpec,

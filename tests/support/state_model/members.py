@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from scheduling.core.admission.rule import baseline_slots, cap_of, rights_of
 from scheduling.core.outcomes import Reason
+from scheduling.core.rights import baseline_slots, cap_of, rights_of
 from scheduling.core.types import (
     EntitlementState,
     OverLimit,

@@ -10,20 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.admission.rule import (
-    RIGHTS,
     AdmissionAnswer,
     AdmissionView,
     Ask,
     PreemptibleLease,
-    able_to_run,
-    cap_of,
-    choose_backend,
     choose_victims,
     decide_admission,
     first_weight,
     refill,
 )
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement.room import choose_backend
+from scheduling.core.rights import RIGHTS, able_to_run, cap_of
 from scheduling.core.types import (
     BackendView,
     EntitlementSpec,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.admission.rule import AdmissionAnswer, AdmissionView, Ask, choose_backend, decide_admission
+from scheduling.core.admission.rule import AdmissionAnswer, AdmissionView, Ask, decide_admission
 from scheduling.core.placement.cache_wait import GRANT_S, LEAST_AGAIN, LONGEST_S, PATIENCE, CacheWait, cache_wait
+from scheduling.core.placement.room import choose_backend
 from scheduling.core.placement.rule import Warmth, read_points, write_points
 from scheduling.core.policies.compose import make_named
 from scheduling.core.policies.registry import make_routing
