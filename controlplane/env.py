@@ -271,6 +271,15 @@ class Env:
     webhook_secret: str = setting(
         "", "Signs what is sent to webhooks (`docs/guide/scaling.md`); at least 16 characters.", secret=True
     )
+    webhook_proxy: str = setting(
+        "",
+        "Proxy through which webhooks, Slack and PagerDuty are reached: `http(s)://[user:password@]host:port`. It "
+        "looks up their hosts. Empty: they are reached directly.",
+        secret=True,
+    )
+    webhook_proxy_except: str = setting(
+        "", "Hosts that are reached without WEBHOOK_PROXY, separated by commas; `.corp.example` means all below it."
+    )
     public_url: str = setting(
         "",
         "The console's address for users, e.g. `https://llm.example.org`; links in alerts begin with it. Empty: "

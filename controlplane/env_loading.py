@@ -184,6 +184,13 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         _ = env.file_storage_settings
     except ValueError:
         faults.append(f"{env_name('file_storage_options')}=(hidden): use a JSON object, or leave it empty")
+    try:
+        address = urlsplit(env.webhook_proxy)
+        usable = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        usable = False
+    if env.webhook_proxy and not usable:
+        faults.append(f"{env_name('webhook_proxy')}=(hidden): use http://host:port or https://host:port")
     for name in ("alert_webhook", "webhook_hosts"):
         if getattr(env, name) and not env.webhook_secret:
             faults.append(f"{env_name(name)}: needs {env_name('webhook_secret')}, which signs what is sent")

@@ -360,6 +360,8 @@ EMAIL_USE_TLS, EMAIL_USE_SSL = MAIL_SERVER.scheme == "smtp+tls", MAIL_SERVER.sch
 DEFAULT_FROM_EMAIL = ENV.email_from or f"quartermaster@{EMAIL_HOST}"
 QUARTERMASTER_WEBHOOK_HOSTS = ENV.webhook_hosts
 QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
+QUARTERMASTER_WEBHOOK_PROXY = ENV.webhook_proxy
+QUARTERMASTER_WEBHOOK_PROXY_EXCEPT = ENV.webhook_proxy_except
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's notification
 QUARTERMASTER_BASIC_AUTH = ENV.basic_auth
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import msgspec
+from django.conf import settings
 from django.core.exceptions import ValidationError
 
 from scheduling.tls import authorities, refused
@@ -64,14 +65,15 @@ def post(
 
 
 def send(url: str, body: bytes, headers: dict[str, str], whom: str, *, client: httpx.Client | None = None) -> None:
-    """One POST. No redirect is followed, no proxy of the environment is used, and little of the answer is read.
+    """One POST, through the configured proxy if there is one. No redirect is followed, no proxy of the environment is
+    used, and little of the answer is read.
 
     Raises:
         WebhookError: no 2xx came back; ``whom`` is named in it.
     """
     over = threading.Event()
     try:
-        with client or httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=authorities()) as session:
+        with client or _client() as session:
             timer = threading.Timer(WHOLE_S, _end, (over, session))
             timer.daemon = True
             timer.start()
@@ -85,9 +87,23 @@ def send(url: str, body: bytes, headers: dict[str, str], whom: str, *, client: h
             raise WebhookError(f"{whom} did not answer within {WHOLE_S:g} s") from error
         if not isinstance(error, httpx.HTTPError | httpx.InvalidURL):
             raise
+        if isinstance(error, httpx.ProxyError):
+            raise WebhookError(f"the proxy does not lead to {whom} ({str(error)[:200]})") from error
         raise WebhookError(f"{whom} does not answer ({refused(error) or type(error).__name__})") from error
     if not 200 <= answer.status_code < 300:
         raise WebhookError(f"{whom} answered {answer.status_code}{reply and f': {reply}'}")
+
+
+def _client() -> httpx.Client:
+    if not settings.QUARTERMASTER_WEBHOOK_PROXY:
+        return httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=authorities())
+    hosts = (host.strip().lower() for host in settings.QUARTERMASTER_WEBHOOK_PROXY_EXCEPT.split(",") if host.strip())
+    directly = {f"all://{'*' if host.startswith('.') else ''}{host}": None for host in hosts}
+    proxy = httpx.Proxy(
+        settings.QUARTERMASTER_WEBHOOK_PROXY,
+        ssl_context=authorities() if settings.QUARTERMASTER_WEBHOOK_PROXY.startswith("https") else None,
+    )
+    return httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=authorities(), proxy=proxy, mounts=directly)
 
 
 def _end(over: threading.Event, session: httpx.Client) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_certificate(path: Path, address: str = "127.0.0.1", hours: tuple[int, int] = (-1, 1)) -> Path:
-    """A certificate of ``address`` that is its own authority, valid between these hours from now, with its key, as one
-    PEM file."""
+def write_certificate(
+    path: Path, address: str = "127.0.0.1", hours: tuple[int, int] = (-1, 1), names: Sequence[str] = ()
+) -> Path:
+    """A certificate of ``address`` and ``names`` that is its own authority, valid between these hours from now, with
+    its key, as one PEM file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test server")])
     now = datetime.now(UTC)
+    hosts: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)), *map(x509.DNSName, names)]
     made = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -30,7 +33,7 @@ def write_certificate(path: Path, address: str = "127.0.0.1", hours: tuple[int, 
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + timedelta(hours=hours[0]))
         .not_valid_after(now + timedelta(hours=hours[1]))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False)
+        .add_extension(x509.SubjectAlternativeName(hosts), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
         .sign(key, hashes.SHA256())
     )
