@@ -104,6 +104,9 @@ class LedgerEntry(models.Model):
     interruptions = models.IntegerField(
         default=0, db_default=0, help_text="How often its prefill was interrupted for a better tier."
     )
+    sequences = models.PositiveIntegerField(
+        default=1, db_default=1, help_text="Places that it takes while it runs: its answers, or prompts."
+    )
 
     class Meta:
         ordering = ["-received_at", "-id"]

@@ -2,7 +2,7 @@
 
 Question: how much room do those with a right to it use, wait for, and miss? Pure; one owner, no locks.
 
-A refusal for want of capacity is counted as the slot it would have taken for as long as that entitlement's requests
+A refusal for want of capacity is counted as the slots it would have taken for as long as that entitlement's requests
 usually take (Little's law), and never beyond the entitlement's own baseline: clients that try again and again, or ask
 for more than they were promised, do not call replicas.
 """
@@ -30,7 +30,7 @@ UNKNOWN_OCCUPATION_S = 2.0  # before any request has ended
 class _Look:
     at_s: float
     slots: dict[str, int]  # by entitlement
-    waiting: dict[str, int]
+    waiting: dict[str, int]  # places that what waits will take
     kv_used: int
 
 
@@ -55,7 +55,8 @@ class DemandWindow:
         slots = {name: n for name, n in sample.view.running_by_entitlement.items() if n}
         if self._busy_s is None or slots or sample.wanted or any(sample.waiting.values()):
             self._busy_s = sample.at_s
-        self._looks.append(_Look(sample.at_s, slots, dict(sample.waiting), kv_used))
+        waiting = {name: sample.waiting_sequences.get(name, n) for name, n in sample.waiting.items()}
+        self._looks.append(_Look(sample.at_s, slots, waiting, kv_used))
         horizon_s = sample.at_s - self.window_s
         while self._looks and self._looks[0].at_s <= horizon_s:
             self._looks.popleft()
@@ -115,12 +116,12 @@ class DemandWindow:
     def _refused(self, entitled: Mapping[str, EntitlementSpec], span_s: float) -> float:
         """Slots that refused requests would have taken."""
         times: dict[str, list[float]] = {}
-        counts: dict[str, int] = {}
+        counts: dict[str, int] = {}  # places
         for r in self._ended:
             if r.granted_s is not None and r.outcome == Outcome.COMPLETED:
                 times.setdefault(r.entitlement, []).append(r.done_s - r.granted_s)
             elif r.reason in NO_ROOM and r.entitlement in entitled:
-                counts[r.entitlement] = counts.get(r.entitlement, 0) + 1
+                counts[r.entitlement] = counts.get(r.entitlement, 0) + r.sequences
         every = [t for seconds in times.values() for t in seconds]
         usual_s = sum(every) / len(every) if every else UNKNOWN_OCCUPATION_S
         total = 0.0

@@ -87,6 +87,9 @@ class Sample:
     wakes_in_s: float = (
         0.0  # in how long the pool is expected to serve again, where none serves; 0: some do, or unknown
     )
+    waiting_sequences: dict[str, int] = field(
+        default_factory=dict
+    )  # entitlement -> places that its waiting ones will take
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

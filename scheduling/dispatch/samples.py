@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from scheduling.core.policies.contracts import QueuePart
 from scheduling.core.types import PoolSpec, QueuedRequest, oldest_waits
 from scheduling.dispatch.ports import BackendStatus, Sample
-from scheduling.state.types import PoolSnapshot
+from scheduling.state.types import EntitlementTotals, PoolSnapshot
 
 SERVED_OVER_S = 10.0  # what a rate of served tokens is averaged over: at least three renewals
 _LOOKS = 12
@@ -69,6 +69,7 @@ class Sampler:
             turnaround_s=turnaround_s,
             state_lost_s=snapshot.lost_ms / 1000,
             bucket_gaps=dict(bucket_gaps or {}),
+            waiting_sequences=_sequences(entitlements, waiting),
             parts=_leaves(parts),
         )
 
@@ -89,3 +90,12 @@ def _leaves(parts: Sequence[QueuePart]) -> dict[str, int]:
     """Parts in which something waits; a band that is itself cut into queues stands for none of them."""
     cut = {part.name.partition(", ")[0] for part in parts if ", " in part.name}
     return {p.name: p.waiting for p in parts if p.waiting and p.name.removesuffix(" band") not in cut}
+
+
+def _sequences(entitlements: Mapping[str, EntitlementTotals], waiting: Iterable[QueuedRequest]) -> dict[str, int]:
+    """Places that what waits will take. How many wait is counted in Redis; how wide they are, in the leader's copy."""
+    wide = {name: counts.waiting for name, counts in entitlements.items() if counts.waiting}
+    for request in waiting:
+        if request.sequences > 1 and request.entitlement in wide:
+            wide[request.entitlement] += request.sequences - 1
+    return wide

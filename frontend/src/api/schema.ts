@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 58f6cd280768c328, body 39587fbe0fa98173
+// schema eb4c7f6122c6698e, body f4d1fbce1db8d9a7
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1962,6 +1962,8 @@ export interface components {
             reason: components["schemas"]["ReasonEnum"];
             received_at: string;
             request_id: string;
+            /** @description Places that it takes while it runs: its answers, or prompts. */
+            sequences: number;
             slo_met: boolean | null;
             /** @description As sent to the client; 0 if none was sent. */
             status: number;
@@ -2045,6 +2047,8 @@ export interface components {
             reason: components["schemas"]["ReasonEnum"];
             received_at: string;
             request_id: string;
+            /** @description Places that it takes while it runs: its answers, or prompts. */
+            sequences: number;
             slo_met: boolean | null;
             /** @description As sent to the client; 0 if none was sent. */
             status: number;

@@ -60,7 +60,7 @@ class LedgerRecord:
     cached_tokens: int = 0  # of the input, what the engine's prefix cache held; 0: none, or it does not say
     project: str = ""  # of the key; empty: it opens one entitlement
     interruptions: int = 0  # of its prefill, for better tiers; no attempts
-    sequences: int = 1  # that it counted as while it ran, for fair shares; not stored
+    sequences: int = 1  # places that it takes while it runs: its answers, or prompts, up to MAX_SEQUENCES
 
 
 def sane(record: LedgerRecord) -> LedgerRecord:

@@ -9,12 +9,13 @@ import pytest
 
 from controlplane.scaling.demand import DemandWindow
 from scheduling.core.capacity.engine_limits import EngineFacts
+from scheduling.core.capacity.planner import Demand
 from scheduling.core.engine.calibration import StepFit
 from scheduling.core.types import BackendSpec, PoolView
 from scheduling.dispatch.ports import BackendStatus, Sample, StepStatus
 from tests.support.logged_steps import TRUTH
 from tests.support.state_world import pool_spec
-from tests.support.telemetry_world import NOW, record
+from tests.support.telemetry_world import NOW, entitlement, record, refused
 
 
 def sample(configured: float = 0.0, believed: bool = True) -> Sample:
@@ -50,3 +51,20 @@ def test_what_is_configured_holds_and_what_predicts_badly_is_not_planned_by() ->
     assert added(sample(configured=900.0)) == 900.0
     assert not 0 < added(sample(believed=False)) < math.inf
     assert not 0 < added(sample(), served=False) < math.inf, "nothing says how long requests are"
+
+
+def test_requests_of_several_answers_call_for_as_many_places_whether_they_wait_or_were_refused() -> None:
+    own = entitlement("acme-llama", "acme", pool=pool_spec().id)
+
+    def demand(sequences: int) -> Demand:
+        window = DemandWindow(60.0)
+        window.add([record(1, granted_s=NOW - 3, done_s=NOW - 1)])
+        window.add([refused(2, reason="queue_full", done_s=NOW - 1, sequences=sequences)])
+        waits = replace(sample(), waiting={"acme-llama": 2}, waiting_sequences={"acme-llama": 1 + sequences})
+        window.look(waits)
+        return window.demand(waits, {own.id: own})
+
+    one, four = demand(1), demand(4)
+    assert (one.waiting.slots, four.waiting.slots) == (2, 5)
+    assert four.refused.slots == pytest.approx(4 * one.refused.slots)
+    assert one.refused.slots > 0

@@ -29,6 +29,14 @@ def test_kv_cache_is_what_runs_and_not_what_waits_for_it() -> None:
     assert sample.waiting == {"acme": 1}
 
 
+def test_what_waits_is_told_in_requests_and_in_the_places_that_they_will_take() -> None:
+    wide = replace(waiting(1), entitlement="acme", sequences=5)
+    sample = Sampler("w", 1).sample(looked(0, 0), POOL, "fifo@1", [wide], [])
+    assert (sample.waiting, sample.waiting_sequences) == ({"acme": 1}, {"acme": 5})
+    unknown = Sampler("w", 1).sample(looked(0, 0), POOL, "fifo@1", [], [])
+    assert unknown.waiting_sequences == {"acme": 1}, "one that this process has not read yet is one"
+
+
 def test_the_rate_of_service_is_the_meters_growth_over_ten_seconds() -> None:
     sampler = Sampler("w", 1)
     rates = [sampler.sample(looked(s, 300 * (s // 3)), POOL, "fifo@1", [], []).served_per_s for s in range(31)]
