@@ -62,7 +62,7 @@ class LedgerEntryAdmin(_Record):
     def queued(self, entry: LedgerEntry) -> str:
         if entry.queued_at is None:
             return ""
-        return _ms(entry.queued_at, entry.granted_at or entry.done_at)
+        return f"{(entry.wait_s or 0.0) * 1000:,.0f}"
 
     @display(description="TTFT [ms]")
     def first_token(self, entry: LedgerEntry) -> str:

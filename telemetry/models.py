@@ -107,6 +107,19 @@ class LedgerEntry(models.Model):
     sequences = models.PositiveIntegerField(
         default=1, db_default=1, help_text="Places that it takes while it runs: its answers, or prompts."
     )
+    ran_before_s = models.FloatField(
+        default=0.0,
+        db_default=0.0,
+        help_text="How long it ran after it was queued, in attempts that were interrupted or failed [s]. It is no part "
+        "of its wait.",
+    )
+
+    @property
+    def wait_s(self) -> float | None:
+        """``LedgerRecord.waited_s``."""
+        if self.queued_at is None:
+            return None if self.granted_at is None else 0.0
+        return max(0.0, ((self.granted_at or self.done_at) - self.queued_at).total_seconds() - self.ran_before_s)
 
     class Meta:
         ordering = ["-received_at", "-id"]

@@ -58,10 +58,14 @@ def close(trial: Trial, state: TrialState, reason: str, guard: dict[str, object]
 
 def _tally(pool: str, since: datetime, until: datetime) -> dict[str, Tally]:
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, received_at__lt=until)
-    entries = rows.values_list("tier", "slo_met", "queued_at", "granted_at", "received_at")
+    entries = rows.values_list("tier", "slo_met", "queued_at", "granted_at", "received_at", "ran_before_s")
     return tally(
         [
-            (tier, met, None if granted is None else max(0.0, (granted - (queued or received)).total_seconds()))
-            for tier, met, queued, granted, received in entries
+            (
+                tier,
+                met,
+                None if granted is None else max(0.0, (granted - (queued or received)).total_seconds() - ran_before_s),
+            )
+            for tier, met, queued, granted, received, ran_before_s in entries
         ]
     )

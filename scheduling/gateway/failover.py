@@ -101,7 +101,7 @@ class Failover:
         return spec
 
     async def _retry(self, submitted: Submitted, trouble: EngineTrouble) -> None:
-        access, at = submitted.access, submitted.at
+        access, at, left_s = submitted.access, submitted.at, submitted.call.now_s()
         # with one replica only, the choice is between it and nothing
         exclude = submitted.backend if len(access.pool.backends) > 1 or trouble.lacks else ""
         if submitted.prefill_at:  # the replica that would have written the answer did not fail
@@ -115,13 +115,14 @@ class Failover:
             raise trouble.refusal or trouble from None
         finally:
             submitted.moving = False
-        await self._waiter.granted(submitted, admission)
+        await self._waiter.granted(submitted, admission, left_s)
 
     async def _wait_again(self, submitted: Submitted, notice: PreemptionNotice) -> None:
         """The request's prefill is preempted: it leaves its engine and waits again, for up to its tier's longest wait
         from now."""
         call, access = submitted.call, submitted.access
         submitted.hang_up()
+        left_s = call.now_s()
         self._metrics.prefill_preempted(access.pool.id, notice.backend)
         submitted.ran, submitted.preemption, submitted.waits_from = False, None, call.loop.time()
         waits = interrupted(submitted.queued_request(), notice.backend, notice.computed)
@@ -136,7 +137,7 @@ class Failover:
                 submitted.moving = True
                 await asyncio.sleep(REQUEUE_AGAIN_S)
         call.limit(Reason.DEADLINE, NEVER)
-        await self._waiter.granted(submitted, admission)
+        await self._waiter.granted(submitted, admission, left_s)
 
     async def _requeue(self, submitted: Submitted, exclude: str, *, interrupted: bool = False) -> Admission:
         """Asks shared state for the next attempt. Raises :class:`StateUnavailable`."""

@@ -17,10 +17,12 @@ class GrantWaiter:
     def __init__(self, conclusion: Conclusion) -> None:
         self._conclusion = conclusion
 
-    async def granted(self, submitted: Submitted, admission: Admission) -> None:
+    async def granted(self, submitted: Submitted, admission: Admission, left_s: float | None = None) -> None:
         """Notes what shared state answered, and returns once the attempt is granted. Raises :class:`Refusal` where it
-        will not be."""
+        will not be. ``left_s``: when the attempt before it left its replica [epoch s]; None: there was none."""
         call = submitted.call
+        if left_s is not None and submitted.queued_s is not None and submitted.granted_s is not None:
+            submitted.ran_before_s += max(0.0, left_s - submitted.granted_s)
         submitted.attempt = admission.attempt
         submitted.seq = admission.seq
         submitted.prefill = admission.prefill

@@ -241,6 +241,7 @@ class Progress:
     # progress
     queued_s: float | None = None
     granted_s: float | None = None
+    ran_before_s: float = 0.0  # from queued_s on, in attempts before this one
     first_token_s: float | None = None
     ran: bool = False  # the engine took it
     frames: Frames | None = None

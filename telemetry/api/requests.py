@@ -85,9 +85,7 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
         return row
 
     def get_queue_ms(self, entry: LedgerEntry) -> float | None:
-        if entry.queued_at is None:
-            return None if entry.granted_at is None else 0.0
-        return _ms(entry.queued_at, entry.granted_at or entry.done_at)
+        return None if entry.wait_s is None else round(entry.wait_s * 1000, 1)
 
     def get_ttft_ms(self, entry: LedgerEntry) -> float | None:
         return _ms(entry.received_at, entry.first_token_at)

@@ -62,11 +62,8 @@ def durations_ms(record: LedgerRecord) -> dict[int, float]:
         durations[TTLT] = (record.done_s - record.received_s) * 1000
         if record.first_token_s is not None and record.output_tokens > 1:
             durations[TBT] = (record.done_s - record.first_token_s) * 1000 / (record.output_tokens - 1)
-    if record.queued_s is not None:
-        until_s = record.granted_s if record.granted_s is not None else record.done_s
-        durations[QUEUE] = (until_s - record.queued_s) * 1000
-    elif record.granted_s is not None:
-        durations[QUEUE] = 0.0  # granted in the round trip that admitted it
+    if (waited_s := record.waited_s) is not None:
+        durations[QUEUE] = waited_s * 1000
     return durations
 
 

@@ -38,14 +38,14 @@ TIME_BINS = 60  # of a heat map
 LEVELS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 CHUNK = 2000
 # Where things run, and for whom, is no business of tenants.
-OPERATORS_ONLY = ("gateway", "backend", "interruptions")
+OPERATORS_ONLY = ("gateway", "backend", "interruptions", "ran_before_s")
 # What a file of requests has: all who may see a request may see these, but for what is the operators'.
 EXPORTED = (
     "request_id", "received_at", "queued_at", "granted_at", "first_token_at", "done_at", "waited_s", "ttft_s",
     "total_s", "tenant", "tier", "entitlement", "key_id", "pool", "model", "backend", "outcome", "reason", "status",
     "streamed", "attempts", "policy", "input_tokens_est", "output_tokens_est", "output_bound", "input_tokens",
     "output_tokens", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category", "interruptions",
-    "sequences",
+    "sequences", "ran_before_s",
 )  # fmt: skip
 SORTS = ("requests", "waited_p95", "ttft_p95", "total_p95")
 

@@ -41,9 +41,9 @@ class Epoch(Func):
 
 # by the names under which they are asked for
 SPANS: dict[str, Any] = {
-    "waited": Case(  # for a slot, in vain as well; a request granted on arrival was in no queue
+    "waited": Case(  # LedgerRecord.waited_s
         When(queued_at=None, granted_at__isnull=False, then=Value(0.0)),
-        default=Between(F("queued_at"), Coalesce(F("granted_at"), F("done_at"))),
+        default=Between(F("queued_at"), Coalesce(F("granted_at"), F("done_at"))) - F("ran_before_s"),
         output_field=FloatField(),
     ),
     "ttft": Between(F("received_at"), F("first_token_at")),

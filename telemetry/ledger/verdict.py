@@ -45,8 +45,7 @@ def _came(row: LedgerEntry, whole_s: float) -> str:
 def _spent(row: LedgerEntry, engine: Ahead | None, granted_before: int | None, predicted_s: float | None) -> str:
     """The largest part of the time before the first token, where there is one worth naming."""
     own = prompt_of(row)
-    until = row.granted_at or row.done_at
-    queued_s = (until - row.queued_at).total_seconds() if row.queued_at is not None else 0.0
+    queued_s = row.wait_s or 0.0
     inside_s = split(own, engine, predicted_s)[0] if own is not None and engine is not None and engine.tokens else 0.0
     if max(queued_s, inside_s) < 0.05:
         return ""
@@ -64,12 +63,12 @@ def _spent(row: LedgerEntry, engine: Ahead | None, granted_before: int | None, p
 
 
 def _interrupted(row: LedgerEntry) -> str:
-    """What its wait holds beside waiting."""
+    """What came beside its wait before it was granted for the last time."""
     times = row.interruptions
     if not times:
         return ""
     how_often = "once" if times == 1 else f"{times} times"
-    return f", including its prefill, which was interrupted {how_often}"
+    return f", beside {_s(row.ran_before_s)} of its prefill, which was interrupted {how_often}"
 
 
 def _s(s: float) -> str:

@@ -30,7 +30,15 @@ _FIELDS = [f for f in LedgerEntry._meta.concrete_fields if not f.primary_key]
 _TEXTS = {f.name: f.max_length for f in _FIELDS if f.max_length}
 _TOKENS = ("input_tokens_est", "output_bound", "input_tokens", "output_tokens", "cached_tokens")
 _AS_THEY_ARE = ("streamed", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "output_rank")
-_BOUNDED = ("status", "attempts", "interruptions", "sequences", "output_tokens_est", "output_tokens_p90")
+_BOUNDED = (
+    "status",
+    "attempts",
+    "interruptions",
+    "sequences",
+    "ran_before_s",
+    "output_tokens_est",
+    "output_tokens_p90",
+)
 _MOMENTS = ("received_at", "queued_at", "granted_at", "first_token_at", "done_at")
 _ORDER = (*_TEXTS, *_TOKENS, *_AS_THEY_ARE, *_BOUNDED, *_MOMENTS)
 _COLUMNS = [str({f.name: f.column for f in _FIELDS}[name]) for name in _ORDER]
@@ -99,6 +107,7 @@ def row_of(record: LedgerRecord, moment: Callable[[float], Any]) -> Row:
         min(max(record.attempts, 0), 2**31 - 1),
         min(max(record.interruptions, 0), 2**31 - 1),
         min(max(record.sequences, 1), MAX_SEQUENCES),
+        record.ran_before_s if 0 <= record.ran_before_s < math.inf else 0.0,
         record.output_tokens_est if math.isfinite(record.output_tokens_est) else 0.0,
         record.output_tokens_p90 if math.isfinite(record.output_tokens_p90) else 0.0,
         *[None if epoch_s is None else moment(epoch_s) for epoch_s in _times_of(record)],

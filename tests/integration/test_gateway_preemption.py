@@ -90,6 +90,34 @@ async def test_a_request_without_an_answer_leaves_its_engine_and_waits_for_the_s
     await world.settled()
 
 
+async def test_the_time_in_which_an_interrupted_attempt_ran_is_no_part_of_the_wait(world: World) -> None:
+    engine = world.engines[0]
+    async with world.http() as client:
+        asking = asyncio.create_task(ask(client, stream=True))
+        await runs(world)
+        await interrupt(world)  # granted on arrival: what ran until here was no wait either
+        await waiting(world)
+        world.granting = True
+        await until(lambda: engine.open == 1)
+        world.granting = False
+        await asyncio.sleep(0.4)
+        await interrupt(world)
+        await waiting(world)
+        await asyncio.sleep(0.1)
+        engine.script = replace(engine.script, first_pause_s=0.0)
+        world.granting = True
+        answer = await asking
+    [record] = await world.ledger_of(1)
+    assert (record.outcome, record.interruptions) == ("completed", 2)
+    assert record.queued_s is not None
+    assert record.granted_s is not None
+    assert record.ran_before_s >= 0.4
+    assert record.waited_s is not None
+    assert 0.1 <= record.waited_s == pytest.approx(record.granted_s - record.queued_s - record.ran_before_s)
+    assert int(answer.headers["x-quartermaster-queue-ms"]) == int(record.waited_s * 1000)
+    await world.settled()
+
+
 async def test_a_stream_that_has_begun_goes_on(world: World) -> None:
     engine = world.engines[0]
     engine.script = replace(engine.script, first_pause_s=0.5, pause_s=0.02)

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema eb4c7f6122c6698e, body f4d1fbce1db8d9a7
+// schema f4050100252bd622, body d5e2675a38e5a147
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1959,6 +1959,8 @@ export interface components {
             /** @description Wait for a slot, also of one who gave up waiting. */
             queue_ms: number | null;
             queued_at: string | null;
+            /** @description How long it ran after it was queued, in attempts that were interrupted or failed [s]. It is no part of its wait. */
+            ran_before_s?: number;
             reason: components["schemas"]["ReasonEnum"];
             received_at: string;
             request_id: string;
@@ -2044,6 +2046,8 @@ export interface components {
             /** @description Wait for a slot, also of one who gave up waiting. */
             queue_ms: number | null;
             queued_at: string | null;
+            /** @description How long it ran after it was queued, in attempts that were interrupted or failed [s]. It is no part of its wait. */
+            ran_before_s?: number;
             reason: components["schemas"]["ReasonEnum"];
             received_at: string;
             request_id: string;

@@ -47,10 +47,12 @@ describe("a request's time line", () => {
     ]);
   });
 
-  it("says that a wait holds the time in which the prefill was interrupted", () => {
+  it("tells the time of attempts that were interrupted or failed apart from waiting", () => {
     const row = { ...base, queued_at: "2026-11-21T03:00:00.010Z", granted_at: "2026-11-21T03:00:01.010Z", done_at: "2026-11-21T03:00:03.210Z" };
-    expect(phases({ ...row, interruptions: 1 })[1]!.label).toBe("waiting for a slot, and prefill that was interrupted");
-    expect(phases(row)[1]!.label).toBe("waiting for a slot");
+    const said = (more: object) => phases({ ...row, ...more }).slice(1, 3).map((phase) => [phase.label, phase.startMs, phase.ms]);
+    expect(said({ interruptions: 1, ran_before_s: 0.3 })).toEqual([["waiting for a slot", 10, 700], ["prefill that was interrupted", 710, 300]]);
+    expect(said({ interruptions: 0, ran_before_s: 0.3 })[1]![0]).toBe("in replicas that failed it");
+    expect(said({})[0]).toEqual(["waiting for a slot", 10, 1000]);
   });
 
   it("is one phase for a refusal", () => {

@@ -61,6 +61,16 @@ class LedgerRecord:
     project: str = ""  # of the key; empty: it opens one entitlement
     interruptions: int = 0  # of its prefill, for better tiers; no attempts
     sequences: int = 1  # places that it takes while it runs: its answers, or prompts, up to MAX_SEQUENCES
+    ran_before_s: float = 0.0  # from queued_s on, how long attempts before the last one ran on their replicas
+
+    @property
+    def waited_s(self) -> float | None:
+        """How long it waited for a slot, in vain as well, without the time in which an attempt ran that was taken back
+        or failed; 0 if it was granted at once, None if it came to neither."""
+        if self.queued_s is None:
+            return None if self.granted_s is None else 0.0
+        until_s = self.done_s if self.granted_s is None else self.granted_s
+        return max(0.0, until_s - self.queued_s - self.ran_before_s)
 
 
 def sane(record: LedgerRecord) -> LedgerRecord:

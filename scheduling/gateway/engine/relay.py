@@ -371,7 +371,7 @@ def answer_headers(call: Call) -> list[Header]:
             else:
                 headers += limits.render(admission.inflight, admission.level_tokens)
         if submitted.queued_s is not None:
-            queued = (submitted.granted_s or call.now_s()) - submitted.queued_s
+            queued = max(0.0, (submitted.granted_s or call.now_s()) - submitted.queued_s - submitted.ran_before_s)
     headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
     if submitted is not None and submitted.admission is not None and submitted.admission.wakes_s is not None:
         headers.append((b"x-quartermaster-wakes-s", b"%d" % math.ceil(submitted.admission.wakes_s)))

@@ -77,6 +77,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         project=access.key.project,
         interruptions=run.interruptions,
         sequences=sequences,
+        ran_before_s=run.ran_before_s,
     )  # fmt: skip
 
 

@@ -86,9 +86,9 @@ def test_members_do_not_read_for_how_many_others_a_prefill_was_interrupted() -> 
             "Missed its SLO: first token after 9.60 s (1.00 s at most); it waited 8.00 s in the queue.",
         ),
         (
-            {"queued_s": NOW - 20, "granted_s": NOW - 12, "interruptions": 2},
-            "Missed its SLO: first token after 9.60 s (1.00 s at most); it waited 8.00 s in the queue, "
-            "including its prefill, which was interrupted 2 times.",
+            {"queued_s": NOW - 20, "granted_s": NOW - 12, "interruptions": 2, "ran_before_s": 3.0},
+            "Missed its SLO: first token after 9.60 s (1.00 s at most); it waited 5.00 s in the queue, "
+            "beside 3.00 s of its prefill, which was interrupted 2 times.",
         ),
         ({"outcome": "failed", "reason": "backend_lost"}, "Failed on gpu-1 after 15.0 s: backend lost."),
         (

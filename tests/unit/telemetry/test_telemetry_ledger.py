@@ -127,7 +127,13 @@ def test_one_record_the_database_refuses_does_not_hold_up_the_others(caplog: pyt
 
 def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
     odd = record(
-        1, model="m" * 5000 + "\x00", why="a\x00b" * 500, output_bound=10**30, output_tokens_est=float("inf"), sequences=-5
+        1,
+        model="m" * 5000 + "\x00",
+        why="a\x00b" * 500,
+        output_bound=10**30,
+        output_tokens_est=float("inf"),
+        sequences=-5,
+        ran_before_s=float("nan"),
     )
     writer.write([odd])
     row = LedgerEntry.objects.get()
@@ -135,7 +141,7 @@ def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
     assert "\x00" not in row.why
     assert row.output_bound == MAX_TOKENS
     assert row.output_tokens_est == 0.0
-    assert row.sequences == 1
+    assert (row.sequences, row.ran_before_s) == (1, 0.0)
 
 
 def test_sums_are_exact_per_tenant_tier_outcome_and_reason() -> None:
@@ -268,7 +274,7 @@ def test_the_ledgers_fields_are_these_and_none_holds_what_was_said() -> None:
         "output_bound", "input_tokens", "output_tokens", "received_at", "queued_at", "granted_at", "first_token_at",
         "done_at", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category", "estimate_source",
         "output_tokens_p90", "output_rank", "admission", "user", "instead_of", "instead_why",
-        "cached_tokens", "project", "interruptions", "sequences",
+        "cached_tokens", "project", "interruptions", "sequences", "ran_before_s",
     }  # fmt: skip
     assert {f.name for f in dataclasses.fields(LedgerRecord)} - {"trace"} == {
         {"received_at": "received_s", "queued_at": "queued_s", "granted_at": "granted_s", "done_at": "done_s",

@@ -20,7 +20,7 @@ export function phases(row: LedgerRow, engine?: { queue_ms: number; prefill_ms: 
   const done = Date.parse(row.done_at);
   const marks: [Phase["name"], string, number | undefined][] = [
     ["admission", queued === undefined && granted === undefined ? "until the answer" : "admission", received],
-    ["waiting", row.interruptions ? "waiting for a slot, and prefill that was interrupted" : "waiting for a slot", queued],
+    ["waiting", "waiting for a slot", queued],
     ["prefill", first === undefined ? (row.streamed ? "in the engine, without a first token" : "prompt and answer, not streamed") : "prompt until the first token", granted],
     ["decode", "generating", first],
   ];
@@ -29,6 +29,12 @@ export function phases(row: LedgerRow, engine?: { queue_ms: number; prefill_ms: 
     .map(([name, label, start], i) => ({ name, label, startMs: start - received, ms: Math.max(0, (known[i + 1]?.[2] ?? done) - start) }))
     .filter((phase) => phase.ms > 0 || phase.name !== "admission")
     .flatMap((phase): Phase[] => {
+      const ran = Math.min(phase.ms, (row.ran_before_s ?? 0) * 1000);
+      if (phase.name === "waiting" && ran > 0)
+        return [
+          { ...phase, ms: phase.ms - ran },
+          { ...phase, name: "engine", label: row.interruptions ? "prefill that was interrupted" : "in replicas that failed it", startMs: phase.startMs + phase.ms - ran, ms: ran },
+        ];
       if (phase.name !== "prefill" || !engine?.queue_ms) return [phase];
       const behind = Math.min(phase.ms, engine.queue_ms);
       return [
