@@ -27,6 +27,15 @@ class OneIssuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # has no typ
         check_issuer(document, settings.QUARTERMASTER_OIDC_ISSUER)
         return document
 
+    def complete_login(self, request: HttpRequest, app: SocialApp, token: Any, **kwargs: Any) -> Any:
+        """Who signs in; by the ID token alone where the provider has no userinfo, as user flows of Azure AD B2C."""
+        id_token = kwargs["response"].get("id_token")
+        if self.openid_config.get("userinfo_endpoint") or not id_token:
+            return super().complete_login(request, app, token, **kwargs)
+        return self.get_provider().sociallogin_from_response(
+            request, {"id_token": self._decode_id_token(app, id_token)}
+        )
+
     def get_provider(self) -> Any:
         provider = super().get_provider()
         provider.oauth2_adapter_class = type(self)  # it makes one of its own for the way to the identity provider

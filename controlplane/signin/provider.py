@@ -1,7 +1,8 @@
 """What the identity provider says of a person whom it let in before. Bounded answers, short waits, no state of theirs.
 
 A person is there as long as the access token of their sign-in opens the provider's userinfo; one that has run out is
-made anew with the refresh token. Who is removed or disabled there gets neither.
+made anew with the refresh token. Who is removed or disabled there gets neither. Where there is no userinfo, the refresh
+token alone says it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Provider:
             return Unknown(str(trouble))
 
     def _ask(self, subject: str, grant: Grant) -> There | Gone | Unknown:
+        if not self._discovered().get("userinfo_endpoint"):
+            return self._ask_by_refreshing(subject, grant)
         status, claims = self._userinfo(grant.access)
         renewed: Grant | None = None
         if status in REFUSED:
@@ -81,6 +84,19 @@ class Provider:
         if status != 200:
             raise Trouble(f"The identity provider answers {status} at its userinfo endpoint.")
         if claims.get("sub") != subject:
+            raise Trouble("The identity provider answers about somebody else.")
+        return There(claims, renewed)
+
+    def _ask_by_refreshing(self, subject: str, grant: Grant) -> There | Gone | Unknown:
+        """Of a provider without userinfo: it refreshes the sign-in of whoever is there, and of nobody else. Its answer
+        need not have a new ID token; then it says nothing of groups."""
+        if not grant.refresh:
+            return Gone("The identity provider has no userinfo and gave no refresh token.")
+        answer = self._refresh(grant.refresh)
+        if isinstance(answer, Gone):
+            return answer
+        renewed, claims = answer
+        if claims.get("sub", subject) != subject:
             raise Trouble("The identity provider answers about somebody else.")
         return There(claims, renewed)
 

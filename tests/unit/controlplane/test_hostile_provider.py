@@ -16,7 +16,7 @@ import pytest
 from django.test import Client, override_settings
 
 from controlplane.signin import exchange
-from controlplane.signin.provider import Provider, Unknown
+from controlplane.signin.provider import Gone, Provider, There, Unknown
 from tenants.people import Grant
 
 pytestmark = pytest.mark.django_db
@@ -277,3 +277,40 @@ def test_documents_with_something_else_in_them_let_nobody_in_and_break_no_page(s
 
 def test_a_subject_that_is_longer_than_may_be_lets_nobody_in() -> None:
     assert came_back(sub="a" * 5000, token={"sub": "a" * 5000}).status_code == 502
+
+
+# A provider without userinfo: user flows of Azure AD B2C.
+
+
+def test_who_signs_in_at_a_provider_without_userinfo_is_who_the_id_token_says() -> None:
+    answer = came_back(userinfo_endpoint=None)
+    assert (answer.status_code, b"none of your groups" in answer.content) == (403, True)
+    without = came_back(userinfo_endpoint=None, id_token=None)
+    assert without.status_code == 401, "nobody says who it is"
+
+
+@pytest.mark.parametrize(
+    ("token", "answer"),
+    [
+        ({"sub": "anna", "groups": ["staff"]}, There({"sub": "anna", "groups": ["staff"]}, Grant("new", "newer"))),
+        (None, There({}, Grant("new", "newer"))),
+        ({"sub": "bea"}, Unknown("The identity provider answers about somebody else.")),
+    ],
+)
+def test_a_provider_without_userinfo_says_by_refreshing_that_a_person_is_there(
+    token: dict[str, Any] | None, answer: object
+) -> None:
+    with provider(b"") as server:
+        says = {
+            "issuer": server.issuer,
+            "token_endpoint": server.issuer,
+            "access_token": "new",
+            "refresh_token": "newer",
+        }
+        server.says = document(says | ({} if token is None else {"id_token": jwt.encode(token, "k" * 32)}))
+        asked = Provider(server.issuer, "us", "s")
+        try:
+            assert asked.ask("anna", Grant("access", "refresh")) == answer
+            assert isinstance(asked.ask("anna", Grant("access", "")), Gone)
+        finally:
+            asked.close()
