@@ -151,7 +151,7 @@ class Recorder:
         is counted by nothing that adds up.
 
         Raises:
-            django.db.OperationalError, django.db.InterfaceError: hand the same records in again later.
+            django.db.Error: hand the same records in again later.
         """
         window, now_s = self._window(pool), self._clock()
         for record in records:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from operator import attrgetter, gt
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection, transaction
+from django.db import DataError, Error, IntegrityError, close_old_connections, connection, transaction
 
 from scheduling.core.admission.batch_account import ACCOUNT, owner_of
 from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord, sane
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 BATCH = 500  # rows per transaction: short enough that SQLite's other writers hardly wait
 Row = tuple[Any, ...]
+# What the database says of a row. All else it says of itself: that it is away, read-only, without a table or a right.
+OF_A_ROW = (DataError, IntegrityError, ValueError)
 
 _FIELDS = [f for f in LedgerEntry._meta.concrete_fields if not f.primary_key]
 # Columns in the order of a row: by what is done to their values, so that a row needs no table of names.
@@ -61,8 +63,8 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
     adds them up counts none twice; to count none too few, hand in ``BATCH`` at most.
 
     Raises:
-        django.db.OperationalError, django.db.InterfaceError: the database is away. Nothing is lost when the caller
-            hands in the same records again.
+        django.db.Error: the database is away, or takes nothing for now (read-only, a table or a right that is
+            missing). Nothing is lost when the caller hands in the same records again.
     """
     own = not connection.in_atomic_block  # inside a caller's transaction its connection is not ours to close
     if own:
@@ -78,7 +80,7 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
                     new.remove(row[_REQUEST_ID])  # the same request once more in this batch is none
                     stored.append(record)
         return stored
-    except (OperationalError, InterfaceError):
+    except Error:
         if own:
             connection.close()  # the next attempt begins with a fresh one
         raise
@@ -130,9 +132,7 @@ def _write_batch(rows: list[Row]) -> set[str]:
     """The ids of those that were not stored before."""
     try:
         return _insert(rows)
-    except (OperationalError, InterfaceError):
-        raise
-    except (DatabaseError, ValueError) as error:
+    except OF_A_ROW as error:
         # One row the database will never take must not hold up all others for ever.
         log.warning(
             "a batch of %d ledger entries was refused (%s); writing one by one", len(rows), type(error).__name__
@@ -141,9 +141,7 @@ def _write_batch(rows: list[Row]) -> set[str]:
         for row in rows:
             try:
                 new |= _insert([row])
-            except (OperationalError, InterfaceError):
-                raise
-            except (DatabaseError, ValueError):
+            except OF_A_ROW:
                 log.exception("the ledger entry of request %r cannot be stored and is dropped", row[_REQUEST_ID])
         return new
 

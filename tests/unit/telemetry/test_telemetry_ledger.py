@@ -9,7 +9,17 @@ from unittest import mock
 
 import pytest
 from django.apps import apps
-from django.db import DataError, OperationalError, connection, models
+from django.db import (
+    DatabaseError,
+    DataError,
+    Error,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    models,
+)  # fmt: skip
 from django.utils import timezone
 
 from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord
@@ -123,6 +133,34 @@ def test_one_record_the_database_refuses_does_not_hold_up_the_others(caplog: pyt
         writer.write([record(n) for n in range(5)])
     assert LedgerEntry.objects.count() == 4
     assert "cannot be stored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InternalError("cannot execute INSERT in a read-only transaction"),
+        ProgrammingError("permission denied for table telemetry_ledgerentry"),
+        InterfaceError("connection already closed"),
+    ],
+    ids=["read-only", "no rights", "closed"],
+)
+def test_what_a_database_takes_from_nobody_is_no_fault_of_a_row_and_loses_none(error: Error) -> None:
+    with mock.patch.object(writer, "_insert", side_effect=error), pytest.raises(type(error)):
+        writer.write([record(n) for n in range(5)])
+    assert LedgerEntry.objects.count() == 0
+    assert len(writer.write([record(n) for n in range(5)])) == 5
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a server that became a standby")
+@pytest.mark.django_db(transaction=True)
+def test_a_postgresql_that_became_read_only_loses_no_record() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+        same_connection = mock.patch.object(connection, "close"), mock.patch.object(writer, "close_old_connections")
+        with pytest.raises(DatabaseError), same_connection[0], same_connection[1]:
+            writer.write([record(1), record(2)])
+        cursor.execute("SET default_transaction_read_only = off")
+    assert len(writer.write([record(1), record(2)])) == 2
 
 
 def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
