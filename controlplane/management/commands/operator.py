@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import logging
+import os
+import threading
+from collections.abc import Coroutine
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from tenants.audit import Actor
+
+log = logging.getLogger(__name__)
+
+LAST_S = 5.0
 
 
 class Command(BaseCommand):
@@ -50,6 +58,23 @@ class Command(BaseCommand):
             key_tenants = key_secrets.tenants_by_namespace(options["keys_for"])
         except ValueError as error:
             raise CommandError(f"--keys-for: {error}") from error
-        asyncio.run(
-            serve(namespaces=namespaces, with_leases=with_leases, key_tenants=key_tenants, liveness=options["liveness"])
+        serving = serve(
+            namespaces=namespaces, with_leases=with_leases, key_tenants=key_tenants, liveness=options["liveness"]
         )
+        asyncio.run(until_stopped(serving))
+
+
+async def until_stopped(serving: Coroutine[Any, Any, None]) -> None:
+    """Runs it, and ends the process at most :data:`LAST_S` after it: asyncio waits at its end for threads, however long
+    the database keeps them. What they were writing is rolled back, and the next operator writes it."""
+    failed = True
+    try:
+        await serving
+        failed = False
+    except Exception:
+        log.exception("the operator ends by an error")  # a process that is ended tells nothing more
+        raise
+    finally:
+        end = threading.Timer(LAST_S, os._exit, (int(failed),))
+        end.daemon = True
+        end.start()
