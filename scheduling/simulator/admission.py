@@ -36,7 +36,7 @@ from scheduling.core.admission.rule import (
 from scheduling.core.capacity.headroom import Headroom, used_of_baselines
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
 from scheduling.core.outcomes import Reason, unmet
-from scheduling.core.placement.room import any_with_slot_and_kv, choose_backend
+from scheduling.core.placement.room import Need, any_with_slot_and_kv, choose_backend
 from scheduling.core.placement.rule import PrefixIndex
 from scheduling.core.rights import RIGHTS, able_to_run, baseline_slots, cap_of
 from scheduling.core.types import (
@@ -287,13 +287,14 @@ class Admission:
         exclude = request.exclude_backend if len(backends) > 1 else ""
         base = 0 if share.spec is None else baseline_slots(share.spec.tier.service_class, share.spec.concurrency)
         owner = share.running < base and RIGHTS[request.service_class].reserved
-        kv, prefill = request.kv_tokens, request.prefill_tokens
-        backend = choose_backend(backends, kv, exclude, prefill, self._places.warmth(request.prefixes), owner)
+        warmth = self._places.warmth(request.prefixes)
+        need = Need(request.kv_tokens, request.prefill_tokens, owner, exclude=exclude, warmth=warmth)
+        backend = choose_backend(backends, need)
         if backend is not None:
             return backend, ()
-        if any_with_slot_and_kv(backends, kv, exclude, owner=owner):
+        if any_with_slot_and_kv(backends, need):
             return None
-        return choose_victims(self._newest_preemptible(), backends, kv, exclude, prefill, owner)
+        return choose_victims(self._newest_preemptible(), backends, need)
 
     def turn_s(self) -> float:
         """About when a slot will be free for one more [s]: when an evicted request's client is told to come back."""

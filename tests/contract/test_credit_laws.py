@@ -16,7 +16,7 @@ from scheduling.core.admission.rule import (
     PreemptibleLease,
     decide_admission,
 )
-from scheduling.core.placement.room import choose_backend, with_room
+from scheduling.core.placement.room import Need, choose_backend, with_room
 from scheduling.core.policies.registry import make_ordering, make_routing, orderings
 from scheduling.core.scheduler.invariants import check_step, remember
 from scheduling.core.scheduler.loop import Scheduler
@@ -266,9 +266,9 @@ def test_owners_within_what_is_theirs_have_a_credit_that_others_do_not_fill():
 def test_an_owner_goes_beside_others_prompts_only_where_no_replica_has_room_without_that():
     busy = replace(BUSY, work_tokens=10.0)
     idle = replace(BUSY, id="b2", prefill_used=0, work_tokens=9_000.0)
-    assert [b.id for b in with_room([busy, idle], 0, 500, owner=True)] == ["b2"]
-    assert [b.id for b in with_room([busy, replace(idle, running=idle.slots)], 0, 500, owner=True)] == ["b1"]
-    assert choose_backend([busy, idle], 0, "", 500, owner=True) == "b2"
+    assert [b.id for b in with_room([busy, idle], Need(0, 500, owner=True))] == ["b2"]
+    assert [b.id for b in with_room([busy, replace(idle, running=idle.slots)], Need(0, 500, owner=True))] == ["b1"]
+    assert choose_backend([busy, idle], Need(0, 500, owner=True)) == "b2"
     scheduler = make("fifo", rights=True)
     scheduler.offer(prompt(1, 500, "gold", service_class=ServiceClass.GUARANTEED, concurrency=2), 2000.0)
     assert [g.backend for g in scheduler.step(pool_view(busy, idle), 2000.0)] == ["b2"]

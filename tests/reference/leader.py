@@ -12,7 +12,7 @@ from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
 from scheduling.core.capacity.prefill_pace import FASTER, PrefillPace
 from scheduling.core.capacity.uncounted import Beginnings
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement.room import any_with_slot_and_kv, choose_backend
+from scheduling.core.placement.room import Need, any_with_slot_and_kv, choose_backend
 from scheduling.core.rights import RIGHTS
 from scheduling.core.scheduler.prefill_preemption import LongPrompt
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
@@ -199,16 +199,18 @@ class ReferenceLeader(PoolMemory):
         if self.waiting[request_id] <= now:
             return GrantStatus.AWAY
         request = codec.decode_request(e.record).request
-        exclude, adapter = request.exclude_backend if len(backends) > 1 else "", request.adapter
-        backend = choose_backend(
-            backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e), adapter, self.least_again
-        )
+        need = self._need_of(e, request.exclude_backend if len(backends) > 1 else "")
+        backend = choose_backend(backends, need)
         if backend is None:
-            return None if any_with_slot_and_kv(backends, e.kv, exclude, adapter, self._owns(e)) else GrantStatus.FULL
+            return None if any_with_slot_and_kv(backends, need) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
         return self._grant_waiting(
             request_id, e, backend, self._cap(e.entitlement), note, now, *self._uncounted(backend, e)
         )
+
+    def _need_of(self, e: Entry, exclude: str) -> Need:
+        adapter = codec.decode_request(e.record).request.adapter
+        return Need(e.kv, e.prefill, self._owns(e), adapter, exclude, self._warmth(e.record), self.least_again)
 
     def _owns(self, e: Entry) -> bool:
         """Whether it is an owner's of reserved capacity, of which its entitlement runs less than it may."""
@@ -254,15 +256,12 @@ class ReferenceLeader(PoolMemory):
         if not self._listens(gateway_channel(e.gateway)):
             return GrantStatus.AWAY
         backends = self._backends()
-        owner = self._owns(e)
-        adapter = codec.decode_request(e.record).request.adapter
-        backend = choose_backend(
-            backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner, adapter, self.least_again
-        )
+        need = self._need_of(e, i.exclude_backend)
+        backend = choose_backend(backends, need)
         if backend is None:
-            has_room = any_with_slot_and_kv(backends, e.kv, i.exclude_backend, adapter, owner)
+            has_room = any_with_slot_and_kv(backends, need)
             leases = [] if has_room else self._preemptible_leases()
-            found = choose_victims(leases, backends, e.kv, i.exclude_backend, e.prefill, owner, adapter)
+            found = choose_victims(leases, backends, need)
             if found is None:
                 return GrantStatus.FULL
             backend, victims = found

@@ -26,7 +26,7 @@ from scheduling.core.capacity.prefill_pace import WHOLE_AT_ONCE, shows
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement.legs import PrefillReplica, choose_leg
-from scheduling.core.placement.room import choose_backend
+from scheduling.core.placement.room import Need, choose_backend
 from scheduling.core.rights import RIGHTS, baseline_slots, cap_of
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, ServiceClass
 from scheduling.state import codec
@@ -225,16 +225,10 @@ class ReferencePool(ReferenceLeader):
         running = self._total(f"e:{held.entitlement}:run")
         within = running < baseline_slots(request.service_class, request.concurrency)
         owner = within and RIGHTS[ServiceClass(held.service_class)].reserved
-        backend = choose_backend(
-            backends,
-            held.kv,
-            exclude_backend,
-            entry.prefill,
-            self._warmth(record),
-            owner,
-            request.adapter,
-            self.least_again,
+        need = Need(
+            held.kv, entry.prefill, owner, request.adapter, exclude_backend, self._warmth(record), self.least_again
         )
+        backend = choose_backend(backends, need)
         kept = 0 if within else headroom if self._kept_slots is None else self._kept_slots
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")
         cap = cap_of(request.service_class, request.concurrency)

@@ -35,7 +35,14 @@ from typing import Final
 from scheduling.core.admission import entitlement as standing
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement.cache_wait import LEAST_AGAIN, cache_wait
-from scheduling.core.placement.room import any_with_slot_and_kv, any_without_adapter, choose_backend, with_room
+from scheduling.core.placement.room import (
+    Need,
+    able_to_serve,
+    any_with_slot_and_kv,
+    any_without_adapter,
+    choose_backend,
+    with_room,
+)
 from scheduling.core.placement.rule import Warmth
 from scheduling.core.rights import rights_of
 from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec
@@ -204,11 +211,10 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
     return retry_ms, min(MAX_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 
 
-def waits_for_cache(backends: Iterable[BackendView], ask: Ask, view: AdmissionView, owner: bool) -> bool:
+def waits_for_cache(backends: Iterable[BackendView], need: Need) -> bool:
     """Whether a request that finds room waits all the same, for the replica that has its prompt cached."""
-    serving = [b for b in backends if b.id != ask.exclude_backend and b.serves(ask.adapter) and b.takes(ask.kv)]
-    fit = with_room(serving, ask.kv, ask.prefill, owner, view.warmth, view.least_again)
-    return cache_wait(serving, fit, ask.prefill, view.warmth, view.least_again) is not None
+    able = able_to_serve(backends, need)
+    return cache_wait(able, with_room(able, need), need.prefill, need.warmth, need.least_again) is not None
 
 
 def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int, prefill: int) -> bool:
@@ -222,17 +228,11 @@ def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int
 
 
 def choose_victims(
-    preemptible: Iterable[PreemptibleLease],
-    backends: Iterable[BackendView],
-    kv: int,
-    exclude: str,
-    prefill: int = 0,
-    owner: bool = False,
-    adapter: str = "",
+    preemptible: Iterable[PreemptibleLease], backends: Iterable[BackendView], need: Need
 ) -> tuple[str, tuple[str, ...]] | None:
     """The replica and the requests to evict there. Evicts newest first, so that the least work is lost, on the first
     replica where that makes enough room. ``preemptible``: newest first. None where evicting all would not do."""
-    by_name = {b.id: b for b in backends if b.id != exclude and b.serves(adapter)}
+    by_name = {b.id: b for b in backends if b.id != need.exclude and b.serves(need.adapter)}
     taken: dict[str, list[PreemptibleLease]] = {}
     for p in preemptible:
         b = by_name.get(p.backend)
@@ -248,7 +248,7 @@ def choose_victims(
             prefill_used=used,
             prefill_owned=min(b.prefill_owned, used),
         )
-        if left.room_for(kv, prefill, owner):
+        if left.room_for(need.kv, need.prefill, need.owner):
             return b.id, tuple(x.id for x in out)
     return None
 
@@ -285,12 +285,11 @@ def decide_admission(
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
     its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
-    backend = choose_backend(
-        its, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter, view.least_again
-    )
-    roomy = any_with_slot_and_kv(its, ask.kv, ask.exclude_backend, ask.adapter, protected)
+    need = Need(ask.kv, ask.prefill, protected, ask.adapter, ask.exclude_backend, view.warmth, view.least_again)
+    backend = choose_backend(its, need)
+    roomy = any_with_slot_and_kv(its, need)
     # one that would have room once it has loaded the adapter: it waits for that
-    roomy = roomy or (view.loads and any_without_adapter(its, ask.kv, ask.exclude_backend, ask.adapter, protected))
+    roomy = roomy or (view.loads and any_without_adapter(its, need))
     based = rights.baseline and within
     headroom = pool.headroom_slots if view.kept is None else view.kept
     # who waits for what headroom denies it takes nothing from those it is kept for
@@ -322,12 +321,12 @@ def decide_admission(
     at_once = not contended and (within or rights.bursts)
     at_once = at_once and goes_at_once(view.backends, backend, first, ask.prefill)
     if at_once and view.decides and (protected or not (queue_full or pool_full)):
-        at_once = not waits_for_cache(its, ask, view, protected)
+        at_once = not waits_for_cache(its, need)
     if at_once:
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        victim = choose_victims(view.preemptible, its, ask.kv, ask.exclude_backend, ask.prefill, protected, ask.adapter)
+        victim = choose_victims(view.preemptible, its, need)
         if victim is not None:
             return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from scheduling.core.placement.cache_wait import LEAST_AGAIN, cache_wait
 from scheduling.core.placement.cached_prompts import counted_of
@@ -10,68 +11,74 @@ from scheduling.core.placement.rule import Warmth, place
 from scheduling.core.types import BackendView
 
 
-def choose_backend(
-    backends: Iterable[BackendView],
-    kv: int,
-    exclude: str,
-    prefill: int = 0,
-    warmth: Warmth | None = None,
-    owner: bool = False,
-    adapter: str = "",
-    least_again: int = LEAST_AGAIN,
-) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request needs of the replica that runs it."""
+
+    kv: int  # KV cache [tokens]
+    prefill: int = 0  # prefill credit [prompt tokens]
+    owner: bool = False  # it is within reserved capacity: others' prompts and an overcommitted cache are not in its way
+    adapter: str = ""  # empty: the base model
+    exclude: str = ""  # replica on which it may not run; empty: none
+    warmth: Warmth | None = None  # what replicas have cached of its prompt; None: not known
+    least_again: int = LEAST_AGAIN  # prompt tokens to compute again that are worth waiting for
+
+
+def choose_backend(backends: Iterable[BackendView], need: Need) -> str | None:
     """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement.rule` names, or None."""
-    able = [b for b in backends if b.id != exclude and b.serves(adapter) and b.takes(kv)]
-    chosen = place(with_room(able, kv, prefill, owner, warmth, least_again), warmth)
+    chosen = place(with_room(able_to_serve(backends, need), need), need.warmth)
     return None if chosen is None else chosen.id
 
 
-def with_room(
-    backends: Sequence[BackendView],
-    kv: int,
-    prefill: int,
-    owner: bool,
-    warmth: Warmth | None = None,
-    least_again: int = LEAST_AGAIN,
-    serving: Sequence[BackendView] | None = None,
-) -> list[BackendView]:
-    """The replicas that have room; what is cached of a prompt need not count against their prefill credit.
+def able_to_serve(backends: Iterable[BackendView], need: Need) -> list[BackendView]:
+    """The replicas that could run it, were nothing else there."""
+    return [b for b in backends if b.id != need.exclude and b.serves(need.adapter) and b.takes(need.kv)]
 
-    An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, where
+
+def with_room(
+    able: Sequence[BackendView], need: Need, serving: Sequence[BackendView] | None = None
+) -> list[BackendView]:
+    """Of the replicas that may run it, those that have room; what is cached of a prompt need not count against their
+    prefill credit.
+
+    An owner of reserved capacity goes beside others' prompts, which its own would wait for inside the engine, where
     its prompt is cached (of those ``serving`` it; None: of these), or where none has room without that; there where the
     fewest of their tokens are left."""
-    fitting = [b for b in backends if has_room(b, kv, prefill, warmth)]
-    if not owner or (fitting and warmth is None):
+    plain = replace(need, owner=False) if need.owner else need
+    fitting = [b for b in able if has_room(b, plain)]
+    if not need.owner or (fitting and need.warmth is None):
         return fitting
-    beside = [b for b in backends if has_room(b, kv, prefill, warmth, owner)]
+    beside = [b for b in able if has_room(b, need)]
     fewest = min((b.prefill_used for b in beside), default=0)
     fitting = fitting or [b for b in beside if b.prefill_used == fewest]
-    wait = cache_wait(backends if serving is None else serving, fitting, prefill, warmth, least_again)
+    wait = cache_wait(able if serving is None else serving, fitting, need.prefill, need.warmth, need.least_again)
     own = [b for b in beside if wait is not None and b.id == wait.replica.id]
     return own or fitting
 
 
-def has_room(backend: BackendView, kv: int, prefill: int, warmth: Warmth | None, owner: bool = False) -> bool:
-    """Whether a replica has room for the prompt; ``warmth``: what replicas have cached of it."""
-    return backend.has_slot_and_kv(kv, owner) and has_credit(backend, prefill, warmth, owner)
+def has_room(backend: BackendView, need: Need) -> bool:
+    """Whether a replica has a slot, KV cache and prefill credit for it."""
+    return backend.has_slot_and_kv(need.kv, need.owner) and has_credit(backend, need)
 
 
-def has_credit(backend: BackendView, prefill: int, warmth: Warmth | None, owner: bool) -> bool:
+def has_credit(backend: BackendView, need: Need) -> bool:
     """Whether its prefill credit has room, whatever else it lacks."""
-    if backend.has_credit(prefill, owner):
+    if backend.has_credit(need.prefill, need.owner):
         return True
-    if warmth is None or not backend.cache_trust or not backend.has_credit(1, owner):
+    if need.warmth is None or not backend.cache_trust or not backend.has_credit(1, need.owner):
         return False
-    return backend.has_credit(counted_of(backend, prefill, warmth), owner)
+    return backend.has_credit(counted_of(backend, need.prefill, need.warmth), need.owner)
 
 
-def any_with_slot_and_kv(
-    backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "", owner: bool = False
-) -> bool:
+def any_with_slot_and_kv(backends: Iterable[BackendView], need: Need) -> bool:
     """Whether a replica that has the adapter has a slot and KV cache free, whatever its prefill credit."""
-    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and b.serves(adapter) for b in backends)
+    return any(_has_slot_and_kv(b, need) and b.serves(need.adapter) for b in backends)
 
 
-def any_without_adapter(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str, owner: bool) -> bool:
+def any_without_adapter(backends: Iterable[BackendView], need: Need) -> bool:
     """Whether a replica that lacks the adapter has a slot and KV cache free."""
-    return any(b.id != exclude and b.has_slot_and_kv(kv, owner) and not b.serves(adapter) for b in backends)
+    return any(_has_slot_and_kv(b, need) and not b.serves(need.adapter) for b in backends)
+
+
+def _has_slot_and_kv(backend: BackendView, need: Need) -> bool:
+    return backend.id != need.exclude and backend.has_slot_and_kv(need.kv, need.owner)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduling.core.placement.cache_wait import PATIENCE
-from scheduling.core.placement.room import has_room
+from scheduling.core.placement.room import Need, has_room
 from scheduling.core.placement.rule import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, Warmth, place
 from scheduling.core.policies.contracts import Router
 from scheduling.core.policies.parameters import NO_UNIT, Range, at_least, parameter
@@ -30,9 +30,9 @@ def uncounted_s(routing: str, params: Mapping[str, object]) -> float:
 
 
 def _fit(request: QueuedRequest, backends: Iterable[BackendView], warmth: Warmth | None = None) -> list[BackendView]:
-    kv, prefill = request.kv_tokens, request.prefill_tokens
     owner = RIGHTS[request.service_class].reserved  # whether it is within what is its own the scheduler has asked
-    fit = [b for b in backends if has_room(b, kv, prefill, warmth, owner) and b.id != request.exclude_backend]
+    need = Need(request.kv_tokens, request.prefill_tokens, owner, warmth=warmth)
+    fit = [b for b in backends if has_room(b, need) and b.id != request.exclude_backend]
     return [b for b in fit if b.serves(request.adapter)] if request.adapter else fit
 
 

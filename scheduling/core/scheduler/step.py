@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduling.core.placement.cache_wait import PATIENCE, cache_wait
 from scheduling.core.placement.cached_prompts import counted_of, counted_on
-from scheduling.core.placement.room import has_credit, with_room
+from scheduling.core.placement.room import Need, has_credit, with_room
 from scheduling.core.placement.rule import Warmth
 from scheduling.core.rights import RIGHTS
 from scheduling.core.scheduler.prefill_preemption import waits_for
@@ -154,9 +154,8 @@ class SchedulerStep:
         able = [b for b in self.open if b.id != excluded and b.id != self._closed and b.serves(request.adapter)]
         if request.resumes_at:
             able = self._where_it_resumes(request, able)
-        warmth, owner = self.warmth_of(request), self._owns(request)
-        serving = self._serving(request) if owner and warmth is not None else None
-        return with_room(able, request.kv_tokens, request.prefill_tokens, owner, warmth, serving=serving)
+        need = self._need_of(request, self.warmth_of(request))
+        return with_room(able, need, self._serving(request) if need.owner and need.warmth is not None else None)
 
     def has_room(self, request: QueuedRequest) -> bool:
         """Whether there is any such replica. Unlike :meth:`fits` it keeps nothing for the request."""
@@ -187,6 +186,9 @@ class SchedulerStep:
     def warmth_of(self, request: QueuedRequest) -> Warmth | None:
         """What replicas are believed to have cached of the request's prompt, where that need not count."""
         return self._warmth(request) if self._trusts and request.prefixes else None
+
+    def _need_of(self, request: QueuedRequest, warmth: Warmth | None) -> Need:
+        return Need(request.kv_tokens, request.prefill_tokens, self._owns(request), warmth=warmth)
 
     def _look_at_kv(self) -> None:
         """Notes the most KV cache that any open replica has free [tokens], and whether more is reserved of one than it
@@ -249,11 +251,11 @@ class SchedulerStep:
                 return True
         if not self._trusts or not request.prefixes:
             return False
-        warmth = None
+        need = None
         for backend in able:
             if backend.cache_trust and backend.has_credit(1, owner):  # else nothing of it fits
-                warmth = warmth or self._warmth(request)
-                if has_credit(backend, prefill, warmth, owner):
+                need = need or self._need_of(request, self._warmth(request))
+                if has_credit(backend, need):
                     return True
         return False
 
@@ -267,9 +269,8 @@ class SchedulerStep:
             return False
         if self._still_waits(request):
             return True
-        owner, warmth, serving = self._owns(request), self._warmth(request), self._serving(request)
-        fit = with_room(able, request.kv_tokens, request.prefill_tokens, owner, warmth, serving=serving)
-        wait = cache_wait(serving, fit, request.prefill_tokens, warmth)
+        need, serving = self._need_of(request, self._warmth(request)), self._serving(request)
+        wait = cache_wait(serving, with_room(able, need, serving), need.prefill, need.warmth)
         if wait is None:
             return False
         idle_s = holds.idle_s - holds.idle_before_s.setdefault(request.id, holds.idle_s)

@@ -20,7 +20,7 @@ from scheduling.core.admission.rule import (
     refill,
 )
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement.room import choose_backend
+from scheduling.core.placement.room import Need, choose_backend
 from scheduling.core.rights import RIGHTS, able_to_run, cap_of
 from scheduling.core.types import (
     BackendView,
@@ -273,13 +273,13 @@ def test_nobody_is_evicted_while_a_slot_is_free():
 def test_as_many_are_evicted_on_one_replica_as_the_request_needs_kv_and_none_in_vain():
     tight = BackendView("b1", 4, 1000, running=3, kv_used=1000)
     other = BackendView("b2", 4, 1000, running=4, kv_used=1000)
-    assert choose_victims(CHEAP, [tight], 100, "") == ("b1", ("new",))
-    assert choose_victims(CHEAP, [tight], 450, "") == ("b1", ("new", "old"))
-    assert choose_victims(CHEAP, [tight], 501, "") is None
-    assert choose_victims(CHEAP, [tight], 100, "b1") is None
-    assert choose_victims(CHEAP, [other], 100, "") is None
+    assert choose_victims(CHEAP, [tight], Need(100)) == ("b1", ("new",))
+    assert choose_victims(CHEAP, [tight], Need(450)) == ("b1", ("new", "old"))
+    assert choose_victims(CHEAP, [tight], Need(501)) is None
+    assert choose_victims(CHEAP, [tight], Need(100, exclude="b1")) is None
+    assert choose_victims(CHEAP, [other], Need(100)) is None
     mixed = (PreemptibleLease("x", "b2", 10), PreemptibleLease("y", "b1", 50), PreemptibleLease("z", "b2", 90))
-    assert choose_victims(mixed, [tight, other], 100, "") == ("b2", ("x", "z"))
+    assert choose_victims(mixed, [tight, other], Need(100)) == ("b2", ("x", "z"))
 
 
 def test_waiting_requests_count_as_able_up_to_what_their_entitlement_may_run():
@@ -360,9 +360,9 @@ def test_the_replica_with_least_work_is_chosen_then_fewest_running_then_by_name(
         BackendView("full", 4, 1000, running=4, kv_used=0, work_tokens=0),
         BackendView("no kv", 4, 1000, running=0, kv_used=950, work_tokens=0),
     ]
-    assert choose_backend(backends, 100, "") == "b"
-    assert choose_backend(backends, 100, "b") == "c"
-    assert choose_backend(backends[4:], 100, "") is None
+    assert choose_backend(backends, Need(100)) == "b"
+    assert choose_backend(backends, Need(100, exclude="b")) == "c"
+    assert choose_backend(backends[4:], Need(100)) is None
 
 
 @given(
@@ -397,23 +397,23 @@ def test_an_owner_that_must_go_beside_others_prompts_goes_where_the_fewest_of_th
     idler = BackendView(
         "b", slots=8, kv_tokens=90_000, work_tokens=7_000, prefill_credit=2048, prefill_used=7_000, running=1
     )
-    assert choose_backend((busy, idler), 100, "", 1_900, owner=True) == "a"
-    assert choose_backend((busy, idler), 100, "", 1_900) is None
+    assert choose_backend((busy, idler), Need(100, 1_900, owner=True)) == "a"
+    assert choose_backend((busy, idler), Need(100, 1_900)) is None
     free = dataclasses.replace(idler, prefill_used=0)
-    assert choose_backend((busy, free), 100, "", 1_900, owner=True) == "b", (
+    assert choose_backend((busy, free), Need(100, 1_900, owner=True)) == "b", (
         "where nothing is before it, it does not wait"
     )
     held = dataclasses.replace(busy, prefill_owned=600)
-    assert choose_backend((held, idler), 100, "", 1_900, owner=True) == "b", "owners wait for each other"
+    assert choose_backend((held, idler), Need(100, 1_900, owner=True)) == "b", "owners wait for each other"
 
 
 def test_owners_are_let_in_beside_more_than_is_offered_and_nobody_else():
     """KV overcommit was taken back from a replica; what fits beside less than is offered is everybody's."""
     over = BackendView("b1", slots=4, kv_tokens=1_000, kv_used=1_001)
     assert (over.has_slot_and_kv(100), over.has_slot_and_kv(100, owner=True)) == (False, True)
-    assert choose_backend((over,), 100, "", owner=True) == "b1"
+    assert choose_backend((over,), Need(100, owner=True)) == "b1"
     free = dataclasses.replace(over, id="b2", kv_used=900)
-    assert choose_backend((over, free), 100, "", owner=True) == "b2"
+    assert choose_backend((over, free), Need(100, owner=True)) == "b2"
     tight = dataclasses.replace(over, kv_used=950)
     assert tight.has_slot_and_kv(50)
     assert not tight.has_slot_and_kv(51)

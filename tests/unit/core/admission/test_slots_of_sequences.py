@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.admission.rule import PreemptibleLease, choose_victims
+from scheduling.core.placement.room import Need
 from scheduling.core.policies.compose import make_policy
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.scheduler.invariants import check_step, remember
@@ -67,9 +68,9 @@ def test_what_ends_gives_back_the_slots_that_it_took():
 def test_one_wide_preemptible_request_makes_the_room_of_all_its_answers():
     full = BackendView("b1", 4, 1000, running=9)
     wide, narrow = PreemptibleLease("wide", "b1", 100, sequences=8), PreemptibleLease("narrow", "b1", 100)
-    assert choose_victims((wide, narrow), [full], 100, "") == ("b1", ("wide",))
-    assert choose_victims((narrow, wide), [full], 100, "") == ("b1", ("narrow", "wide"))
-    assert choose_victims((narrow,), [full], 100, "") is None
+    assert choose_victims((wide, narrow), [full], Need(100)) == ("b1", ("wide",))
+    assert choose_victims((narrow, wide), [full], Need(100)) == ("b1", ("narrow", "wide"))
+    assert choose_victims((narrow,), [full], Need(100)) is None
 
 
 def test_a_queue_is_shown_to_wait_until_enough_answers_have_ended():

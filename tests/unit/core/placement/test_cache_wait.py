@@ -10,7 +10,7 @@ import pytest
 
 from scheduling.core.admission.rule import AdmissionAnswer, AdmissionView, Ask, decide_admission
 from scheduling.core.placement.cache_wait import GRANT_S, LEAST_AGAIN, LONGEST_S, PATIENCE, CacheWait, cache_wait
-from scheduling.core.placement.room import choose_backend
+from scheduling.core.placement.room import Need, choose_backend
 from scheduling.core.placement.rule import Warmth, read_points, write_points
 from scheduling.core.policies.compose import make_named
 from scheduling.core.policies.registry import make_routing
@@ -329,9 +329,9 @@ def test_an_owner_goes_beside_others_prompts_on_its_replica_and_waits_for_those_
     owner = dataclasses.replace(ACME, tier=tier(service_class=ServiceClass.GUARANTEED, queue_limit=0))
     assert arrives(owner) is AdmissionAnswer.GRANT
     here = [busy("b1"), replica("b2")]
-    assert choose_backend(here, TOKENS, "", TOKENS, cached_on(b1=4_800), owner=True) == "b1"
-    assert choose_backend(here, TOKENS, "", TOKENS, cached_on(b1=4_800)) == "b2"
-    assert choose_backend(here, TOKENS, "", TOKENS, cached_on(b1=LEAST_AGAIN - 1), owner=True) == "b2"
+    assert choose_backend(here, Need(TOKENS, TOKENS, warmth=cached_on(b1=4_800), owner=True)) == "b1"
+    assert choose_backend(here, Need(TOKENS, TOKENS, warmth=cached_on(b1=4_800))) == "b2"
+    assert choose_backend(here, Need(TOKENS, TOKENS, warmth=cached_on(b1=LEAST_AGAIN - 1), owner=True)) == "b2"
     assert arrives(owner, backends=(busy("b1", prefill_owned=1024), replica("b2"))) is AdmissionAnswer.QUEUE
 
 
