@@ -34,39 +34,43 @@ from scheduling.core.admission.rule import AdmissionAnswer
 from scheduling.core.engine.token_pace import TokenPace
 from scheduling.core.inside_engine.order import EngineOrder, HasDue, arrival_s
 from scheduling.core.outcomes import Reason
-from scheduling.core.placement.cached_prompts import CacheTrust, counted_on
-from scheduling.core.placement.rule import Warmth, read_points
+from scheduling.core.placement.cached_prompts import counted_on
+from scheduling.core.placement.rule import read_points
 from scheduling.core.policies.compose import Composed
 from scheduling.core.policies.contracts import OrderingPolicy, RoutingPolicy, Served
 from scheduling.core.scheduler.evictions import entitled_to_room
 from scheduling.core.scheduler.loop import Scheduler
-from scheduling.core.scheduler.prefill_preemption import (
-    Claim,
-    GrantedBeside,
-    LongPrompt,
-    again_in_s,
-    interrupted,
-    preemptions,
-)
+from scheduling.core.scheduler.prefill_preemption import interrupted
 from scheduling.core.scheduler.stuck import stuck
-from scheduling.core.types import LONG_TOKENS, Grant, Phase, PoolView, QueuedRequest, oldest_waits
+from scheduling.core.types import Grant, Phase, PoolView, QueuedRequest, oldest_waits
 from scheduling.simulator import room
 from scheduling.simulator.admission import Admission, under
 from scheduling.simulator.engine import Estimator
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
+from scheduling.simulator.engine_wakes import EngineWakes
 from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
 from scheduling.simulator.held_credit import HeldCredit
+from scheduling.simulator.interruptions import Interruptions
 from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
 from scheduling.simulator.legs import Legs
-from scheduling.simulator.prefix_cache import BlockCache
+from scheduling.simulator.prompt_caches import PromptCaches
+from scheduling.simulator.replay_events import (
+    ARRIVED,
+    DECIDE,
+    EXPIRED,
+    FIRST,
+    HANDED_OVER,
+    LOOK,
+    SECOND,
+    TAKEN_BACK,
+    WAKE,
+)
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome, outcome_of, refused_outcome
 from scheduling.simulator.returning_clients import ReturningClients
-from scheduling.simulator.workload import BLOCK_TOKENS, SimRequest
+from scheduling.simulator.workload import SimRequest
 
-# Kinds of events, in the order in which those of one instant are handled.
-FIRST, ENDED, TAKEN_BACK, ARRIVED, WAKE, LOOK, SECOND, DECIDE, EXPIRED, HANDED_OVER = range(10)
 Setting = Callable[[PoolView], Admission]  # makes a pool's admission from the view of its replicas
 
 Looker = Callable[[float, Sequence[Life], Mapping[str, float]], OrderingPolicy | None]
@@ -111,8 +115,7 @@ class Replay:
         self._counted = 0  # seconds
         self._signal_fs = to_fs(signal_s)
         self._kernel = Kernel()
-        self._caches = [BlockCache((replica.cache_tokens or replica.kv_tokens) // BLOCK_TOKENS) for replica in replicas]
-        self.cached_tokens = 0  # of prompts: found in the caches
+        self._caches = PromptCaches(replicas, self._view)
         self._by_priority = [replica.order == "priority" for replica in replicas]
         self._engine_order = _order_of(ordering)
         self._ranks: set[int] = set()
@@ -123,22 +126,14 @@ class Replay:
             },
             self._view,
         )
-        self._wakes = [NEVER] * len(self.engines)
-        self._ended_seen = [0] * len(self.engines)
-        self._first_seen = [0] * len(self.engines)
+        self._wakes = EngineWakes(self._kernel, self.engines, self._phases, self._legs, self._signal_fs)
         self._requests: dict[str, SimRequest] = {}
         self._lives: list[Life] = []
         self._granted = 0
         self._credit = HeldCredit(replicas, self._view, signal_s)
         self._token_pace = TokenPace()
-        self._cache_trusts = {name: CacheTrust() for name in self._view.backends}
-        self._cached_since: dict[str, tuple[int, int, int, int]] = {}  # as they are fed, since the last second
-        self._warmths: dict[str, Warmth] = {}  # of requests that have not begun
         self._next_decision_fs = NEVER  # when the next decision is due if nothing happens before
-        self._beside = GrantedBeside()
-        self._computed: dict[str, int] = {}  # computed tokens of prompts whose prefill was interrupted
-        self._taken_back: set[str] = set()  # prompts that are about to be interrupted
-        self.interruptions = 0
+        self._interruptions = Interruptions(self._view)
 
     def run(
         self, requests: Sequence[SimRequest], look: Looker | None = None, *, every_s: float = 10.0
@@ -163,7 +158,7 @@ class Replay:
         while len(self._kernel):
             _, rank, _, what = self._kernel.pop()
             if rank == WAKE:
-                self._wake(what)
+                self._wakes.wake(what)
             elif rank == ARRIVED:
                 self._arrive(what)
             elif rank == EXPIRED:
@@ -201,9 +196,24 @@ class Replay:
         return self._view
 
     @property
+    def cached_tokens(self) -> int:
+        """Of prompts: found in the caches."""
+        return self._caches.found_tokens
+
+    @property
+    def interruptions(self) -> int:
+        """How often the prefill of a long prompt was interrupted."""
+        return self._interruptions.count
+
+    @property
     def headroom(self) -> int:
         """Free slots kept for baselines."""
         return self._scheduler.headroom
+
+    @property
+    def _uncounted_s(self) -> float:
+        """How much of what is cached of prompts in flight need not count [seconds of prefill]."""
+        return 0.0 if Phase.DECODE in self._phases else getattr(self._scheduler.routing, "uncounted_s", 0.0)
 
     @property
     def _now_s(self) -> float:
@@ -220,7 +230,7 @@ class Replay:
         if self._estimator is not None:
             request = replace(request, queued=self._estimator.estimate(request))
         if (warmth := self._scheduler.warmth(request.queued)) is not None:
-            self._warmths[request.queued.id] = warmth
+            self._caches.expect(request.queued.id, warmth)
         if self._admission is None:
             self._requests[request.queued.id] = request
             self._scheduler.offer(request.queued, self._now_s)
@@ -327,7 +337,7 @@ class Replay:
         """Once a second, while anything is left: credits and speeds follow what the engines did."""
         promised = [life.sim.slo.tbt_s for life in self._running.values() if life.sim.slo.tbt_s is not None]
         self._watch.look(self._now_s, self._running_by_entitlement(), min(promised, default=None))
-        self._trust_caches()
+        self._caches.trust(self._uncounted_s)
         self._read_engine_queues()
         if self._admission is not None:
             self._counted += 1
@@ -338,14 +348,6 @@ class Replay:
         self._grant()
         if len(self._kernel):
             self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), SECOND, None)
-
-    def _trust_caches(self) -> None:
-        """Adjusts how far expected cache hits are trusted to those found, as the leader does."""
-        most_s = 0.0 if Phase.DECODE in self._phases else getattr(self._scheduler.routing, "uncounted_s", 0.0)
-        for name, backend in self._view.backends.items():
-            self._cache_trusts[name].seen(*self._cached_since.pop(name, (0, 0, 0, 0)))
-            backend.cache_trust = self._cache_trusts[name].per_mille if most_s else 0
-            backend.uncounted_most = int(most_s * backend.prefill_per_s)
 
     def _running_by_entitlement(self) -> dict[str, tuple[int, int]]:
         """By entitlement: how many requests run, and the KV tokens that they reserve."""
@@ -379,41 +381,30 @@ class Replay:
 
     def _preempt_prefills(self, grants: Sequence[Grant]) -> None:
         """Takes long prompts back from their engines for requests that would wait for them."""
-        self._beside.granted(grants, self._view)
-        claims = self._beside.waiting(self._view, self._now_s)
-        if not any(backend.computes_long for backend in self._view.backends.values()):
-            return
-        claims += [Claim(request) for request in self._scheduler.lacks_credit]
+        claims = self._interruptions.claims(grants, self._scheduler.lacks_credit, self._now_s)
         if not claims:
             return
-        prompts = [
-            LongPrompt(self._requests[name].queued, _name(life.replica), held, to_s(life.sim.arrival_fs))
-            for name, life in self._running.items()
-            if (held := life.sim.queued.prefill_tokens) >= LONG_TOKENS and name not in self._begun
-        ]
-        if again_s := again_in_s(prompts, self._now_s):
+        found, again_s = self._interruptions.found(
+            claims, self._running, self._begun, self._requests, self._now_s, self._scheduler.goes_before
+        )
+        if again_s:
             self._decide_at(self._kernel.now_fs + to_fs(again_s))
-        for found in preemptions(claims, prompts, self._view, self._now_s, self._scheduler.goes_before):
-            name = found.prompt.request.id
-            if name not in self._taken_back:
-                self._taken_back.add(name)
-                life = self._running[name]
-                self._kernel.post(self._kernel.now_fs + self._signal_fs, TAKEN_BACK, (life, found.computed))
+        for one in found:
+            self._kernel.post(self._kernel.now_fs + self._signal_fs, TAKEN_BACK, one)
 
     def _take_back(self, life: Life, computed: int) -> None:
         """Its gateway hangs up, and the request waits again. ``computed``: predicted tokens of the prompt that are."""
         name, number = life.sim.queued.id, life.replica
-        self._taken_back.discard(name)
+        self._interruptions.answered(name)
         seen = name in self._begun or (life.first_fs >= 0 and not life.sim.whole)
         if self._running.get(name) is not life or seen or not self.engines[number].cancel(life):
             return  # its client has a first token, or it has ended
         del self._running[name]
         self._credit.give_back(life)
         room.end(self._view, life.sim.queued, _name(number))
-        self.interruptions += 1
-        self._computed[name] = life.prefilled
+        self._interruptions.happened(name, life.prefilled)
         request = self._requests[name]
-        self._caches[number].drop(request.blocks[life.prefilled // BLOCK_TOKENS :])
+        self._caches.forget_from(request, number, life.prefilled)
         queued = interrupted(request.queued, _name(number), computed)
         self._watch.taken_back(_name(number), queued.input_tokens)
         if self._admission is not None:
@@ -455,23 +446,14 @@ class Replay:
             life = self.engines[number].offer(sent)
             life.replica = number
         self._running[grant.request.id] = life
-        computed = self._computed.pop(grant.request.id, 0)
+        computed = self._interruptions.resumed(grant.request.id)
         if grant.request.resumes_at == grant.backend:
             life.prefilled = min(computed, request.input_tokens - 1)
-        if request.blocks:
-            cached = min(self._caches[at].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
-            life.prefilled = max(life.prefilled, cached)
-            self.cached_tokens += cached
-            warmth = self._warmths.pop(request.queued.id, None)
-            expected, prompts, found, asked = self._cached_since.get(grant.backend, (0, 0, 0, 0))
-            expected += 0 if warmth is None else warmth.cached(grant.backend)
-            self._cached_since[grant.backend] = (
-                expected, prompts + request.input_tokens, found + cached, asked + request.input_tokens
-            )  # fmt: skip
+        life.prefilled = max(life.prefilled, self._caches.find(request, at, grant.backend))
         self._credit.granted(number, grant.request, request.whole, self._now_s)
         if request.whole and not apart:
             self._credit.unseen(number, life, request.queued.rank)
-        self._schedule_wake(at)
+        self._wakes.schedule(at)
 
     def _handed_over(self, life: Life) -> None:
         """The KV cache of a prompt has arrived at its decode replica."""
@@ -482,7 +464,7 @@ class Replay:
         writes = self.engines[number].offer(request)
         writes.replica, writes.prefilled = number, request.input_tokens - 1
         self._running[request_id] = writes
-        self._schedule_wake(number)
+        self._wakes.schedule(number)
 
     def _first_token(self, life: Life) -> None:
         if self._legs.of(life) is not None:  # its gateway sees the prompt's end, whatever the answer comes as
@@ -554,32 +536,6 @@ class Replay:
         self._scheduler.served(
             Served(queued.id, queued.entitlement, service_class, weight, input_tokens, output_tokens, queued.sequences)
         )
-
-    def _schedule_wake(self, number: int) -> None:
-        at = max(self._kernel.now_fs, self.engines[number].clock)
-        if at < self._wakes[number]:
-            self._wakes[number] = at
-            self._kernel.post(at, WAKE, number)
-
-    def _wake(self, number: int) -> None:
-        if self._kernel.now_fs != self._wakes[number]:
-            return  # it was woken earlier instead
-        self._wakes[number] = NEVER
-        engine = self.engines[number]
-        goes_on = engine.stretch(self._kernel.next_fs())
-        for life in engine.prefilled[self._first_seen[number] :]:
-            if self._phases[number] is not Phase.DECODE:  # there it was known before
-                self._kernel.post(life.first_fs + self._signal_fs, FIRST, life)
-        self._first_seen[number] = len(engine.prefilled)
-        for life in engine.finished[self._ended_seen[number] :]:
-            if self._phases[number] is not Phase.PREFILL:
-                self._kernel.post(life.end_fs + self._signal_fs, ENDED, life)
-            elif leg := self._legs.of(life):
-                leg.over = True
-                self._kernel.post(life.end_fs + self._legs.on_its_way_fs(leg), HANDED_OVER, life)
-        self._ended_seen[number] = len(engine.finished)
-        if goes_on:
-            self._schedule_wake(number)
 
 
 def _order_of(policy: OrderingPolicy, ranks: Iterable[int] = ()) -> EngineOrder:

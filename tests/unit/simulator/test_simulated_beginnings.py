@@ -44,7 +44,8 @@ class Served:
 
         def lose(now_s: float, *_: object) -> None:
             if now_s == lost_s:
-                replay._caches = [BlockCache(421_000 // BLOCK_TOKENS) for _ in replay._caches]
+                caches = replay._caches
+                caches._caches = [BlockCache(421_000 // BLOCK_TOKENS) for _ in caches._caches]
 
         outcomes = replay.run(requests, lose, every_s=1.0)
         self.in_time = sum(o.ttft_s <= 2.0 for o in outcomes) / len(outcomes)

@@ -14,7 +14,8 @@ from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.kernel import to_fs
-from scheduling.simulator.replay import ARRIVED, LOOK, Replay
+from scheduling.simulator.replay import Replay
+from scheduling.simulator.replay_events import ARRIVED, LOOK
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import CONV, Belief, ClippedLognormal, Quantiles, SimRequest, Tier, make_request
