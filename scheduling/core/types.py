@@ -380,7 +380,7 @@ class QueuedRequest:
         return self.input_tokens - self.uncounted_tokens
 
 
-PREFILL_PER_S = 4_000.0  # prompt tokens that a replica is taken to prefill a second until it was measured
+PREFILL_PER_S = 8_500.0  # prompt tokens that a replica is taken to prefill a second until measured: QoServe's A100
 
 
 def oldest_waits(waiting: Iterable[QueuedRequest], now_s: float) -> dict[str, float]:

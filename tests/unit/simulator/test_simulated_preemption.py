@@ -108,7 +108,7 @@ def test_a_moment_less_than_a_femtosecond_away_does_not_keep_the_replay_at_one_i
         assert first.count(first[0]) < 100, "it stands still"
         return 1e-16 if now_s == first[0] else 0.0
 
-    monkeypatch.setattr("scheduling.simulator.replay.again_in_s", again)
+    monkeypatch.setattr("scheduling.simulator.interruptions.again_in_s", again)
     requests = asked(named=True)
     assert len(served(requests).outcomes) == len(requests)
 

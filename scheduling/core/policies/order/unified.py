@@ -46,11 +46,11 @@ from scheduling.core.policies.queues.keyed import LOOK_PAST
 from scheduling.core.policies.queues.leaving import LeavingRate
 from scheduling.core.policies.queues.overdue import OverdueTurns
 from scheduling.core.policies.queues.paired import PairedQueue
-from scheduling.core.policies.queues.relegated import A100_PREFILL_PER_S, Relegate
+from scheduling.core.policies.queues.relegated import Relegate
 from scheduling.core.policies.queues.standing import StandingQueue
 from scheduling.core.policies.registry import ordering
 from scheduling.core.policies.rounds import CountingRound, Round
-from scheduling.core.types import QueuedRequest, ServiceClass
+from scheduling.core.types import PREFILL_PER_S, QueuedRequest, ServiceClass
 
 PREFILL_STEPS = 300.0  # token steps of KV that one prompt token's prefill is worth
 MAX_MISSES = 2 * LOOK_PAST  # requests without room that one round looks past
@@ -211,8 +211,8 @@ class _Look:
         if counting is None or round_ is not self._round:
             self._round = round_
             counting = self._counting = round_.counting_misses()
-            speed = round_.view.prefill_per_s(A100_PREFILL_PER_S)
-            self._slower = A100_PREFILL_PER_S / speed
+            speed = round_.view.prefill_per_s(PREFILL_PER_S)
+            self._slower = PREFILL_PER_S / speed
             self._pace_s = round_.view.token_s or self._policy.pace_s
             self._rate.look(round_.view, now_s, speed)
             limit_s = self._policy.busy_s * (0.5 if self.busy else 1.0)

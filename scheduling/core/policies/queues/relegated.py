@@ -39,9 +39,8 @@ from scheduling.core.policies.queues.leaving import LeavingRate
 from scheduling.core.policies.registry import modifier
 from scheduling.core.policies.relegation import Relegation, judge
 from scheduling.core.policies.rounds import Round
-from scheduling.core.types import QueuedRequest, ServiceClass
+from scheduling.core.types import PREFILL_PER_S, QueuedRequest, ServiceClass
 
-A100_PREFILL_PER_S = 8500.0  # prompt tokens a second of one replica, in QoServe's artifact
 MAX_PER_STEP = 4
 PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
 
@@ -54,7 +53,7 @@ class Relegate:
     layer: ClassVar[int] = 0
 
     prefill_rate: float = parameter(
-        A100_PREFILL_PER_S, "Prefill speed of one replica, used until its own has been measured.", "tokens/s", above(0)
+        PREFILL_PER_S, "Prefill speed of one replica, used until its own has been measured.", "tokens/s", above(0)
     )
     pace_s: float = parameter(
         PACE_S,
