@@ -13,30 +13,20 @@ import httpx
 import pytest
 
 from scheduling.core.ledger.record import LedgerRecord
-from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo, TierSpec
-from scheduling.dispatch.pool_dispatcher import PoolDispatcher
+from scheduling.core.types import BackendSpec, ServiceClass, TierSpec
 from scheduling.dispatch.replicas.monitor import BackendMonitor
 from scheduling.engines.kinds.vllm import parse_metrics
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
-from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
-from tests.support.gateway_world import World, gateway_world, make_key
+from tests.support.dispatch_world import until
+from tests.support.gateway_world import World
+from tests.support.two_tiers import PREMIUM, TwoTiers, two_tiers
 
 WORDS = "The parties agree upon the following terms and conditions of the lease. "
 LONG = WORDS * 2500  # some 30,000 tokens: seconds of prefill
-BATCH = TierSpec(
-    "batch", ServiceClass.ELASTIC, 2, 1.0, Slo(ttlt_s=600.0), over_limit=OverLimit.WAIT, queue_limit=100,
-    max_wait_s=60.0,
-)  # fmt: skip
-PREMIUM = replace(BATCH, name="premium", rank=0, weight=50.0, slo=Slo(ttft_s=1.0, tbt_s=1.0))
 OWNER = replace(PREMIUM, service_class=ServiceClass.GUARANTEED)
 
 
-class Pool(World):
-    """A gateway with two keys: ``key`` is of the batch tier, ``urgent`` of the other."""
-
-    urgent: str
-    dispatcher: PoolDispatcher
-    told: Telemetry
+class Pool(TwoTiers):
     engine: SimulatedServer
 
 
@@ -53,33 +43,15 @@ async def pool_of(
         prefix_cache=caches,
         priority_scheduling=True,
     )
-    async with gateway_world(redis_url, pool_id, engines=0, lead=False) as world, serving(options) as engine:
-        pool: Pool = world  # type: ignore[assignment]
+    async with serving(options) as engine:
         backend = BackendSpec(f"{pool_id}-b", pool_id, engine.url, 64, 400_000)
-        world.pool = replace(
-            world.pool, backends=(backend,), upstream_model="demo", max_model_len=65_536, routing="prefix_affinity",
-            prefill_credit=None,
-        )  # fmt: skip
-        world.entitlement = replace(world.entitlement, tier=BATCH)
-        other = replace(world.entitlement, id=f"{pool_id}-urgent", tier=tier)
-        pool.urgent, spec = make_key(9_000, other.id)
-        keys = {world.key_spec.id: world.key_spec, spec.id: spec}
-        entitlements = {each.id: each for each in (world.entitlement, other)}
-        world.catalog = Catalog(2, {world.pool.id: world.pool}, entitlements, keys)
-        await world.app._catalog.refreshed(10)
-        catalog, told = catalog_of(world.pool, *entitlements.values()), Telemetry()
-        async with dispatching(
-            redis_url, catalog, over_http=True, telemetry=told, prefill_preemption=prefill_preemption
-        ) as leader:
-            pool.dispatcher, pool.told, pool.engine = leader, told, engine
-            await until(lambda: resumes(pool.dispatcher) == [caches and prefill_preemption])
+        async with two_tiers(
+            redis_url, pool_id, [backend], urgent=tier, resumes=caches and prefill_preemption,
+            prefill_preemption=prefill_preemption, upstream_model="demo", max_model_len=65_536,
+        ) as world:  # fmt: skip
+            pool: Pool = world  # type: ignore[assignment]
+            pool.engine = engine
             yield pool
-
-
-def resumes(dispatcher: PoolDispatcher) -> list[bool]:
-    if dispatcher.term is None:
-        return []
-    return [b.told_resumes for b in dispatcher.term.monitor._backends.values() if b.state == "ready" and b.metrics]
 
 
 async def ask(world: World, key: str, prompt: str, firsts: list[str], name: str, answer: int = 8) -> list[str]:

@@ -8,20 +8,18 @@ import json
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from controlplane.embedded.vllm_cpu import serve
-from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo, TierSpec
-from scheduling.dispatch.pool_dispatcher import PoolDispatcher
+from scheduling.core.types import BackendSpec
 from scheduling.engines.client import EngineMetrics, control_http
 from scheduling.engines.kinds.vllm import VllmClient
-from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
-from tests.support.gateway_world import World, gateway_world, make_key
+from tests.support.dispatch_world import until, until_await
 from tests.support.real_vllm import real_vllm
+from tests.support.two_tiers import TwoTiers, two_tiers
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -36,11 +34,6 @@ OPTIONS = (
     "--load-format", "dummy", "--hf-overrides", json.dumps(SLOW), "--max-model-len", str(CONTEXT),
     "--kv-cache-memory-bytes", "400M", "--max-num-batched-tokens", "256", "--enable-prefix-caching",
 )  # fmt: skip
-BATCH = TierSpec(
-    "batch", ServiceClass.ELASTIC, 2, 1.0, Slo(ttlt_s=600.0), over_limit=OverLimit.WAIT, queue_limit=100,
-    max_wait_s=PATIENCE_S,
-)  # fmt: skip
-PREMIUM = replace(BATCH, name="premium", rank=0, weight=50.0, slo=Slo(ttft_s=1.0, tbt_s=1.0))
 
 
 @pytest.fixture(scope="module")
@@ -107,44 +100,17 @@ async def test_a_prompt_and_what_was_cached_of_it_are_counted_together_at_its_en
         assert await figures_during(known + prompt_of(3, LONG // 2), whole=False) == {(0, 0)}, "neither"
 
 
-class Pool(World):
-    """A gateway with two keys: ``key`` is of the batch tier, ``urgent`` of the other."""
-
-    urgent: str
-    dispatcher: PoolDispatcher
-    told: Telemetry
-
-
 @asynccontextmanager
-async def pool_of(redis_url: str, pool_id: str, urls: list[str], **more: Any) -> AsyncIterator[Pool]:
-    async with gateway_world(redis_url, pool_id, engines=0, lead=False) as world:
-        pool: Pool = world  # type: ignore[assignment]
-        backends = tuple(BackendSpec(f"{pool_id}-{n}", pool_id, url, 32, 50_000) for n, url in enumerate(urls))
-        world.pool = replace(
-            world.pool, backends=backends, upstream_model=serve.MODEL_NAME, max_model_len=CONTEXT,
-            routing="prefix_affinity", prefill_credit=None, headroom_slots=0, **more,
-        )  # fmt: skip
-        world.entitlement = replace(world.entitlement, tier=BATCH)
-        other = replace(world.entitlement, id=f"{pool_id}-urgent", tier=PREMIUM)
-        pool.urgent, spec = make_key(9_100, other.id)
-        keys = {world.key_spec.id: world.key_spec, spec.id: spec}
-        entitlements = {each.id: each for each in (world.entitlement, other)}
-        world.catalog = Catalog(2, {world.pool.id: world.pool}, entitlements, keys)
-        await world.app._catalog.refreshed(10)
-        pool.told = Telemetry()
-        catalog = catalog_of(world.pool, *entitlements.values())
-        async with dispatching(redis_url, catalog, over_http=True, telemetry=pool.told) as pool.dispatcher:
-            await until(lambda: resumes(pool.dispatcher) == [True] * len(urls), "ready", PATIENCE_S)
-            yield pool
+async def pool_of(redis_url: str, pool_id: str, urls: list[str], **more: Any) -> AsyncIterator[TwoTiers]:
+    backends = [BackendSpec(f"{pool_id}-{n}", pool_id, url, 32, 50_000) for n, url in enumerate(urls)]
+    async with two_tiers(
+        redis_url, pool_id, backends, ready_s=PATIENCE_S, upstream_model=serve.MODEL_NAME, max_model_len=CONTEXT,
+        headroom_slots=0, **more,
+    ) as pool:  # fmt: skip
+        yield pool
 
 
-def resumes(dispatcher: PoolDispatcher) -> list[bool]:
-    if dispatcher.term is None:
-        return []
-    return [b.told_resumes for b in dispatcher.term.monitor._backends.values() if b.state == "ready" and b.metrics]
-
-
-async def complete(pool: Pool, key: str, prompt: list[int], ended: list[str], name: str) -> None:
+async def complete(pool: TwoTiers, key: str, prompt: list[int], ended: list[str], name: str) -> None:
     """``ended`` gets its name with its answer."""
     body = {"model": "demo", "prompt": prompt, "max_tokens": 1, "ignore_eos": True}
     headers = {"authorization": f"Bearer {key}"}
