@@ -1,4 +1,4 @@
-"""How much KV cache a token needs, how many tokens fit, and what sequences hold of it together.
+"""How much KV cache a token needs, and what sequences hold of it together.
 
 ``bytes = 2 * layers * kv_heads * head_dim * bytes``
 """
@@ -111,19 +111,6 @@ def kv_notes(config: Mapping[str, Any]) -> list[str]:
     if other:
         notes.append(f"layers without a growing cache ({', '.join(sorted(other))}) are counted as if they had one")
     return notes
-
-
-def kv_capacity_tokens(
-    bytes_per_token: int, weights_bytes: int, gpu_memory_bytes: int, gpus: int = 1, utilization: float = 0.9
-) -> int:
-    """Tokens of KV cache that ``gpus`` GPUs have beside the weights, in whole blocks; 0 when the weights do not fit.
-
-    Activations and graphs are taken as 5.5 GiB plus 0.15 GiB on one GPU, 0.6 GiB on each of several (inference-sim).
-    """
-    gib = 1024**3
-    room = gpu_memory_bytes * utilization * gpus - weights_bytes - 5.5 * gib
-    room -= (0.15 if gpus == 1 else 0.6) * gpus * gib
-    return max(0, int(room) // bytes_per_token // BLOCK_TOKENS * BLOCK_TOKENS)
 
 
 def _positive(config: Mapping[str, Any], key: str) -> int:

@@ -40,10 +40,6 @@ class Amounts:
     def __mul__(self, factor: float) -> Amounts:
         return Amounts(self.slots * factor, self.kv_tokens * factor, self.tokens_per_s * factor)
 
-    def kv_bytes(self, bytes_per_token: int) -> float:
-        """``chi`` as the paper writes it [bytes]."""
-        return self.kv_tokens * bytes_per_token
-
     def as_dict(self) -> dict[str, float]:
         """By dimension, for people and JSON; a dimension without a bound is left out."""
         values = {name: getattr(self, name) for name in DIMENSIONS}

@@ -55,10 +55,6 @@ class StepTime:
             + self.a2 * max(0.0, prefill + decodes - self.knee)
         )
 
-    def decode_run(self, decodes: int, kv_dec: float, steps: int) -> float:
-        """Seconds of ``steps`` decode-only steps in a row: each adds one token to each sequence's context."""
-        return steps * self.step(0, decodes, kv_dec) + self.c * decodes * (steps * (steps - 1) / 2)
-
     def prefill_run(self, tokens: int, budget: int, decodes: int = 0, kv_dec: float = 0.0) -> float:
         """Seconds until one prompt is prefilled that has every step to itself, but for the tokens of its decodes:
         chunks of what ``budget`` tokens per step leave."""

@@ -31,10 +31,6 @@ def test_throughput_is_no_bound_until_every_replica_was_measured() -> None:
     assert tightest(Amounts(tokens_per_s=1e9), pool) == ""
 
 
-def test_kv_cache_in_bytes_is_tokens_times_the_models_bytes_per_token() -> None:
-    assert Amounts(kv_tokens=1600).kv_bytes(131_072) == 1600 * 131_072
-
-
 @pytest.mark.parametrize(
     ("wanted", "name"),
     [
