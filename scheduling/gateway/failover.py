@@ -146,7 +146,7 @@ class Failover:
         try:
             return await self._stores(access.pool.id).requeue(
                 submitted.queued_request(),
-                estimated.body_bytes,
+                submitted.identified.body_bytes,
                 estimated.facts,
                 exclude,
                 access.pool.headroom_slots,

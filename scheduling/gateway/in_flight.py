@@ -203,9 +203,9 @@ class InFlight:
     async def _announce(self, store: PoolStore, submitted: Submitted) -> None:
         access, estimated = submitted.access, submitted.estimated
         result = await store.announce(
-            access.entitlement, access.pool, submitted.queued_request(), estimated.estimate, estimated.body_bytes,
-            estimated.facts, submitted.backend, submitted.served(), prefill=submitted.prefill,
-            sent_s=submitted.call.now_s(),
+            access.entitlement, access.pool, submitted.queued_request(), estimated.estimate,
+            submitted.identified.body_bytes, estimated.facts, submitted.backend, submitted.served(),
+            prefill=submitted.prefill, sent_s=submitted.call.now_s(),
         )  # fmt: skip
         if result.status is AnnounceStatus.ENDED:
             submitted.call.interrupt(Reason.EVICTED if result.reason is Reason.EVICTED else Reason.LEASE_LOST)

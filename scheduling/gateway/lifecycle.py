@@ -58,9 +58,7 @@ class Lifecycle:
         self._avoided = services.avoided
         self._calibrations: dict[tuple[str, str], TokenCalibration] = {}
 
-    async def run(
-        self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
-    ) -> None:
+    async def run(self, identified: Identified, prepared: Prepared) -> None:
         """From a parsed body to the end, if nothing goes wrong; what goes wrong is raised for ``conclude``."""
         call, idempotency = identified.call, identified.idempotency
         check_entitled(identified.access.entitlement, call.received_s)
@@ -72,7 +70,7 @@ class Lifecycle:
                     raise Refusal(Reason.ALREADY_DONE, param=HEADER, original=idempotency.original, how=how)
                 await self._replay(identified, answer)
                 return
-        submitted = await self._enter_or_fall_back(identified, prepared, body_bytes, hints)
+        submitted = await self._enter_or_fall_back(identified, prepared)
         body = _upstream_body(submitted)
         reason = await self._failover.run(submitted, body)
         call.closed = True
@@ -82,30 +80,26 @@ class Lifecycle:
             await idempotency.end(reason)
         await self._conclusion.end(identified, reason)
 
-    async def _enter_or_fall_back(
-        self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
-    ) -> Submitted:
+    async def _enter_or_fall_back(self, identified: Identified, prepared: Prepared) -> Submitted:
         """Has the request admitted under its entitlement or, where that refuses it, under the fallback; returns once it
         is granted."""
         call, access, raw_input = identified.call, identified.access, prepared.raw_input
         try:
-            return await self._enter(identified, prepared, body_bytes, hints)
+            return await self._enter(identified, prepared)
         except Refusal as refusal:
             other = access.instead(refusal.reason)
             if other is None or not self._take_over(identified, prepared, other, refusal.reason):
                 raise
             prepared.raw_input = raw_input
             try:
-                return await self._enter(identified, prepared, body_bytes, hints)
+                return await self._enter(identified, prepared)
             except Refusal:
                 if call.submitted is not None and call.submitted.in_state:
                     raise  # it was admitted, and ended there
                 self._give_back(identified, access)
                 raise refusal from None
 
-    async def _enter(
-        self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
-    ) -> Submitted:
+    async def _enter(self, identified: Identified, prepared: Prepared) -> Submitted:
         """Estimates the request and has it admitted under its entitlement; returns once it is granted."""
         call, access = identified.call, identified.access
         pool = access.pool
@@ -114,7 +108,7 @@ class Lifecycle:
             counted = await self._counter.count(pool, prepared)
             if counted is not None:
                 prepared.raw_input = min(counted + prepared.media, prepared.kept)
-        estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
+        estimated = self._estimate(identified, prepared, calibration)
         expected = estimated.estimate.cost_tokens  # the bound, not the prediction: no limit may be exceeded
         if self._quotas.budgets:
             self._quotas.budgets.begin(
@@ -149,14 +143,7 @@ class Lifecycle:
         identified.access, identified.instead_of, identified.instead_why = refused, None, None
         call.estimated = call.submitted = None
 
-    def _estimate(
-        self,
-        identified: Identified,
-        prepared: Prepared,
-        body_bytes: int,
-        hints: dict[bytes, float] | None,
-        calibration: TokenCalibration,
-    ) -> Estimated:
+    def _estimate(self, identified: Identified, prepared: Prepared, calibration: TokenCalibration) -> Estimated:
         """What the request is expected to need. Refuses what no replica could hold."""
         call, access = identified.call, identified.access
         pool, outlook = access.pool, None
@@ -172,25 +159,15 @@ class Lifecycle:
                 return outlook
 
             estimate = make_estimate(prepared, pool, calibration, look, cuts)
-        request = make_queued(call.id, call.received_s, access, prepared, estimate, hints, self._config.gateway_id)
+        request = make_queued(
+            call.id, call.received_s, access, prepared, estimate, identified.hints, self._config.gateway_id
+        )
         facts = RequestFacts(
             pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace, identified.user,
             limits_text(access, identified.user, estimate.cost_tokens), access.key.project,
         )  # fmt: skip
-        estimated = call.estimated = Estimated(
-            call,
-            access,
-            identified.endpoint,
-            prepared,
-            body_bytes,
-            estimate,
-            outlook,
-            request,
-            facts,
-            identified.idempotency,
-            identified.keeping,
-        )
-        return estimated
+        call.estimated = Estimated(identified, access, prepared, estimate, outlook, request, facts)
+        return call.estimated
 
     def _learn(self, submitted: Submitted) -> None:
         """What its answer says of estimates to come."""
@@ -231,7 +208,7 @@ class Lifecycle:
         """Asks shared state for admission; returns once the request is granted. Raises :class:`Refusal`."""
         if not self._state_available():
             raise Refusal(Reason.STATE_UNAVAILABLE)
-        call, access, estimate = estimated.call, estimated.access, estimated.estimate
+        call, access, estimate = estimated.identified.call, estimated.access, estimated.estimate
         submitted = call.submitted = Submitted(call=call, access=access, estimated=estimated)
         self._in_flight.calls[call.id] = submitted  # first: a grant may overtake the answer
         try:
@@ -240,7 +217,7 @@ class Lifecycle:
                 access.pool,
                 estimated.request,
                 estimate,
-                estimated.body_bytes,
+                estimated.identified.body_bytes,
                 estimated.facts,
                 sent_s=call.now_s(),
                 avoid=self._avoided(access.pool),

@@ -184,7 +184,7 @@ class RequestHandler:
         data = await read_body(call.receive, config.max_body_bytes)
         call.limit(Reason.DEADLINE, call.last_deadline)
         call.arrived()
-        size = len(data)
+        identified.body_bytes, identified.hints = len(data), head.hints
         try:
             body = identified.endpoint.form.parse(data)
         except Refusal:
@@ -218,7 +218,7 @@ class RequestHandler:
                 access.key.project,
             )
         del data  # it may be large, and the call may wait
-        await self._lifecycle.run(identified, prepared, size, head.hints)
+        await self._lifecycle.run(identified, prepared)
 
     async def _question(self, call: Call, question: Question) -> None:
         """A question to an engine that needs no slot (tokenize, detokenize)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,6 +188,8 @@ class Identified:
     endpoint: Endpoint
     user: str = ""  # to whom it is attributed, as in the ledger
     streamed: bool = False  # its body was read, and asks for a stream
+    body_bytes: int = 0
+    hints: Mapping[bytes, float] | None = None  # when its client wishes to have the answer [s], by header
     idempotency: Pass | None = None  # if the client sent an Idempotency-Key
     keeping: Keeping | None = None  # if its answer may be stored
     instead_of: Access | None = None  # the access that refused it, if a fallback took it over
@@ -202,17 +205,13 @@ class Identified:
 class Estimated:
     """A request that may be sent, with its estimate."""
 
-    call: Call
-    access: Access
-    endpoint: Endpoint
+    identified: Identified
+    access: Access  # under which it was estimated: its own, or that of a fallback
     prepared: Prepared
-    body_bytes: int
     estimate: Estimate
     outlook: Outlook | None  # None: the pool predicts nothing
     request: QueuedRequest  # at its first attempt
     facts: RequestFacts
-    idempotency: Pass | None
-    keeping: Keeping | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -274,6 +273,10 @@ class Submitted(Progress):
     @property
     def id(self) -> str:
         return self.call.id
+
+    @property
+    def identified(self) -> Identified:
+        return self.estimated.identified
 
     @property
     def at(self) -> str:

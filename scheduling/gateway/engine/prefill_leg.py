@@ -46,7 +46,9 @@ def needs_leg(estimated: Estimated, spec: BackendSpec) -> bool:
     """Whether another replica computes its prompt. A decode replica does it itself for paths that have no such field;
     for several prompts or answers, as one KV cache is handed over, once; for a prompt that is to be echoed; and where a
     tool must be called, which one token cannot do."""
-    if spec.phase is not Phase.DECODE or estimated.endpoint.upstream not in PATHS or estimated.prepared.choices != 1:
+    if spec.phase is not Phase.DECODE or estimated.prepared.choices != 1:
+        return False
+    if estimated.identified.endpoint.upstream not in PATHS:
         return False
     body = estimated.prepared.body
     choice = getattr(body, "tool_choice", None)

@@ -165,7 +165,7 @@ class Relay:
     ) -> Connection:
         """Sends one request to an engine, and waits for the head of its answer (``whole``: for all of it), which is not
         an error. ``fresh``: on a new connection."""
-        call, endpoint, trace = submitted.call, submitted.estimated.endpoint, submitted.estimated.facts.trace
+        call, endpoint, trace = submitted.call, submitted.identified.endpoint, submitted.estimated.facts.trace
         path, content_type = endpoint.upstream, endpoint.content_type
         try:
             backend = self._upstream.backend(spec)
@@ -238,9 +238,9 @@ class Relay:
         self._attempts.empty(submitted.access.pool.id, submitted.backend, submitted.access.entitlement.tenant)
 
     async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
-        call, access, idempotency = submitted.call, submitted.access, submitted.estimated.idempotency
+        call, access, idempotency = submitted.call, submitted.access, submitted.identified.idempotency
         try:
-            answer = submitted.estimated.endpoint.read(
+            answer = submitted.identified.endpoint.read(
                 connection.whole_body(),
                 _asked(submitted.estimated),
                 None if access.rename is None else access.pool.model,
@@ -255,8 +255,8 @@ class Relay:
         submitted.connection = None
         self._count(submitted, answer.usage, answer.believed)
         reason, body = ending_of(answer.finish), answer.body
-        if submitted.estimated.keeping is not None:
-            body = await submitted.estimated.keeping.settle(body)
+        if submitted.identified.keeping is not None:
+            body = await submitted.identified.keeping.settle(body)
         if idempotency is not None:
             await idempotency.settle(reason, body)
         headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *answer_headers(call)]
@@ -267,8 +267,10 @@ class Relay:
 
     async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
         call, access, estimated = submitted.call, submitted.access, submitted.estimated
-        frames = submitted.frames = estimated.endpoint.frames(not estimated.prepared.wants_usage, _asked(estimated))
-        keeping = estimated.keeping
+        frames = submitted.frames = submitted.identified.endpoint.frames(
+            not estimated.prepared.wants_usage, _asked(estimated)
+        )
+        keeping = submitted.identified.keeping
         if keeping is not None and isinstance(frames, ResponseFrames):
             frames.dress = keeping.dress
         out = b""
@@ -342,8 +344,8 @@ def _asked(estimated: Estimated) -> Asked:
     if prepared.exact_input:
         exact = int(prepared.raw_input)
     return Asked.of(
-        prepared.chat, estimated.estimate.output_bound, estimated.estimate.input_tokens, exact, estimated.body_bytes,
-        estimated.access.pool.max_model_len, prepared.prompts, prepared.choices,
+        prepared.chat, estimated.estimate.output_bound, estimated.estimate.input_tokens, exact,
+        estimated.identified.body_bytes, estimated.access.pool.max_model_len, prepared.prompts, prepared.choices,
     )  # fmt: skip
 
 
@@ -482,7 +484,7 @@ def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exc
     submitted.ran = False
     if status in INPUT_REFUSED:
         return _input_refused(answer)
-    adapter, endpoint = submitted.access.pool.adapter, submitted.estimated.endpoint
+    adapter, endpoint = submitted.access.pool.adapter, submitted.identified.endpoint
     no_path = status == 404 and b'"detail"' in answer  # a model that is not there is an "error"
     if adapter and status == 404 and not no_path:
         return EngineTrouble(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
 from scheduling.core.estimate.chain import Outlook
@@ -72,7 +72,7 @@ def make_estimate(
 
 def make_queued(
     request_id: str, arrival_s: float, access: Access, prepared: Prepared, estimate: Estimate,
-    hints: dict[bytes, float] | None, gateway_id: str,
+    hints: Mapping[bytes, float] | None, gateway_id: str,
 ) -> QueuedRequest:  # fmt: skip
     """What ordering may know. Deadlines are the contract's; what the client wishes stands beside them."""
     entitlement = access.entitlement
@@ -108,7 +108,7 @@ def _may_be_cut(prepared: Prepared) -> bool:
     return prepared.kept < 2 * prepared.raw_input
 
 
-def _hinted_deadline_s(arrival_s: float, slo: Slo, hints: dict[bytes, float]) -> float | None:
+def _hinted_deadline_s(arrival_s: float, slo: Slo, hints: Mapping[bytes, float]) -> float | None:
     """The deadline that the client asks for, where the tier has such a target and it is not as tight."""
     name, target_s = (TTFT_HINT, slo.ttft_s) if slo.interactive else (TTLT_HINT, slo.ttlt_s)
     wanted_s = hints.get(name)
