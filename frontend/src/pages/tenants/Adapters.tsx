@@ -2,10 +2,9 @@ import type { Adapter, Entitlement, Pool } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { useCatalog, useSnapshots } from "./data";
+import { Named, none } from "./parts";
 import { Resource } from "./Resource";
 import { adapterSpecs, options } from "./specs";
-
-const none = <span className="text-faint">none</span>;
 
 /** LoRA adapters: model names of their own on a pool's capacity. */
 export function Adapters() {
@@ -29,12 +28,7 @@ export function Adapters() {
       label: "Adapter",
       by: (row) => row.slug,
       className: "max-w-56",
-      cell: (row) => (
-        <>
-          <span className="block truncate">{row.slug}</span>
-          {row.description && <span className="block truncate text-2xs font-normal text-faint">{row.description}</span>}
-        </>
-      ),
+      cell: (row) => <Named row={row} />,
     },
     { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
     { label: "Model", by: (row) => row.model, className: "max-w-64", cell: (row) => <span className="block truncate" title={row.model}>{row.model}</span> },

@@ -5,7 +5,7 @@ import type { Column } from "../../components/Table";
 import { compact, count, NONE, percent, rate, text } from "../../lib/format";
 import { useCatalog, useSnapshotsOf } from "./data";
 import { entitlementsOf } from "./live";
-import { State, When } from "./parts";
+import { Named, State, When } from "./parts";
 import { Resource } from "./Resource";
 import { entitlementSpecs, options, withBurst } from "./specs";
 
@@ -21,14 +21,7 @@ export function Entitlements({ tenant }: { tenant: string }) {
       label: "Entitlement",
       by: (row) => row.slug,
       className: "max-w-56",
-      cell: (row) => (
-        <>
-          <span className="block truncate" title={row.slug}>
-            {row.slug}
-          </span>
-          {row.description && <span className="block truncate text-2xs font-normal text-faint">{row.description}</span>}
-        </>
-      ),
+      cell: (row) => <Named row={row} />,
     },
     {
       label: "State",

@@ -11,7 +11,7 @@ import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { asleep } from "../overview/verdict";
 import { isWhole, useCatalog, useSnapshots } from "./data";
-import { Unread } from "./parts";
+import { Named, Unread } from "./parts";
 import { Fleet } from "./Fleet";
 import { promise } from "./promise";
 import { Resource } from "./Resource";
@@ -102,14 +102,7 @@ function PoolSetup({ views }: { views: ReactNode }) {
       label: "Pool",
       by: (row) => row.slug,
       className: "max-w-56",
-      cell: (row) => (
-        <>
-          <Link className="link" to={`/pools/${row.slug}`}>
-            {row.slug}
-          </Link>
-          {row.description && <span className="block truncate text-2xs font-normal text-faint">{row.description}</span>}
-        </>
-      ),
+      cell: (row) => <Named row={row} to={`/pools/${row.slug}`} />,
     },
     {
       label: "Model",

@@ -2,10 +2,9 @@ import type { Entitlement, Project } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { useCatalog } from "./data";
 import { limitsOf } from "./limits";
+import { Named, none } from "./parts";
 import { Resource } from "./Resource";
 import { projectSpecs } from "./specs";
-
-const none = <span className="text-faint">none</span>;
 
 /** A tenant's teams and applications, and the names under which their keys ask for models. */
 export function Projects({ tenant }: { tenant: string }) {
@@ -20,12 +19,7 @@ export function Projects({ tenant }: { tenant: string }) {
       label: "Project",
       by: (row) => row.slug,
       className: "max-w-56",
-      cell: (row) => (
-        <>
-          <span className="block truncate">{row.slug}</span>
-          {row.description && <span className="block truncate text-2xs font-normal text-faint">{row.description}</span>}
-        </>
-      ),
+      cell: (row) => <Named row={row} />,
     },
     { label: "Its keys open", className: "max-w-72", cell: (row) => <span className="block truncate" title={opens(row.slug)}>{opens(row.slug) ?? "…"}</span> },
     { label: "Aliases", className: "max-w-72", cell: (row) => Object.entries(row.aliases ?? {}).map(([name, to]) => <span key={name} className="block truncate">{`${name} → ${String(to)}`}</span>) },

@@ -22,6 +22,26 @@ export function State({ state, reason }: { state: string; reason?: string }) {
   );
 }
 
+export const none = <span className="text-faint">none</span>;
+
+/** What a row is called, and its description below; a link where it has a page. */
+export function Named({ row, to }: { row: { slug: string; description?: string }; to?: string }) {
+  return (
+    <>
+      {to ? (
+        <Link className="link" to={to}>
+          {row.slug}
+        </Link>
+      ) : (
+        <span className="block truncate" title={row.slug}>
+          {row.slug}
+        </span>
+      )}
+      {row.description && <span className="block truncate text-2xs font-normal text-faint">{row.description}</span>}
+    </>
+  );
+}
+
 /** A moment as people read it, with the whole of it at hand. */
 export function When({ at, none = "never" }: { at: string | null | undefined; none?: string }) {
   if (!at) return <span className="text-faint">{none}</span>;
