@@ -14,7 +14,7 @@ from django.db.models import Count, Max, Q, QuerySet
 from django.utils import timezone
 
 from scheduling.core.outcomes import Outcome
-from telemetry.alerts.leaderless import NO_REDIS
+from telemetry.alerts.leaderless import NO_REDIS, REFUSED
 from telemetry.models import Alert, LedgerEntry, RuleKind
 
 Json = dict[str, Any]
@@ -149,6 +149,13 @@ def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
         add("failed", "See which requests failed and on which replica.", alert.pool)
     if alert.kind == RuleKind.NO_LEADER and alert.value == NO_REDIS:
         add("redis", "Start Redis, or restore the connection to it; the pool is led again by itself.", alert.pool)
+    elif alert.kind == RuleKind.NO_LEADER and alert.value == REFUSED:
+        add(
+            "redis",
+            "Give Redis what it lacks (memory, disk, replicas, its user's rights); /readyz has its words, and "
+            "requests are served again by themselves.",
+            alert.pool,
+        )
     elif alert.kind == RuleKind.NO_LEADER:
         add("workers", "Start a worker process: the next one to start leads the pool.", alert.pool)
     if alert.kind == "scaling_failed":

@@ -1,5 +1,5 @@
 """Alerts of rules about pools that nobody leads: opened by web processes, which see it; ended by the next leader.
-Without Redis nobody leads any pool.
+Without Redis nobody leads any pool, and where it refuses writes, nobody sees who does.
 
 Several processes may see the same at once: the database keeps one alert per rule and pool. A start is no outage: a
 leader that a process has not seen since its own start has :data:`START_S` from then on to appear.
@@ -23,7 +23,7 @@ from tenants.connections import own_connection
 log = logging.getLogger(__name__)
 
 EVERY_S = 5.0
-NO_LEADER, NO_REDIS = 1.0, 2.0  # an alert's value: why
+NO_LEADER, NO_REDIS, REFUSED = 1.0, 2.0, 3.0  # an alert's value: why
 START_S = 60.0  # as long as `make up` waits until everything is ready
 
 
@@ -80,7 +80,9 @@ class LeaderWatch:
                 since = one.since_in_words() + limit_in_words(rule)
                 line, value = f"Pool {one.pool} has had no leader {since}.", NO_LEADER
                 if one.source == REDIS:
-                    line, value = f"Redis has not answered {since}: pool {one.pool} refuses new requests.", NO_REDIS
+                    said = f"has refused what it is asked ({one.refuses})" if one.refuses else "has not answered"
+                    line = f"Redis {said} {since}: pool {one.pool} refuses new requests."
+                    value = REFUSED if one.refuses else NO_REDIS
                 news |= lifecycle.fire(
                     rule, pool=one.pool, subject="", tenant="", line=line, value=value, at_s=one.since,
                     began_s=one.since,

@@ -152,7 +152,7 @@ class SpendingSerializer(serializers.Serializer[Any]):
 # --- alerts
 
 
-@extend_schema_serializer(extensions={OPTIONAL: ["at_least", "pool"]})
+@extend_schema_serializer(extensions={OPTIONAL: ["at_least", "pool", "refuses"]})
 class OutageSerializer(serializers.Serializer[Any]):
     """A source of data that does not answer (``docs/reference/feed.md``)."""
 
@@ -160,6 +160,7 @@ class OutageSerializer(serializers.Serializer[Any]):
     since = serializers.FloatField(help_text="Epoch seconds.")
     at_least = serializers.BooleanField(help_text="Present and true: it may have been longer.")
     pool = serializers.CharField(help_text="Missing where it concerns no single pool.")
+    refuses = serializers.CharField(help_text="Of Redis, if it answers with an error: the error's code, such as OOM.")
 
 
 class OpenAlertsSerializer(serializers.Serializer[Any]):

@@ -87,10 +87,11 @@ class RedisUnavailable(Unavailable):
 
     default_code = "redis_away"
 
-    def __init__(self) -> None:
-        away = sources.redis_outage()
+    def __init__(self, refuses: str = "") -> None:
+        away = sources.redis_outage(refuses)
+        said = f"has refused what it is asked ({refuses})" if refuses else "has not answered"
         text = (
-            f"Redis has not answered {away.since_in_words()}, so what happens now is not known. Running requests are "
+            f"Redis {said} {away.since_in_words()}, so what happens now is not known. Running requests are "
             "not affected; new ones are refused with 503."
         )
         super().__init__(text)

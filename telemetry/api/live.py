@@ -74,8 +74,8 @@ class LiveView(Telemetry, APIView):
                 stored = {given["pool"]: live_store().load(given["pool"])}
             else:
                 stored = live_store().load_all()
-        except LiveUnavailable:
-            raise RedisUnavailable from None
+        except LiveUnavailable as error:
+            raise RedisUnavailable(error.refuses) from None
         pools: dict[str, Any] = {}
         for name, pool in stored.items():
             seen = snapshots.visible(pool.snapshot, viewer.tenants) if pool is not None else None
@@ -129,8 +129,8 @@ class LiveHistoryView(Telemetry, APIView):
                 since_s = points[-1]["at"] if points else since_s
             if until_s >= now_s - KEEP_S:  # what is not in the database yet
                 recent = live_store().history(pool, min(history.POINTS, int(now_s - since_s) + 5))
-        except LiveUnavailable:
-            raise RedisUnavailable from None
+        except LiveUnavailable as error:
+            raise RedisUnavailable(error.refuses) from None
         if step_s > 1:
             recent = history.in_steps((p for p in recent if p["at"] > since_s), step_s)
         points += [p for p in recent if since_s < p["at"] <= until_s]

@@ -126,8 +126,8 @@ class Publisher:
             )
             self._note(True)
             return snapshot
-        except LiveUnavailable:
-            self._note(False)
+        except LiveUnavailable as error:
+            self._note(False, error.refuses)
         except Exception:
             log.exception("the live feed of pool %s failed; dispatch goes on", pool)
         return None
@@ -136,8 +136,8 @@ class Publisher:
         """Tells that the pool's alert rules have been looked at. Never raises."""
         try:
             self._store.rules_looked_at(pool, at_s)
-        except LiveUnavailable:
-            self._note(False)
+        except LiveUnavailable as error:
+            self._note(False, error.refuses)
 
     def keep_only(self, pools: Collection[str]) -> None:
         """Forgets deleted pools; ``pools`` are those there are. Never raises."""
@@ -146,8 +146,8 @@ class Publisher:
         try:
             for name in self._store.keep_only(pools):
                 log.info("live feed: pool %s is gone", name)
-        except LiveUnavailable:
-            self._note(False)
+        except LiveUnavailable as error:
+            self._note(False, error.refuses)
 
     def _predecessor(self, pool: str, epoch: int) -> snapshots.Snapshot | None:
         """The snapshot before this one: our own, or after a change of leader the stored one."""
@@ -159,7 +159,8 @@ class Publisher:
             return stored.snapshot
         return last
 
-    def _note(self, available: bool) -> None:
+    def _note(self, available: bool, refuses: str = "") -> None:
         if available != self._available:
             self._available = available
-            log.warning("live feed: Redis %s", "answers again" if available else "does not answer; dashboards go stale")
+            said = f"refuses ({refuses})" if refuses else "does not answer"
+            log.warning("live feed: Redis %s", "answers again" if available else f"{said}; dashboards go stale")

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -39,6 +39,7 @@ class Outage:
     since: float
     at_least: bool = False  # it was away before this process could look
     pool: str = ""
+    refuses: str = ""  # Redis is there and refuses what it is asked: the code of its error, such as "OOM"
 
     @property
     def code(self) -> str:
@@ -51,6 +52,8 @@ class Outage:
             row["at_least"] = True
         if self.pool:
             row["pool"] = self.pool
+        if self.refuses:
+            row["refuses"] = self.refuses
         return row
 
     def since_in_words(self) -> str:
@@ -62,6 +65,10 @@ class Outage:
 class HeadStore(Protocol):
     def heads(self) -> Heads:
         """Raises :class:`LiveUnavailable`."""
+
+    def refuses(self) -> str:
+        """The code of the error with which Redis refuses a write; empty: it takes it. Raises
+        :class:`LiveUnavailable`."""
 
 
 @dataclass(slots=True)
@@ -88,6 +95,7 @@ class Sources:
     started_s: float = 0.0
     database_refuses: bool = False  # as of the last look: it said no, rather than nothing
     _redis: _Seen = field(default_factory=_Seen)
+    _refuses: str = ""
     _database: _Seen = field(default_factory=_Seen)
     _pools: dict[str, _Pool] = field(default_factory=dict)
     _configured: bool = False
@@ -96,10 +104,11 @@ class Sources:
     def __post_init__(self) -> None:
         self.started_s = self.started_s or self.clock()
 
-    def tell_redis(self, answers: bool) -> None:
-        """Redis was asked something just now."""
+    def tell_redis(self, answers: bool, refuses: str = "") -> None:
+        """Redis was asked something just now. ``refuses``: the code of the error that it answered with."""
         with self._lock:
             _note(self._redis, answers, self.clock())
+            self._refuses = refuses
 
     def tell_database(self, answers: bool, at_s: float | None = None) -> None:
         """The database was asked something; ``at_s``: when it last answered, where that was not now."""
@@ -152,15 +161,30 @@ class Sources:
             outages = [away for away in (self._of(DATABASE, self._database), self._of(REDIS, self._redis)) if away]
             if not self._redis.answers:
                 return outages
+            of_pools: list[Outage] = []
             for name, pool in sorted(self._pools.items()):
                 if is_visible(pool.tenants, tenants):
-                    outages += self._of_pool(name, pool, self.clock(), rules=self._database.answers)
-            return outages
+                    of_pools += self._of_pool(name, pool, self.clock(), rules=self._database.answers)
+            silent = [one for one in of_pools if one.source == LEADER]
+            if silent and self._refuses:  # they lead, and cannot say so
+                first = min(silent, key=lambda one: one.since)
+                return [*outages, replace(first, source=REDIS, pool="", refuses=self._refuses)]
+            return outages + of_pools
 
-    def redis_outage(self) -> Outage:
-        """For an answer that Redis did not give: since when."""
-        self.tell_redis(False)
-        return self._outage(REDIS, self._redis)
+    def has_silent_leaders(self) -> bool:
+        """Whether a pool's leader has published nothing for a while, although Redis answers."""
+        with self._lock:
+            now_s = self.clock()
+            return any(
+                one.source == LEADER
+                for name, pool in self._pools.items()
+                for one in self._of_pool(name, pool, now_s, rules=False)
+            )
+
+    def redis_outage(self, refuses: str = "") -> Outage:
+        """For an answer that Redis did not give: since when. ``refuses``: the code of its error, if it gave one."""
+        self.tell_redis(False, refuses)
+        return replace(self._outage(REDIS, self._redis), refuses=refuses)
 
     def database_outage(self) -> Outage:
         """For an answer that the database did not give: since when."""
@@ -187,7 +211,9 @@ class Sources:
         return []
 
     def _of(self, source: str, seen: _Seen) -> Outage | None:
-        return None if seen.answers else self._outage(source, seen)
+        if seen.answers:
+            return None
+        return replace(self._outage(source, seen), refuses=self._refuses if source == REDIS else "")
 
     def _outage(self, source: str, seen: _Seen, pool: str = "", known_s: float | None = None) -> Outage:
         if seen.at_s is not None:
@@ -258,8 +284,9 @@ class SourceWatch:
             if pools is not None:
                 self._sources.tell_pools(pools)
             self._sources.tell_heads(self._store.heads())
-        except LiveUnavailable:
-            self._sources.tell_redis(False)
+            self._sources.tell_redis(True, self._store.refuses() if self._sources.has_silent_leaders() else "")
+        except LiveUnavailable as error:
+            self._sources.tell_redis(False, error.refuses)
         except Exception:
             log.exception("what can be seen could not be looked at")
 

@@ -22,6 +22,7 @@ import msgspec
 import redis
 
 from scheduling.state.blocking import blocking_client
+from scheduling.state.resp import WRITES_KEY
 from telemetry.feed.history import POINTS, Point
 
 KEEP_S = 900
@@ -29,6 +30,11 @@ SILENT_S = 3.0  # after so long without a snapshot nobody leads the pool
 # What every release writes.
 _OF_SNAPSHOT = ("pool", "at", "seq", "queue", "slo", "tenants", "entitlements", "backends")
 _OF_POINT = ("at", "tenants")
+_CODES = {
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.NoPermissionError: "NOPERM",
+}
 
 # A leader that was paused may wake after another took over: its epoch is lower, and nothing of it is stored.
 _STORE = """
@@ -44,7 +50,12 @@ return 1
 
 
 class LiveUnavailable(Exception):
-    """Redis does not answer, so nobody knows what happens now."""
+    """Redis does not answer, or refuses what it is asked, so nobody knows what happens now."""
+
+    def __init__(self, what: str, refuses: str = "") -> None:
+        """``refuses``: the code of Redis' error, such as "NOPERM"; empty: it did not answer."""
+        super().__init__(what)
+        self.refuses = refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +96,7 @@ class LiveStore:
                 self._redis.zadd("qm:live:pools", {pool: now_s})
                 self._redis.zremrangebyscore("qm:live:pools", "-inf", now_s - KEEP_S)
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
         return bool(kept)
 
     def keep_only(self, pools: Collection[str]) -> list[str]:
@@ -99,7 +110,7 @@ class LiveStore:
                 self._redis.zrem("qm:live:pools", name)
                 self._redis.zrem("qm:live:rules", name)
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
         return gone
 
     def rules_looked_at(self, pool: str, at_s: float) -> None:
@@ -107,7 +118,7 @@ class LiveStore:
         try:
             self._redis.zadd("qm:live:rules", {pool: at_s})
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes that Redis uses, and how many it may (0: no limit); None where it does not tell."""
@@ -119,7 +130,7 @@ class LiveStore:
         except (KeyError, ValueError):
             return None
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
 
     def heads(self) -> Heads:
         """Of each pool, when its leader last published, and last looked at the alert rules."""
@@ -127,15 +138,25 @@ class LiveStore:
             published = self._redis.zrange("qm:live:pools", 0, -1, withscores=True)
             rules = self._redis.zrange("qm:live:rules", 0, -1, withscores=True)
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
         return Heads({name.decode(): at_s for name, at_s in published}, {name.decode(): at_s for name, at_s in rules})
+
+    def refuses(self) -> str:
+        """The code of the error with which Redis refuses a write; empty: it takes it."""
+        try:
+            self._redis.set(WRITES_KEY, 1, px=1000)
+        except redis.ResponseError as error:
+            return _code_of(error)
+        except redis.RedisError as error:
+            raise unavailable(error) from error
+        return ""
 
     def pools(self) -> list[str]:
         """Pools that had a leader within the last 15 minutes, by name."""
         try:
             names = self._redis.zrangebyscore("qm:live:pools", time.time() - KEEP_S, "+inf")
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
         return sorted(name.decode() for name in names)
 
     def load(self, pool: str) -> Stored | None:
@@ -143,7 +164,7 @@ class LiveStore:
         try:
             fields = self._redis.hmget(_key(pool), "epoch", "seq", "snapshot")
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
         if fields[2] is None:
             return None
         # Another release may have written it: a page without this pool is better than none of its pools.
@@ -158,7 +179,7 @@ class LiveStore:
                 try:
                     numbers = self._redis.hmget(_key(pool), "epoch", "seq")
                 except redis.RedisError as error:
-                    raise LiveUnavailable(type(error).__name__) from error
+                    raise unavailable(error) from error
                 if None not in numbers and (int(numbers[0]), int(numbers[1])) == versions[pool]:
                     by_pool[pool] = None
                     continue
@@ -172,11 +193,23 @@ class LiveStore:
         try:
             rows = self._redis.lrange(_history_key(pool), 0, points - 1)
         except redis.RedisError as error:
-            raise LiveUnavailable(type(error).__name__) from error
+            raise unavailable(error) from error
         return [point for row in reversed(rows) if (point := _read(row, _OF_POINT)) is not None]
 
     def close(self) -> None:
         self._redis.close()
+
+
+def unavailable(error: redis.RedisError) -> LiveUnavailable:
+    return LiveUnavailable(type(error).__name__, _code_of(error) if isinstance(error, redis.ResponseError) else "")
+
+
+def _code_of(error: redis.ResponseError) -> str:
+    """Redis' code; redis-py takes it away where it has a class of its own for it."""
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    return str(error).partition(" ")[0]
 
 
 def _read(row: bytes, keys: Collection[str]) -> dict[str, Any] | None:

@@ -232,3 +232,25 @@ async def test_only_pools_that_are_neither_configured_nor_led_are_forgotten(
     await leader.second(pool=replace(POOL, id="deleted"))
     assert len(store.history("deleted")) == 1, "one that is created again begins anew"
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), "OOM"),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), "NOREPLICAS"),
+        (("REPLICAOF", "127.0.0.1", "1"), "READONLY"),
+        (("ACL", "SETUSER", "qm", "-set", "-zrange"), "NOPERM"),
+    ],
+)
+def test_a_redis_that_refuses_says_with_which_code(private_redis: RedisServer, words: tuple[str, ...], code: str):
+    private_redis.command("ACL", "SETUSER", "qm", "on", ">word", "~qm:*", "&qm:*", "+@all")
+    store = LiveStore(private_redis.url.replace("redis://", "redis://qm:word@"))
+    assert store.refuses() == ""
+    private_redis.command(*words)
+    assert store.refuses() == code
+    if code == "NOPERM":
+        with pytest.raises(LiveUnavailable) as refused:
+            store.heads()
+        assert refused.value.refuses == code
+    store.close()

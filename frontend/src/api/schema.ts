@@ -1172,6 +1172,8 @@ export interface components {
             at_least?: boolean;
             /** @description Missing where it concerns no single pool. */
             pool?: string;
+            /** @description Of Redis, if it answers with an error: the error's code, such as OOM. */
+            refuses?: string;
             /** @description Epoch seconds. */
             since: number;
             source: string;

@@ -32,7 +32,7 @@ export function sentence(outage: Outage): { what: string; means: string } {
       if (outage.atLeast) return { what: `There is no connection to the server; no data has arrived ${when}.`, means: "The current state is unknown. It reconnects automatically." };
       return { what: `The connection to the server was lost; no data has arrived ${when}.`, means: "The current state is unknown, and this page shows older figures. It reconnects automatically." };
     case "redis":
-      return { what: `Redis has not answered ${when}.`, means: "Queue, slots and all live figures are unknown, and alert rules are not evaluated. Running streams continue; new requests of all tenants are refused with 503. Requests that ended since are not in the ledger yet." };
+      return { what: outage.refuses ? `Redis has refused what it is asked (${outage.refuses}) ${when}.` : `Redis has not answered ${when}.`, means: "Queue, slots and all live figures are unknown, and alert rules are not evaluated. Running streams continue; new requests of all tenants are refused with 503. Requests that ended since are not in the ledger yet." };
     case "database":
       return { what: `The database has not answered ${when}.`, means: "Settings, requests, usage and alerts cannot be read or changed, and alert rules are not evaluated. Inference continues with the last known configuration." };
     case "leader":

@@ -31,6 +31,12 @@ it("tells what the server cannot see from the first word on, and which pools the
   expect(outagesOf(play(hello(), first, message({ type: "sources", away: [] })), T).map((o) => o.source)).toEqual(["engine"]);
 });
 
+it("says why a Redis that is there refuses what it is asked", () => {
+  const [outage] = outagesOf(play(hello([{ source: "redis", since: T - 50, refuses: "OOM" }])), T);
+  expect(outage).toEqual({ source: "redis", since: T - 50, refuses: "OOM" });
+  expect(sentence(outage!).what).toMatch(/^Redis has refused what it is asked \(OOM\) since /);
+});
+
 it("takes nothing that the server still had for news while Redis is away", () => {
   const state = play(hello([{ source: "redis", since: T - 1 }]), first);
   expect(isStale(freshness(state, state.pools["llama"], T))).toBe(true);

@@ -17,6 +17,8 @@ export interface Outage {
   serves?: boolean;
   /** A replica that was seen, and fails what it is asked for. */
   ejected?: boolean;
+  /** Redis is there and refuses what it is asked: the code of its error. */
+  refuses?: string;
 }
 
 /** A connection that is made again within this time is not worth a word. */
@@ -24,7 +26,7 @@ const PATIENCE_S = 3;
 
 const SOURCES: readonly string[] = ["redis", "database", "leader", "rules"] satisfies Outage["source"][];
 
-export const asOutage = (away: Away): Outage => ({ source: away.source as Outage["source"], since: away.since, ...(away.at_least ? { atLeast: true } : {}), ...(away.pool ? { pool: away.pool } : {}) });
+export const asOutage = (away: Away): Outage => ({ source: away.source as Outage["source"], since: away.since, ...(away.at_least ? { atLeast: true } : {}), ...(away.pool ? { pool: away.pool } : {}), ...(away.refuses ? { refuses: away.refuses } : {}) });
 
 /** Replicas that do not answer, by the pools' snapshots; of a pool whose snapshot is old nothing can be said. */
 function engines(state: FeedState, now: number): Outage[] {

@@ -137,6 +137,7 @@ export interface Away {
   since: number; // epoch seconds
   at_least?: boolean;
   pool?: string;
+  refuses?: string; // of redis: it is there, and this is the code of the error it answers with
 }
 
 export interface Snapshot {

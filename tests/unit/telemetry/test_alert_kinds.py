@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from scheduling.dispatch.ports import BackendStatus
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import limit_in_words, right, seen, wrong
-from telemetry.alerts.leaderless import LeaderWatch
+from telemetry.alerts.leaderless import REFUSED, LeaderWatch
 from telemetry.alerts.watch import AlertWatch
 from telemetry.events import A_MINUTE, Happenings, changes
 from telemetry.feed import snapshots
@@ -170,6 +170,16 @@ def test_without_redis_every_pool_is_told_of_with_the_cause_once_and_until_it_is
     for step in range(4):
         leads.look(shot(at_s=NOW + 20 + 5 * step), {})
     assert [a.pool for a in Alert.objects.filter(resolved_at=None)] == ["qwen"]
+
+
+def test_a_redis_that_refuses_is_told_of_as_such() -> None:
+    rule("no_leader", None, for_s=10)
+    watch = LeaderWatch(nothing, pools=lambda: ["llama"])
+    watch.look([], NOW - 1)
+    watch.look([Outage(REDIS, NOW, refuses="OOM")], NOW + 12)
+    alert = Alert.objects.get()
+    assert alert.line.startswith("Redis has refused what it is asked (OOM) since 202")
+    assert alert.value == REFUSED
 
 
 def test_an_alert_says_when_what_it_is_about_began() -> None:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from telemetry.alerts import rehearsal
-from telemetry.alerts.leaderless import NO_LEADER, NO_REDIS
+from telemetry.alerts.leaderless import NO_LEADER, NO_REDIS, REFUSED
 from telemetry.feed import history
 from telemetry.feed.past import Past
 from telemetry.ledger import writer
@@ -98,13 +98,13 @@ def test_what_was_under_way_when_it_began_is_in_its_effect(world: worlds.World) 
 
 def test_without_redis_it_is_redis_that_has_to_be_started(world: worlds.World) -> None:
     told = {}
-    for value in (NO_LEADER, NO_REDIS):
+    for value in (NO_LEADER, NO_REDIS, REFUSED):
         Alert.objects.all().delete()
         AlertRule.objects.all().delete()
         alert = incident_of("no_leader", value=value)
         told[value] = api(world, "olga").get(f"/api/v1/alerts/{alert.pk}/incident").json()["actions"]
     assert [(row[0]["do"], row[0]["text"].split()[1]) for row in told.values()] == [
-        ("workers", "a"), ("redis", "Redis,"),
+        ("workers", "a"), ("redis", "Redis,"), ("redis", "Redis"),
     ]  # fmt: skip
 
 

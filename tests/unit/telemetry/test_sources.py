@@ -43,6 +43,7 @@ class Place:
     rules: dict[str, float] = field(default_factory=dict)
     pools: dict[str, frozenset[str]] | None = field(default_factory=lambda: dict(ALL))
     redis: bool = True
+    refuses_with: str = ""  # what Redis answers to who would write
     answered_s: float | None = None
     failing: bool = False
 
@@ -54,6 +55,9 @@ class Place:
         if not self.redis:
             raise LiveUnavailable("ConnectionError")
         return Heads(self.published, self.rules)
+
+    def refuses(self) -> str:
+        return self.refuses_with
 
     def pass_s(self, seconds: int, *, led: bool = True, watched: bool = True, database: bool = True) -> None:
         for _ in range(seconds):
@@ -101,6 +105,22 @@ def test_a_pool_without_a_leader_is_away_since_its_last_snapshot_also_for_a_proc
     place.pass_s(1, led=False)
     assert place.sources.outages() == [Outage("leader", NOW - 300, pool="llama")]
     assert place.sources.unwatched(None) == [Outage("rules", NOW - 303, pool="llama")]
+
+
+def test_a_leader_that_cannot_write_is_not_missing_and_redis_is_told_of_with_its_code(place: Place) -> None:
+    place.pass_s(10)
+    place.refuses_with = "OOM"
+    place.pass_s(2)
+    assert place.sources.outages() == [], "whoever leads writes"
+    place.pass_s(10, led=False)
+    (away,) = place.sources.outages()
+    assert away == Outage("redis", NOW + 12, refuses="OOM")
+    assert away.as_json() == {"source": "redis", "since": NOW + 12, "refuses": "OOM"}
+    place.refuses_with = ""
+    place.pass_s(1, led=False)
+    assert place.sources.outages() == [Outage("leader", NOW + 12, pool="llama")]
+    place.pass_s(1)
+    assert place.sources.outages() == []
 
 
 def test_a_pool_that_never_had_a_leader_is_told_as_well(place: Place) -> None:
