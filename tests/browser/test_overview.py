@@ -246,3 +246,25 @@ def test_colours_are_chosen_and_kept(page: Page, stage: Stage) -> None:
     page.get_by_role("button", name="Switch to dark").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     assert any(c["name"] == "qm_theme" and c["value"] == "dark" for c in page.context.cookies())
+
+
+def test_entitlements_that_were_not_sent_are_counted_found_and_ordered_on_the_server(page: Page, stage: Stage) -> None:
+    stage.open()
+    connection(page, "live")
+    (pool,) = stage.pools.values()
+    sent = len(pool.snapshot["entitlements"])
+    row = next(iter(pool.snapshot["entitlements"].values()))
+    other = {**pool.snapshot, "entitlements": {"zeta-standard": row | {"tenant": "zeta", "waiting": 4711}}}
+    stage.answers["live"] = {"at": time.time(), "pools": {pool.name: other | {"left_out": {"entitlements": 5000}}}}
+    pool.snapshot["left_out"] = {"entitlements": 5000, "tenants": 900}
+    stage.send_snapshot(pool)
+    table = page.get_by_role("region", name="Table of entitlements")
+    expect(page.get_by_role("heading", name=f"Entitlements {sent} of {5000 + sent:,}")).to_be_visible()
+    with page.expect_request(lambda request: "order=debt" in request.url and f"pool={pool.name}" in request.url):
+        table.get_by_role("button", name="Debt").click()
+    expect(table.get_by_role("rowheader", name="zeta-standard")).to_be_visible()
+    table.get_by_role("button", name="Tier").click()
+    expect(table.get_by_role("rowheader", name="zeta-standard")).to_have_count(0)
+    with page.expect_request(lambda request: "search=zeta" in request.url):
+        page.get_by_role("searchbox", name="Find among all").fill("zeta")
+    expect(table.get_by_role("row").filter(has_text="zeta-standard").get_by_role("cell").nth(1)).to_have_text("4,711")
