@@ -282,8 +282,8 @@ class Env:
     )
     public_url: str = setting(
         "",
-        "The console's address for users, e.g. `https://llm.example.org`; links in alerts begin with it. Empty: "
-        "alerts contain no link.",
+        "The console's address for users, e.g. `https://llm.example.org`; links in alerts and invitations begin with "
+        "it. Empty: alerts contain no link, and invitations the address that their maker used.",
     )
     token_days: int = setting(
         0,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
-
 from telemetry.models import ONE_TIME, Alert
+from tenants.public_address import public_url
 
 
 def content(alert: Alert, ended: bool) -> dict[str, Any]:
@@ -34,8 +33,7 @@ def content(alert: Alert, ended: bool) -> dict[str, Any]:
 
 def link(number: int) -> str:
     """Its page in the console; nothing where the console's address is not known."""
-    base = str(settings.QUARTERMASTER_PUBLIC_URL).rstrip("/")
-    return f"{base}/alerts/{number}" if base else ""
+    return public_url(f"/alerts/{number}")
 
 
 def trial() -> dict[str, Any]:

@@ -24,6 +24,7 @@ from tenants.api.inputs import Moment
 from tenants.api.numbers import VeiledNumber
 from tenants.models import AccessToken, Invitation, Membership, Tenant
 from tenants.models.credentials import TokenScope
+from tenants.public_address import public_url
 
 KINDS = ("local", "provider", "service")
 SESSION_ID = "[0-9]{1,18}"
@@ -254,7 +255,8 @@ class InvitationViewSet(CatalogViewSet):
         body.is_valid(raise_exception=True)
         given = {"tenant": None, "role": "member", **body.validated_data}
         issued = people.invite(actor=self.actor, **given)
-        link = request.build_absolute_uri(f"/join/{issued.credential.text}")
+        path = f"/join/{issued.credential.text}"
+        link = public_url(path) or request.build_absolute_uri(path)
         shown = self.get_serializer(issued.row).data | {"link": link}
         return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 

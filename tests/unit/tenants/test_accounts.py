@@ -58,6 +58,17 @@ def test_an_invitation_makes_one_account_with_its_role_once(world: worlds.World)
     assert link.partition(".")[2] not in str(AuditEntry.objects.values_list("before", "after"))
 
 
+def test_an_invitation_leads_to_the_public_address_however_its_maker_came_here(
+    world: worlds.World, settings: Any
+) -> None:
+    """An admin may use another name (a port forwarding, a proxy that drops the port) than those who are invited."""
+    settings.QUARTERMASTER_PUBLIC_URL = "https://llm.example.org:8443/"
+    asked = {"name": "Ada", "role": "member", "tenant": "acme"}
+    link = api_of(world, "adam").post("/api/v1/invitations", asked, format="json").json()["link"]
+    assert link.startswith("https://llm.example.org:8443/join/")
+    assert join(link.removeprefix("https://llm.example.org:8443"), "ada")[0] == 302
+
+
 @pytest.mark.parametrize("how", ["revoked", "expired", "another secret"])
 def test_an_invitation_that_is_over_opens_nothing(world: worlds.World, how: str) -> None:
     issued = people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None)
