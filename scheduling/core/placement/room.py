@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.core.frozen import quickly_made
 from scheduling.core.placement.cache_wait import LEAST_AGAIN, cache_wait
 from scheduling.core.placement.cached_prompts import counted_of
 from scheduling.core.placement.rule import Warmth, place
 from scheduling.core.types import BackendView
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a request needs of the replica that runs it."""
