@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from scheduling.core.capacity.kv_overcommit import KvPressure, KvUse
-from scheduling.core.capacity.kv_sharing import EngineUse, KvSharing
+from scheduling.core.capacity.kv_overcommit import KvUse
+from scheduling.core.capacity.kv_room import KvRoom
+from scheduling.core.capacity.kv_sharing import EngineUse
 from scheduling.core.capacity.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.engine.prefill_speed import PrefillSpeed
 from scheduling.core.placement.legs import share
@@ -49,8 +50,7 @@ class EngineWatch:
         self._speeds = {name: PrefillSpeed() for name in engines}
         self.kv_use = KvUse()
         self._kv_tokens = {name: backend.kv_tokens for name, backend in view.backends.items()}  # of their caches
-        self._pressures = {name: KvPressure() for name in engines}
-        self._sharing = {name: KvSharing() for name in engines}
+        self._rooms = {name: KvRoom() for name in engines}
         self._credits: dict[str, PrefillCredit] = {}
         for name, each in engines.items():
             credit = self._credits[name] = PrefillCredit(prompts=self._prompts)
@@ -109,11 +109,10 @@ class EngineWatch:
             self._speeds[name].seen(counted, self._limited[name], each.budget)
             if seen is not None:
                 seen.prefill_per_s = self._speeds[name].tokens_per_s
-                kv_tokens, pressure, sharing = self._kv_tokens[name], self._pressures[name], self._sharing[name]
-                pressure.seen(now_s, engine.kv.usage, sums.preemptions)
+                kv_tokens, room = self._kv_tokens[name], self._rooms[name]
+                room.pressure.seen(now_s, engine.kv.usage, sums.preemptions)
                 waiting = counted.waiting / max(1, counted.waiting + len(engine.admitted))
                 use = EngineUse(engine.kv.usage, kv_tokens, seen.kv_used, waiting, sums.steps)
-                sharing.seen(now_s, use, expected.prompts, tbt_s)
-                overcommit = expected.overcommit(kv_tokens, sharing=sharing.counted)
-                seen.kv_tokens = pressure.offered(kv_tokens, overcommit)
+                room.look(now_s, use, expected, tbt_s)
+                seen.kv_tokens = room.offered(kv_tokens)
         self._show_credits()

@@ -13,8 +13,9 @@ mean of the entitlements' shares, weighted by what they reserve now, plus one st
 the number of requests that fit a replica, less what their prompts have in common there (as a share of the reservation:
 that of prompts x ``1 - sharing``, :class:`scheduling.core.capacity.kv_sharing.KvSharing`). A replica offers ``TARGET /
 s`` times its cache, at least 1 and at most :data:`MAX_OVERCOMMIT` times. While nothing is known, nothing is
-overcommitted. :class:`KvPressure` reduces the offer of a replica whose cache is full or whose engine preempts. A new
-leader starts from its predecessor's offer (:meth:`KvUse.inherit`).
+overcommitted. :class:`KvPressure` corrects that by what the engine shows: it takes some of the offer back where the
+cache is full or requests are preempted, and offers more where room is left although the offer binds. A new leader
+starts from its predecessor's offer (:meth:`KvUse.inherit`).
 Inputs: requests as they end; what runs of each entitlement; each engine's KV usage and preemptions once a second.
 Source: ours; overcommit as of memory in hypervisors, by history as in Borg's resource reclamation.
 """
@@ -28,13 +29,14 @@ from dataclasses import dataclass, field
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Outcome
 
-TARGET = 0.8  # share of a cache that running requests are expected to fill
+TARGET = 1.0  # share of a cache that running requests are expected to fill
 HELD = 0.5  # share of an answer that the cache holds on average, as it grows from nothing
 MAX_OVERCOMMIT = 16.0  # times its cache that a replica may be reserved
 MEMORY = 1024  # requests of an entitlement that count
 FULL, CALM = 0.97, 0.9  # share of a cache in use from which, and below which, less or more is offered
 PAUSE_S = 5.0  # between two changes of a replica's part, and since the last pressure before it grows
-BACK, LEAST_PART = 0.1, 0.05  # by which the part grows; below this it is 0
+STEP_BACK, HALF = 0.9, 0.5  # of the part that is left where the cache is full, and where a request is preempted
+BACK, LEAST_PART, MOST_PART = 0.1, 0.05, 3.0  # by which the part grows; below this it is 0; it is no more than that
 STEP = 0.05  # the factor is rounded down to this, so that offers change less often
 
 
@@ -167,9 +169,16 @@ _UNKNOWN = _Use()
 
 @dataclass(slots=True)
 class KvPressure:
-    """Reduces the overcommit of one replica while it is too much for its engine. Fed about once a second."""
+    """Corrects the overcommit of one replica by what its engine shows. Fed about once a second.
 
-    part: float = 1.0  # of what may be offered beyond the cache
+    A cache that is in use up to :data:`FULL` without a preemption is where it should be, so little is taken back; a
+    preempted request is computed again, so half is. What is not reserved says nothing about what more would fill:
+    the part exceeds 1 only while the offer binds, and goes back to 1 when it no longer does.
+    """
+
+    part: float = 1.0  # of what is expected to fit beyond the cache
+    binds: bool = False  # whether one more usual request would exceed what is offered
+    usual: float = 0.0  # share of the cache that it is expected to hold
     _known: bool = False
     _less_s: float = -math.inf  # when the part last fell
     _more_s: float = -math.inf  # and rose
@@ -186,16 +195,24 @@ class KvPressure:
         if preempted or usage >= FULL:
             self._full_s = now_s
             if now_s - self._less_s >= PAUSE_S:  # before that, what runs has not ended yet
-                self.part = self.part / 2 if self.part / 2 >= LEAST_PART else 0.0
+                part = self.part * (HALF if preempted else STEP_BACK)
+                self.part = part if part >= LEAST_PART else 0.0
                 self._less_s = now_s
-        elif usage < CALM and self.part < 1.0 and now_s - max(self._full_s, self._more_s) >= PAUSE_S:
-            self.part = min(1.0, self.part + BACK)
+        elif usage < min(CALM, FULL - self.usual) and now_s - max(self._full_s, self._more_s) >= PAUSE_S:
+            most = max(1.0, self.part + BACK if self.binds else self.part - BACK)
+            self.part = min(MOST_PART, most, self.part + BACK)
             self._more_s = now_s
 
     def inherit(self) -> None:
         """The former leader was told how full the cache is: overcommit goes on until the engine is asked."""
         self._known = True
 
-    def offered(self, kv_tokens: int, overcommit: float) -> int:
-        """KV tokens that the replica offers, with ``kv_tokens`` in its cache."""
-        return int(kv_tokens * (1.0 + (overcommit - 1.0) * self.part)) if self._known else kv_tokens
+    def offered(self, kv_tokens: int, overcommit: float, most: float = MAX_OVERCOMMIT, pace: float = 1.0) -> int:
+        """KV tokens that the replica offers, with ``kv_tokens`` in its cache; at most ``most`` times these. ``pace``:
+        how much of what goes beyond the expected its steps allow, 0 to 1
+        (:attr:`scheduling.core.capacity.kv_sharing.KvSharing.pace`).
+        """
+        if not self._known:
+            return kv_tokens
+        part = min(1.0, self.part) + max(0.0, self.part - 1.0) * pace
+        return int(kv_tokens * min(most, 1.0 + (overcommit - 1.0) * part))

@@ -50,7 +50,7 @@ class KvSharing:
     """What one replica's requests have in common."""
 
     factor: float = 1.0  # of their prompts' tokens that the engine holds, 0 to 1; 1 while nothing is known
-    part: float = 1.0  # of what is so saved that may be used
+    pace: float = 1.0  # of what goes beyond the expected that its steps allow, 0 to 1
     _seen_s: float = -math.inf
     _steps: float | None = None
     _steps_s: float = -math.inf  # when they were first seen
@@ -58,7 +58,7 @@ class KvSharing:
     @property
     def counted(self) -> float:
         """The factor to reckon with: no less than the pace allows."""
-        return 1.0 - (1.0 - self.factor) * self.part
+        return 1.0 - (1.0 - self.factor) * self.pace
 
     def seen(self, now_s: float, use: EngineUse, prompts: float, tbt_s: float | None) -> None:
         """``prompts``: the share of a reservation that its prompt is; ``tbt_s``: the strictest time between tokens that
@@ -82,12 +82,12 @@ class KvSharing:
         if use.steps != before:
             self._steps, self._steps_s = use.steps, now_s
         if tbt_s is None:
-            self.part = 1.0
+            self.pace = 1.0
         elif use.steps is None:
-            self.part = 0.0
+            self.pace = 0.0
         elif before is not None and use.steps > before and use.reserved > BUSY * use.kv_tokens:
             step_s = (now_s - before_s) / (use.steps - before)
             if step_s > tbt_s:
-                self.part *= 1.0 - LESS
+                self.pace *= 1.0 - LESS
             elif step_s < EASY * tbt_s:
-                self.part = min(1.0, self.part + BACK)
+                self.pace = min(1.0, self.pace + BACK)

@@ -106,7 +106,7 @@ class BackendMonitor:
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
-                    backend.pressure.inherit()
+                    backend.kv_room.pressure.inherit()
                 backend.task = self._begin(self.watcher.follow(backend), f"health-{pool.id}-{name}")
                 if kind.logs_steps:
                     backend.reading = self._begin(follow_steps(backend), f"steps-{pool.id}-{name}")
@@ -180,8 +180,7 @@ class BackendMonitor:
         expected, now_s = use.expected(running), asyncio.get_running_loop().time()
         for name, backend in self._backends.items():
             found = engine_use(backend, (reserved or {}).get(name, 0))
-            backend.sharing.seen(now_s, found, expected.prompts, tbt_s)
-            backend.overcommit = expected.overcommit(found.kv_tokens, most, backend.sharing.counted)
+            backend.kv_room.look(now_s, found, expected, tbt_s, most)
 
     def mask(self, view: PoolView) -> None:
         """Takes replicas out of a decision's view that this monitor would not use, and adds how fast the others are."""

@@ -38,7 +38,7 @@ def status_of(
         engine_facts=facts_of(backend),
         slots=spec.slots,
         kv_tokens=spec.kv_tokens,
-        kv_offered=backend.pressure.offered(spec.kv_tokens, backend.overcommit),
+        kv_offered=backend.kv_room.offered(spec.kv_tokens),
         prefill_credit=spec.prefill_tokens,
         limits_why=why,
         credit_why=credit_why(backend),

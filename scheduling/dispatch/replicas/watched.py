@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from scheduling.core.capacity.engine_limits import EngineFacts, SlotLimit, in_force
-from scheduling.core.capacity.kv_overcommit import KvPressure
-from scheduling.core.capacity.kv_sharing import EngineUse, KvSharing
+from scheduling.core.capacity.kv_room import KvRoom
+from scheduling.core.capacity.kv_sharing import EngineUse
 from scheduling.core.capacity.prefill_credit import PrefillCredit
 from scheduling.core.engine.prefill_speed import PrefillSpeed
 from scheduling.core.engine.step_model import StepModel
@@ -74,9 +74,7 @@ class WatchedBackend:
     learned: SlotLimit = field(default_factory=SlotLimit)
     credit: PrefillCredit = field(default_factory=PrefillCredit)
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
-    overcommit: float = 1.0  # times its cache that may be reserved, by what requests of its pool use
-    pressure: KvPressure = field(default_factory=KvPressure)
-    sharing: KvSharing = field(default_factory=KvSharing)
+    kv_room: KvRoom = field(default_factory=KvRoom)
     prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
     told_resumes: bool = False  # whether shared state knows that it resumes
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
@@ -181,7 +179,7 @@ def offer_of(backend: WatchedBackend) -> BackendSpec:
     """The replica with as many slots and KV tokens as may be used and reserved now."""
     spec, _ = limits_of(backend)
     slots = backend.outlier.offered(spec.slots, asyncio.get_running_loop().time())
-    return replace(spec, slots=slots, kv_tokens=backend.pressure.offered(spec.kv_tokens, backend.overcommit))
+    return replace(spec, slots=slots, kv_tokens=backend.kv_room.offered(spec.kv_tokens))
 
 
 def serves(backend: WatchedBackend) -> bool:

@@ -156,9 +156,9 @@ class Watcher:
         now_s = asyncio.get_running_loop().time()
         leases = self._leases.of.get(backend.spec.id, 0) if fresh else None
         if metrics is None:
-            backend.pressure.seen(now_s, None, 0.0)
+            backend.kv_room.pressure.seen(now_s, None, 0.0)
             return backend.watch.answered(leases or 0, backend.outlier.moved(now_s, MOVED_S), now_s)
-        backend.pressure.seen(now_s, metrics.kv_usage, metrics.preemptions)
+        backend.kv_room.pressure.seen(now_s, metrics.kv_usage, metrics.preemptions)
         if leases is None:
             return backend.watch.seen(metrics, metrics.running, now_s)
         step = backend.watch.seen(metrics, leases, now_s)

@@ -238,7 +238,7 @@ MUTATIONS = (
         "sharing-without-pace",
         "steps become longer than the promised time between tokens for what prompts have in common",
         "scheduling/core/capacity/kv_sharing.py",
-        "                self.part *= 1.0 - LESS",
+        "                self.pace *= 1.0 - LESS",
         "                pass",
         ("tests/unit/core/capacity/test_kv_sharing.py",),
     ),

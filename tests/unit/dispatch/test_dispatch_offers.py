@@ -233,7 +233,7 @@ async def test_what_prompts_have_in_common_may_be_reserved_besides_as_far_as_pro
         return offer_of(w.monitor._backends["b1"]).kv_tokens / cache
 
     assert await offered(None) == pytest.approx(TARGET / (0.95 - 0.9 * 2 / 3), abs=0.1)
-    assert await offered(0.1) == 1.0, "this engine does not count its steps"
+    assert await offered(0.1) == pytest.approx(TARGET / 0.95, abs=0.06), "this engine does not count its steps"
 
 
 @ward
@@ -257,7 +257,7 @@ async def test_more_than_a_cache_may_be_reserved_until_it_is_full_or_the_engine_
     engine.preemptions = 2.0
     assert await look() == 2.5 * cache
     engine.kv_usage = 0.98
-    for _ in range(20):
+    for _ in range(80):
         last = await look()
     assert last == cache
 
