@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema f4050100252bd622, body d5e2675a38e5a147
+// schema 64f33cf26b44a5f9, body 64eb50bf06c7668d
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
