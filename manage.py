@@ -42,9 +42,11 @@ def away(error: Exception) -> str:
     """In a line, that the database cannot be asked or nothing be written; nothing where the fault is another."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"There is no room on the disk: {error}. What was written is not whole."
-    from django.db import DatabaseError, InterfaceError, OperationalError
+    from django.db import DatabaseError
 
-    if not isinstance(error, OperationalError | InterfaceError) and type(error) is not DatabaseError:
+    from tenants.connections import is_outage
+
+    if not is_outage(error) and type(error) is not DatabaseError:
         return ""
     said = " ".join(str(error).split())
     missing = " (`manage.py migrate` makes the tables)" if "no such table" in said else ""

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from django.core.exceptions import SuspiciousOperation
-from django.db.utils import InterfaceError, OperationalError
+
+from tenants.connections import is_outage
 
 QUIET_S = 60.0  # longer than Celery's longest pause between two tries (32 s)
-DATABASE_ERRORS = (OperationalError, InterfaceError)
 _MOST = 1000  # kinds remembered
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 KIND_BURST, KIND_PER_S = 30.0, 0.5  # lines of one kind: at once, and from then on
@@ -30,9 +30,9 @@ _JUDGED = "quartermaster_judged"  # logging.config adds filters without taking a
 
 
 class Repeats(logging.Filter):
-    """For one logger of a library: drops what repeats itself. ``database_only``: only what an unreachable database
-    causes counts as a repetition, everything else passes as it is; ``begins``: only messages that begin like this;
-    ``by_words``: what says something else, numbers aside, is no repetition."""
+    """For one logger of a library: drops what repeats itself. ``database_only``: only what a database causes that
+    is away or read-only counts as a repetition, everything else passes as it is; ``begins``: only messages that begin
+    like this; ``by_words``: what says something else, numbers aside, is no repetition."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Repeats(logging.Filter):
         if record.levelno < logging.WARNING or getattr(record, _JUDGED, False):
             return True
         error = record.exc_info[1] if record.exc_info else None
-        if self._database_only and not isinstance(error, DATABASE_ERRORS):
+        if self._database_only and not is_outage(error):
             return True
         if not str(record.msg).startswith(self._begins):
             return True

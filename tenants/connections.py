@@ -8,13 +8,24 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import close_old_connections, connection
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
 from django.db.backends.signals import connection_created
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _thread = threading.local()
+_READ_ONLY = "25006"  # PostgreSQL's code
+
+
+def takes_no_writes(error: BaseException | None) -> bool:
+    """Whether a PostgreSQL said that it is read-only: a standby, or a primary whose place another has taken."""
+    return getattr(error.__cause__, "sqlstate", None) == _READ_ONLY if error is not None else False
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Whether the database cannot be asked, or takes nothing from anybody: no fault of what was asked or written."""
+    return isinstance(error, OperationalError | InterfaceError) or takes_no_writes(error)
 
 
 def own_connection(function: Callable[P, R]) -> Callable[P, R]:

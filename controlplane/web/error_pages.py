@@ -10,9 +10,9 @@ from django.template.loader import render_to_string
 from django.urls import is_valid_path
 from django.views.defaults import page_not_found
 
-from controlplane.log_dedup import DATABASE_ERRORS
 from controlplane.web.middleware import Refusing
 from telemetry.feed.sources import Outage, sources
+from tenants.connections import is_outage, takes_no_writes
 
 DATABASE_RETRY_S = 10
 PAGE_RETRY_S = 5  # a page that could not be shown asks again by itself
@@ -85,6 +85,20 @@ def database_unavailable(request: HttpRequest) -> HttpResponse:
     )
 
 
+def database_read_only(request: HttpRequest) -> HttpResponse:
+    """The answer to what would change something while PostgreSQL takes no writes."""
+    return notice(
+        request,
+        503,
+        "The database takes no changes",
+        "The database is read-only, as a PostgreSQL server is whose place another has taken. Nothing was changed, and "
+        "nobody can log in. Inference continues with the last known configuration. Try again in a moment; if it "
+        "persists, tell your administrator.",
+        retry_s=DATABASE_RETRY_S,
+        code="database_read_only",
+    )
+
+
 class DatabaseUnavailable(Refusing):
     """Answers at once while the database refuses: each page would wait ten seconds for a connection, and hold a thread.
 
@@ -96,8 +110,12 @@ class DatabaseUnavailable(Refusing):
 
 
 def failed(request: HttpRequest) -> HttpResponse:
-    """Django's handler of exceptions nobody caught. A database that is away is not a fault of this page: 503."""
-    if isinstance(sys.exc_info()[1], DATABASE_ERRORS):
+    """Django's handler of exceptions nobody caught. A database that is away or read-only is not a fault of this
+    page: 503."""
+    error = sys.exc_info()[1]
+    if takes_no_writes(error):
+        return database_read_only(request)
+    if is_outage(error):
         return database_unavailable(request)
     return notice(
         request,

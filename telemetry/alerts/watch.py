@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import DatabaseError
 from django.db.models import Q
 
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import OF_TENANT_ONLY, Costs, Seen, Shares, Timer, limit_in_words, right, seen, wrong
 from telemetry.alerts.delivery import start_delivery
 from telemetry.models import Alert, AlertRule, RuleKind
-from tenants.connections import own_connection
+from tenants.connections import is_outage, own_connection
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ class AlertWatch:
             looked.add(key)
             try:
                 news |= self._judge(key, rule, one, open_alerts.get(key), now_s)
-            except (OperationalError, InterfaceError):
-                raise  # the database is away, for all of them
-            except Exception:
+            except Exception as error:
+                if is_outage(error):
+                    raise  # for all of them
                 log.exception("alert rule %s could not be judged for %r; the others are", rule.name, key[2])
         for key in [k for k in self._timers if k[1] in (pool, "") and k not in looked]:
             del self._timers[key]  # its rule, its subject or its alert is gone

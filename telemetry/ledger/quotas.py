@@ -15,7 +15,6 @@ from fractions import Fraction
 from typing import Protocol
 
 import redis
-from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Sum
 
 from scheduling.core.ledger.money import BudgetSpec, RateSpec, account, amount, forecast
@@ -37,7 +36,7 @@ from telemetry.alerts.lifecycle import raise_alert
 from telemetry.ledger import rollup
 from telemetry.ledger.usage import cells
 from telemetry.models import LedgerEntry, UsageHour
-from tenants.connections import own_connection
+from tenants.connections import is_outage, own_connection
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +112,7 @@ class UsageFeed:
         self._stored_alerts: set[str] = set()  # alerts that are stored already
         self.shares: dict[tuple[str, str], tuple[int, int]] = {}  # (tenant, period): tokens used, and the limit
         self._available = True
+        self._stored = True  # whether the database answered, and took what was to be stored
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         """Records that are in the ledger now, and were not before (:func:`telemetry.ledger.writer.write`)."""
@@ -152,12 +152,19 @@ class UsageFeed:
             everywhere = self._board.put(pool, pool_usage)
             self._check(quotas, everywhere, now_s)
             self._check_budgets(money, everywhere, now_s)
-            self._available = True
+            self._available = self._stored = True
         except redis.RedisError as error:
             if self._available:
                 log.warning("usage figures of pool %s: Redis does not answer (%s)", pool, type(error).__name__)
             self._available = False
-        except Exception:
+        except Exception as error:
+            if is_outage(error):  # once a second: the log says it when it begins
+                if self._stored:
+                    log.warning(
+                        "usage figures of pool %s: the database does not answer (%s)", pool, type(error).__name__
+                    )
+                self._stored = False
+                return
             log.exception("usage figures of pool %s could not be told; the last ones stay in force", pool)
 
     def _accounts(self) -> Money:
@@ -194,9 +201,9 @@ class UsageFeed:
         for tenant, limits in quotas.items():
             try:
                 self._check_tenant(tenant, limits, everywhere, now_s)
-            except (OperationalError, InterfaceError):
-                raise  # the database is away, for all of them
-            except Exception:
+            except Exception as error:
+                if is_outage(error):
+                    raise  # for all of them
                 log.exception("the quotas of tenant %s could not be checked", tenant)  # the others' can
 
     def _check_tenant(

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 
+import psycopg
 import pytest
 from channels_redis.pubsub import RedisPubSubChannelLayer
 from django.conf import settings
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError, InternalError, OperationalError
 from django.test import Client
 from psycopg_pool import ConnectionPool, PoolTimeout
 
@@ -103,6 +104,9 @@ def test_a_task_that_fails_because_the_database_is_away_is_one_line():
         return passes and ("with a traceback" if record.exc_info else "one line")
 
     assert [shown(OperationalError("away")) for _ in range(2)] == ["one line", False]
+    read_only = InternalError("cannot execute UPDATE in a read-only transaction")
+    read_only.__cause__ = psycopg.errors.ReadOnlySqlTransaction()
+    assert [shown(read_only) for _ in range(2)] == ["one line", False]
     assert [shown(ValueError("ours")) for _ in range(2)] == ["with a traceback"] * 2
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
+import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import InternalError, OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext, override_settings
 
 from controlplane.web import error_pages
+from scheduling.core.types import QuotaSpec
 from scheduling.dispatch.ports import BackendStatus
 from telemetry.alerts.watch import AlertWatch
 from telemetry.api import common, live
@@ -19,11 +22,20 @@ from telemetry.feed.publisher import Publisher
 from telemetry.feed.sources import Outage, Sources, SourceWatch
 from telemetry.feed.store import Heads, LiveStore, LiveUnavailable
 from telemetry.feed.window import Window
+from telemetry.ledger.quotas import UsageFeed
+from telemetry.models import AlertRule
 from tests.support import worlds
 from tests.support.ports import free_port
 from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, sample
 
 ALL = {"llama": frozenset({"acme", "globex"})}
+
+
+def read_only() -> InternalError:
+    """As Django hands on what psycopg raises of a server that takes no writes."""
+    error = InternalError("cannot execute UPDATE in a read-only transaction")
+    error.__cause__ = psycopg.errors.ReadOnlySqlTransaction()
+    return error
 
 
 @dataclass
@@ -163,6 +175,34 @@ def test_pages_answer_at_once_while_the_database_refuses_and_wait_for_one_that_i
     assert client.get("/login").status_code == 200
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/login", "/api/v1/me"])
+def test_what_a_read_only_postgresql_does_not_take_is_no_fault_of_the_page(client: Client, path: str) -> None:
+    client.raise_request_exception = False
+    with mock.patch.object(error_pages.DatabaseUnavailable, "refusal", side_effect=read_only()):
+        answer = client.post(path, headers={"accept": "text/html" if path == "/login" else "application/json"})
+    assert answer.status_code == 503
+    assert "read-only" in answer.content.decode()
+    assert "Retry-After" in answer
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a server that became a standby")
+@pytest.mark.django_db(transaction=True)
+def test_pages_of_a_postgresql_that_became_read_only_say_so_and_go_on_reading(client: Client) -> None:
+    client.raise_request_exception = False
+    world = worlds.build()
+    client.force_login(world.users["adam"])
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+        try:
+            written = client.post("/api/v1/tenants", {"slug": "new", "name": "New"}, content_type="application/json")
+            read = client.get("/api/v1/tenants")
+        finally:
+            cursor.execute("SET default_transaction_read_only = off")
+    assert (written.status_code, written.json()["code"]) == (503, "database_read_only")
+    assert read.status_code == 200
+
+
 def test_a_member_is_told_of_the_pools_of_its_tenants_only(place: Place) -> None:
     place.pools = {"llama": frozenset({"acme"}), "qwen": frozenset({"globex"})}
     place.pass_s(1)
@@ -199,6 +239,23 @@ def test_a_watch_that_fails_leaves_the_rules_unlooked_at(db: None, monkeypatch: 
     monkeypatch.setattr(AlertWatch, "_look", away)
     watch.look(snapshot | {"at": NOW + 10}, {})
     assert looked == [("llama", NOW)]
+
+
+def test_a_database_that_takes_nothing_is_one_line_and_not_one_of_each_rule_and_tenant(
+    db: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    AlertRule.objects.bulk_create(
+        AlertRule(name=name, kind="queue_age", threshold=1.0, for_s=0, severity="warning") for name in ("a", "b")
+    )
+    AlertRule.objects.exclude(name__in=("a", "b")).delete()
+    monkeypatch.setattr(AlertWatch, "_judge", mock.Mock(side_effect=read_only()))
+    AlertWatch(lambda: None).look(snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1), {})
+    monkeypatch.setattr(UsageFeed, "_check_tenant", mock.Mock(side_effect=read_only()))
+    limits = {name: (QuotaSpec("day", 100, 1000),) for name in ("acme", "globex")}
+    feed = UsageFeed(mock.Mock(put=lambda pool, usage: {pool: usage}), lambda: limits)
+    for second in range(3):
+        feed.publish("llama", 1, NOW + second)
+    assert [("does not answer" in line.getMessage(), line.exc_info) for line in caplog.records] == [(True, None)] * 2
 
 
 def backend(**changes: Any) -> BackendStatus:
