@@ -2,7 +2,7 @@ import { Fragment } from "react";
 import { Link } from "react-router";
 import type { Counts, Snapshot } from "../../feed/types";
 import { age, count, ranked, total } from "../../lib/format";
-import { slotsOf } from "./verdict";
+import { slotsOf, waitingIn } from "./verdict";
 
 const MOST_TENANTS = 5;
 
@@ -29,7 +29,7 @@ export function Losses({ snapshot }: { snapshot: Snapshot }) {
   const down = Object.entries(snapshot.backends ?? {}).filter(([, backend]) => backend.down_since !== undefined);
   if (snapshot.scope === "own" || down.length === 0) return null;
   const room = slotsOf(snapshot);
-  const waiting = Object.fromEntries(Object.entries(snapshot.tenants ?? {}).map(([name, tenant]) => [name, tenant.waiting ?? 0]));
+  const { byTenant, others } = waitingIn(snapshot);
   return (
     <section aria-label="Replicas that are lost" data-testid="losses" className="panel border-warn px-3 py-2 text-sm">
       <ul className="space-y-1">
@@ -64,9 +64,10 @@ export function Losses({ snapshot }: { snapshot: Snapshot }) {
         })}
       </ul>
       <p className="mt-1 text-soft">
-        {total(waiting) > 0 ? (
+        {total(byTenant) + others > 0 ? (
           <>
-            Waiting now: <Tenants counts={waiting} />.
+            Waiting now: <Tenants counts={byTenant} />
+            {others > 0 && `${total(byTenant) > 0 ? ", " : ""}${count(others)} of tenants that are not listed`}.
           </>
         ) : (
           "No requests are waiting."

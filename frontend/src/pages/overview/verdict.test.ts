@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Point, Snapshot } from "../../feed/types";
-import { asleep, attained, change, late, limitsOf, missing, slotsOf, targetsOf } from "./verdict";
+import { asleep, attained, change, late, limitsOf, missing, slotsOf, targetsOf, waitingIn } from "./verdict";
 
 const shot = (changes: Partial<Snapshot>): Snapshot => ({ pool: "llama", seq: 1, at: 1000, ...changes });
 
@@ -49,4 +49,10 @@ it("takes the strictest threshold of the rules that apply to the whole pool", ()
   const rule = { kind: "slo_attainment", threshold: 0.9, pool: "", tenant: "", enabled: true };
   const rules = [rule, { ...rule, threshold: 0.5 }, { ...rule, threshold: 0.99, enabled: false }, { ...rule, threshold: 0.95, pool: "qwen" }, { ...rule, kind: "queue_age", threshold: 60 }];
   expect(limitsOf(rules, "llama")).toEqual({ slo_attainment: 0.9, queue_age: 60 });
+});
+
+it("says that requests wait where those of the tenants without a row do", () => {
+  const tenants = { acme: { waiting: 0, running: 9 }, globex: { waiting: 2 } };
+  expect(waitingIn(shot({ tenants, queue: { depth: 7 }, left_out: { tenants: 1800 } }))).toEqual({ byTenant: { acme: 0, globex: 2 }, others: 5 });
+  expect(waitingIn(shot({ tenants, queue: { depth: 7 } })).others).toBe(0);
 });

@@ -1,9 +1,9 @@
 /** What the figures of a pool are measured by: targets, thresholds, what is missing, and change. Pure. */
 
 import type { Pick } from "../../charts/columns";
-import type { Point, SloFigures, Snapshot } from "../../feed/types";
+import type { Counts, Point, SloFigures, Snapshot } from "../../feed/types";
 import { sleeps } from "../../lib/backend";
-import { age, count, duration, percent, text } from "../../lib/format";
+import { age, count, duration, percent, text, total } from "../../lib/format";
 
 /** Thresholds of the alert rules that apply to a pool, by kind; the strictest where there are several. */
 export type Limits = Partial<Record<string, number>>;
@@ -107,4 +107,11 @@ export function attained({ attainment_served: served, asked, total, violations }
   if (!asked) return "no request with an SLO, 1 min";
   const refused = asked - (total ?? asked);
   return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} missed, ${count(refused)} refused of ${count(asked)}`;
+}
+
+/** Who waits, and how many requests of tenants whose rows were not sent. */
+export function waitingIn(snapshot: Snapshot): { byTenant: Counts; others: number } {
+  const byTenant = Object.fromEntries(Object.entries(snapshot.tenants ?? {}).map(([name, tenant]) => [name, tenant.waiting ?? 0]));
+  const others = snapshot.left_out?.tenants ? Math.max(0, (snapshot.queue?.depth ?? 0) - total(byTenant)) : 0;
+  return { byTenant, others };
 }

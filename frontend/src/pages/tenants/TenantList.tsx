@@ -13,7 +13,7 @@ import { hold } from "../../lib/keyring";
 import { user } from "../../lib/page";
 import { isWhole, useCatalog, useRefresh, useSnapshots } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
-import { attainment, unseen, useByTenant, type LiveUse } from "./live";
+import { attainment, leftOut, unseen, useByTenant, type LiveUse } from "./live";
 import { Failed, Secret, State, Unread, Waiting, Without } from "./parts";
 import { mayWrite, useSheet } from "./Resource";
 import { firstFollow, firstSpecs, options } from "./specs";
@@ -26,6 +26,8 @@ interface Row {
   unread: { isPending: boolean; error: unknown } | undefined;
   /** Its pools that are in no figure of its row. */
   unseen: string[];
+  /** And those of which its row was not sent. */
+  leftOut: string[];
 }
 
 const columns: Column<Row>[] = [
@@ -33,7 +35,7 @@ const columns: Column<Row>[] = [
     label: "Tenant",
     by: (row) => row.tenant.slug,
     className: "max-w-64",
-    cell: ({ tenant, unseen: missing }) => (
+    cell: ({ tenant, unseen: missing, leftOut: rest }) => (
       <>
         <Link to={`/tenants/${tenant.slug}`} className="link inline-block wrap-anywhere">
           {tenant.slug}
@@ -46,7 +48,7 @@ const columns: Column<Row>[] = [
           </span>
         )}
         {tenant.description && <span className="block truncate text-2xs font-normal text-faint">{tenant.description}</span>}
-        <Without pools={missing} />
+        <Without pools={missing} leftOut={rest} />
       </>
     ),
   },
@@ -147,7 +149,7 @@ export function TenantList() {
     .map((tenant): Row => {
       const own = shares.get(tenant.slug) ?? [];
       const use = uses.get(tenant.slug);
-      return { tenant, use, entitlements: own, unread: isWhole(entitlements) ? undefined : entitlements, unseen: use ? unseen(own.map((e) => e.pool), snapshots) : [] };
+      return { tenant, use, entitlements: own, unread: isWhole(entitlements) ? undefined : entitlements, unseen: use ? unseen(own.map((e) => e.pool), snapshots) : [], leftOut: use ? leftOut(tenant.slug, own.map((e) => e.pool), snapshots) : [] };
     });
   return (
     <section aria-labelledby="tenants-title">

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Snapshot } from "../../feed/types";
-import { attainment, entitlementsOf, unseen, useByTenant } from "./live";
+import { attainment, entitlementsOf, leftOut, unseen, useByTenant } from "./live";
 
 const shot = (pool: string, changes: Partial<Snapshot>): Snapshot => ({ pool, seq: 1, at: 0, ...changes });
 
@@ -25,4 +25,13 @@ it("names the pools of a tenant that are in none of its sums", () => {
   const pools = [shot("a", {})];
   expect(unseen(["c", "a", "b", "c"], pools)).toEqual(["b", "c"]);
   expect(unseen(["a"], pools)).toEqual([]);
+});
+
+it("knows nothing of a tenant whose row a large pool left out, although one of its entitlements was sent", () => {
+  const large = shot("a", { tenants: { globex: { running: 9 } }, entitlements: { "acme-a": { tenant: "acme", concurrency: 8, running: 5 } }, left_out: { tenants: 1 } });
+  const small = shot("b", { tenants: { acme: { running: 3, concurrency: 4 } }, entitlements: {} });
+  expect(useByTenant([large]).get("acme")).toBeUndefined();
+  expect(useByTenant([large, small]).get("acme")).toMatchObject({ running: 3, limit: 4 });
+  expect(leftOut("acme", ["a", "b"], [large, small])).toEqual(["a"]);
+  expect(leftOut("globex", ["a"], [large, small])).toEqual([]);
 });

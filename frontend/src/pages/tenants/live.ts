@@ -36,10 +36,20 @@ export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse
       use.judged += t.slo?.total ?? 0;
       use.asked += t.slo?.asked ?? t.slo?.total ?? 0;
     }
-    for (const e of Object.values(snapshot.entitlements ?? {})) if (e.tenant && snapshot.tenants?.[e.tenant]?.concurrency === undefined) of(e.tenant).limit += e.concurrency ?? 0;
+    for (const e of Object.values(snapshot.entitlements ?? {})) {
+      if (!e.tenant || leavesOut(snapshot, e.tenant) || snapshot.tenants?.[e.tenant]?.concurrency !== undefined) continue;
+      of(e.tenant).limit += e.concurrency ?? 0;
+    }
   }
   return found;
 }
+
+/** Whether a pool may have figures of a tenant whose row was not sent: what is not there is not zero. */
+const leavesOut = (snapshot: Snapshot, tenant: string): boolean => (snapshot.left_out?.tenants ?? 0) > 0 && snapshot.tenants?.[tenant] === undefined;
+
+/** Those of a tenant's pools whose row of it was not sent, and so are in none of its sums. */
+export const leftOut = (tenant: string, pools: readonly string[], snapshots: readonly Snapshot[]): string[] =>
+  snapshots.flatMap((snapshot) => (pools.includes(snapshot.pool) && leavesOut(snapshot, tenant) ? [snapshot.pool] : []));
 
 /** Those of a tenant's pools that cannot be seen, and so are in none of its sums. */
 export function unseen(pools: readonly string[], snapshots: readonly Snapshot[]): string[] {

@@ -93,16 +93,19 @@ export function Unread({ list }: { list: { isPending: boolean; error: unknown } 
 
 const NAMED = 3;
 
-/** Beside sums over pools: those that are not in them, and since when they cannot be seen. */
-export function Without({ pools }: { pools: readonly string[] }) {
+/** Beside sums over pools: those that are not in them, since when they cannot be seen, and those of whose busiest tenants alone figures were sent. */
+export function Without({ pools, leftOut = [] }: { pools: readonly string[]; leftOut?: readonly string[] }) {
   const outages = useOutages();
-  if (pools.length === 0) return null;
-  const more = pools.length > NAMED ? ` and ${pools.length - NAMED} more` : "";
+  const named = (list: readonly string[]) => `${list.slice(0, NAMED).join(", ")}${list.length > NAMED ? ` and ${list.length - NAMED} more` : ""}`;
   return (
-    <span className="block text-2xs font-normal text-warn" data-unknown>
-      Figures without pool {pools.slice(0, NAMED).join(", ")}
-      {more}: {unknownSince(hides(outages, pools[0]))}
-    </span>
+    <>
+      {pools.length > 0 && (
+        <span className="block text-2xs font-normal text-warn" data-unknown>
+          Figures without pool {named(pools)}: {unknownSince(hides(outages, pools[0]))}
+        </span>
+      )}
+      {leftOut.length > 0 && <span className="block text-2xs font-normal text-faint">Figures without pool {named(leftOut)}: not among its busiest tenants</span>}
+    </>
   );
 }
 
