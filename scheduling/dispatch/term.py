@@ -14,6 +14,7 @@ from dataclasses import replace
 from scheduling.core.admission.entitlement import TICK_S as STANDING_S
 from scheduling.core.capacity.headroom import Headroom, used_of_baselines
 from scheduling.core.capacity.kv_overcommit import KvUse
+from scheduling.core.capacity.kv_room import inherited
 from scheduling.core.engine.lag import EngineLag
 from scheduling.core.engine.token_pace import TokenPace
 from scheduling.core.ledger.record import LedgerRecord
@@ -136,9 +137,10 @@ class Term:
                 snapshot.rebuilding_ms / 1000,
             )
         ready = {name: b for name, b in snapshot.backends.items() if b.ready}
-        self.monitor.update(self._pool, set(ready), {name: b.prefill_credit for name, b in ready.items()})
         caches = {spec.id: spec.kv_tokens for spec in self._pool.backends if spec.kv_tokens > 0}
-        self._kv_use.inherit(max((ready[name].kv_tokens / caches[name] for name in ready.keys() & caches), default=1.0))
+        overcommit, parts = inherited({name: ready[name].kv_tokens / caches[name] for name in ready.keys() & caches})
+        self._kv_use.inherit(overcommit)
+        self.monitor.update(self._pool, set(ready), {name: b.prefill_credit for name, b in ready.items()}, parts)
         self._standings = Standings(self._pool, self._catalog, snapshot)
         self._headroom.resume(snapshot.now_ms / 1000.0, snapshot.kept)
         self._offered = sum(b.slots for b in ready.values()) or None

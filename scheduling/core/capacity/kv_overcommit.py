@@ -203,9 +203,10 @@ class KvPressure:
             self.part = min(MOST_PART, most, self.part + BACK)
             self._more_s = now_s
 
-    def inherit(self) -> None:
-        """The former leader was told how full the cache is: overcommit goes on until the engine is asked."""
-        self._known = True
+    def inherit(self, part: float = 1.0) -> None:
+        """The former leader was told how full the cache is: overcommit goes on until the engine is asked. ``part``: of
+        what the pool inherits (:func:`scheduling.core.capacity.kv_room.inherited`)."""
+        self._known, self.part = True, part
 
     def offered(self, kv_tokens: int, overcommit: float, most: float = MAX_OVERCOMMIT, pace: float = 1.0) -> int:
         """KV tokens that the replica offers, with ``kv_tokens`` in its cache; at most ``most`` times these. ``pace``:

@@ -9,10 +9,21 @@ Source: ours.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduling.core.capacity.kv_overcommit import MAX_OVERCOMMIT, Expected, KvPressure
 from scheduling.core.capacity.kv_sharing import EngineUse, KvSharing
+
+
+def inherited(offered: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """What a new leader goes on from, by what each replica was ``offered`` with [times its cache] under the one before:
+    the overcommit of the pool, and the part of it by replica, 0 to 1. One was offered with more than was expected and
+    another was full, so no single figure gives each what runs there was granted by."""
+    most = max(offered.values(), default=1.0)
+    if most <= 1.0:
+        return 1.0, {}
+    return most, {name: max(0.0, times - 1.0) / (most - 1.0) for name, times in offered.items()}
 
 
 @dataclass(slots=True)

@@ -76,12 +76,16 @@ class BackendMonitor:
         self.watcher = Watcher(self._leases, self.offers, self.adapters, self._begin, self.change, scrape_s)
 
     def update(
-        self, pool: PoolSpec, inherited: set[str] | None = None, credits: Mapping[str, int] | None = None
+        self,
+        pool: PoolSpec,
+        inherited: set[str] | None = None,
+        credits: Mapping[str, int] | None = None,
+        parts: Mapping[str, float] | None = None,
     ) -> None:
         """Follows the catalog: new replicas are probed, gone ones dropped, moved ones probed again.
 
         ``inherited`` names replicas that a former leader had found ready: they stay so until they fail, and go on with
-        the prefill ``credits`` that they had.
+        the prefill ``credits`` and the ``parts`` of the pool's KV overcommit that they had (not known: 1).
         """
         specs, kind = {spec.id: spec for spec in pool.backends}, kind_of(pool.engine)
         self.sleep.configure(pool)
@@ -106,7 +110,7 @@ class BackendMonitor:
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
-                    backend.kv_room.pressure.inherit()
+                    backend.kv_room.pressure.inherit((parts or {}).get(name, 1.0))
                 backend.task = self._begin(self.watcher.follow(backend), f"health-{pool.id}-{name}")
                 if kind.logs_steps:
                     backend.reading = self._begin(follow_steps(backend), f"steps-{pool.id}-{name}")

@@ -86,9 +86,11 @@ async def test_a_replica_that_the_leader_before_overcommitted_stays_so_until_it_
     use = KvUse()
     use.inherit(4.0)
     w.engines["b3"].kv_usage = None
-    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))), {"b3"})
+    backends = (*w.pool.backends, typed("b3"), typed("b4"))
+    w.monitor.update(pool_spec(backends=backends), {"b3", "b4"}, parts={"b4": 0.5})
     w.monitor.overcommit(use, {}, 16.0)
     assert offer_of(w.monitor._backends["b3"]).kv_tokens == 4 * 10**9
+    assert offer_of(w.monitor._backends["b4"]).kv_tokens == 2.5 * 10**9, "its cache was full"
     await w.live(2)
     assert w.store.ready["b3"].kv_tokens == 10**9, "it does not say how full its cache is"
 

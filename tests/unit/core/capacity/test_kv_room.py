@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.core.capacity.kv_overcommit import TARGET, KvUse
-from scheduling.core.capacity.kv_room import KvRoom
+from scheduling.core.capacity.kv_room import KvRoom, inherited
 from scheduling.core.capacity.kv_sharing import EngineUse
 
 CACHE = 100_000
@@ -48,3 +48,22 @@ def test_it_never_offers_more_than_is_allowed() -> None:
 def test_it_offers_no_more_than_expected_where_steps_are_too_long_for_what_is_promised() -> None:
     assert after(KvRoom(), 60, 0.5, needed=True, tbt_s=0.2) > 1.5 * EXPECTED
     assert after(KvRoom(), 60, 0.5, needed=True, tbt_s=0.02) == pytest.approx(EXPECTED, rel=0.05)
+
+
+def test_a_new_leader_offers_each_replica_what_the_one_before_did() -> None:
+    """One was offered with more than what is expected to fit, since it had room; others were full. Under the most of
+    them the full ones would be granted twice what they hold."""
+    offered = {"roomy": 7.0, "usual": 3.0, "full": 1.5, "unknown": 1.0}
+    overcommit, parts = inherited(offered)
+    use = KvUse()
+    use.inherit(overcommit)
+    for name, times in offered.items():
+        room = KvRoom()
+        room.pressure.inherit(parts[name])
+        room.look(0.0, EngineUse(0.5, CACHE, CACHE, 0.0, 0.0), use.expected({}), None)
+        assert room.offered(CACHE) == pytest.approx(times * CACHE, rel=0.02), name
+
+
+@pytest.mark.parametrize("offered", [{}, {"b1": 1.0}, {"b1": 0.5, "b2": 1.0}])
+def test_a_leader_before_that_overcommitted_nothing_hands_no_parts_on(offered: dict[str, float]) -> None:
+    assert inherited(offered) == (1.0, {})
