@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from operator import attrgetter, gt
 from typing import Any
 
-from django.db import DataError, Error, IntegrityError, close_old_connections, connection, transaction
+from django.db import (
+    DataError,
+    Error,
+    IntegrityError,
+    OperationalError,
+    close_old_connections,
+    connection,
+    transaction,
+)
 
 from scheduling.core.admission.batch_account import ACCOUNT, owner_of
 from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord, sane
@@ -23,6 +31,10 @@ from telemetry.models import LedgerEntry
 log = logging.getLogger(__name__)
 
 BATCH = 500  # rows per transaction: short enough that SQLite's other writers hardly wait
+# How long a locked table of PostgreSQL is waited for (an index is built, say): the thread that waits also publishes
+# what screens and alert rules see of every pool. Hardly at all where the last try failed.
+LOCK_MS, LOCKED_MS = 1000, 100
+_lock_ms = LOCK_MS
 Row = tuple[Any, ...]
 # What the database says of a row. All else it says of itself: that it is away, read-only, without a table or a right.
 OF_A_ROW = (DataError, IntegrityError, ValueError)
@@ -63,8 +75,8 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
     adds them up counts none twice; to count none too few, hand in ``BATCH`` at most.
 
     Raises:
-        django.db.Error: the database is away, or takes nothing for now (read-only, a table or a right that is
-            missing). Nothing is lost when the caller hands in the same records again.
+        django.db.Error: the database is away, or takes nothing for now (read-only, a table that is locked, or it or a
+            right is missing). Nothing is lost when the caller hands in the same records again.
     """
     own = not connection.in_atomic_block  # inside a caller's transaction its connection is not ours to close
     if own:
@@ -147,11 +159,19 @@ def _write_batch(rows: list[Row]) -> set[str]:
 
 
 def _insert(rows: list[Row]) -> set[str]:
+    global _lock_ms
     ids = [row[_REQUEST_ID] for row in rows]
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"{_STORED}({', '.join(['%s'] * len(ids))})", ids)
-        before = {request_id for (request_id,) in cursor.fetchall()}
-        cursor.executemany(_INSERT, rows)
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                cursor.execute(f"SET LOCAL lock_timeout = {_lock_ms}")
+            cursor.execute(f"{_STORED}({', '.join(['%s'] * len(ids))})", ids)
+            before = {request_id for (request_id,) in cursor.fetchall()}
+            cursor.executemany(_INSERT, rows)
+    except OperationalError:
+        _lock_ms = LOCKED_MS
+        raise
+    _lock_ms = LOCK_MS
     return set(ids) - before
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
+import psycopg
 import pytest
 from django.apps import apps
 from django.db import (
@@ -149,6 +152,27 @@ def test_what_a_database_takes_from_nobody_is_no_fault_of_a_row_and_loses_none(e
         writer.write([record(n) for n in range(5)])
     assert LedgerEntry.objects.count() == 0
     assert len(writer.write([record(n) for n in range(5)])) == 5
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="an index that is built")
+@pytest.mark.django_db(transaction=True)
+def test_a_table_that_is_locked_keeps_the_thread_that_publishes_for_no_longer_than_a_second() -> None:
+    known, needed = connection.get_connection_params(), ("host", "port", "user", "password", "dbname")
+    with psycopg.connect(**{name: known[name] for name in needed if name in known}) as other:
+        other.execute(f"LOCK TABLE {LedgerEntry._meta.db_table} IN SHARE MODE")
+        release = threading.Timer(10, other.rollback)
+        release.start()
+        took_s = []
+        for _ in range(2):
+            began_s = time.monotonic()
+            with pytest.raises(OperationalError, match="lock timeout"):
+                writer.write([record(1)])
+            took_s.append(time.monotonic() - began_s)
+        release.cancel()
+        other.rollback()
+    assert took_s[0] < 4.0, "leaders that publish nothing for 4 s count as gone"
+    assert took_s[1] < took_s[0]
+    assert len(writer.write([record(1)])) == 1
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="a server that became a standby")
