@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 FIELDS = ("request", "pool", "tenant", "entitlement", "backend", "key")
 _MOST_NAME = 200  # characters of such a field: a name of ours is shorter
+_MOST_TEXT = (MAX_LINE_CHARS - 2048) // 2  # of the message, and of the traceback; the rest is for fields
 _PLACEHOLDER = re.compile(rf"(?:\b({'|'.join(FIELDS)}) )?%[-#0 +]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa]")
 
 
@@ -34,7 +35,11 @@ def _named(template: str) -> tuple[tuple[str, int], ...]:
 
 
 def _bounded(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} characters more)"
+    """The beginning of a text that takes at most ``most`` characters as JSON, where a letter may take twelve."""
+    kept = text[:most]
+    while (takes := len(json.dumps(kept)) - 2) > most:
+        kept = kept[: len(kept) * most // takes]
+    return text if len(kept) == len(text) else f"{kept}... ({len(text) - len(kept)} characters more)"
 
 
 class JsonLine(logging.Formatter):
@@ -52,7 +57,7 @@ class JsonLine(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "process": record.process,
-            "message": _bounded(record.getMessage(), MAX_LINE_CHARS // 2),
+            "message": _bounded(record.getMessage(), _MOST_TEXT),
         }
         line |= self._fields(record)
         trace = ""
@@ -61,7 +66,7 @@ class JsonLine(logging.Formatter):
         elif record.stack_info:
             trace = self.formatStack(record.stack_info)
         if trace:
-            line["exception"] = _bounded(trace, MAX_LINE_CHARS // 2)
+            line["exception"] = _bounded(trace, _MOST_TEXT)
         if missed := getattr(record, "left_out", 0):
             line["left_out"] = missed
         return json.dumps(line, default=str)

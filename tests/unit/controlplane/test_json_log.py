@@ -63,8 +63,15 @@ def test_a_caller_can_say_more_and_an_error_has_its_traceback() -> None:
     assert "ValueError: of" in found["exception"]
 
 
-def test_a_line_has_a_length() -> None:
-    assert len(json.dumps(line("%s", "x" * 10 * MAX_LINE_CHARS))) < MAX_LINE_CHARS
+@pytest.mark.parametrize("letter", ["x", "é", "\x1b", "\U0001f600", "xxxxxé"])
+def test_a_line_has_a_length_whatever_is_in_it(letter: str) -> None:
+    """Where logs of containers are cut (16 KiB), half of an object is none."""
+    text = letter * (10 * MAX_LINE_CHARS // len(letter))
+    try:
+        raise ValueError(text)
+    except ValueError:
+        written = json.dumps(line("pool %s", text, exc=sys.exc_info()))
+    assert MAX_LINE_CHARS // 2 < len(written) <= MAX_LINE_CHARS
 
 
 def test_warnings_and_errors_that_end_a_process_are_lines_too() -> None:
