@@ -34,6 +34,7 @@ HELD = 0.5  # share of an answer that the cache holds on average, as it grows fr
 MAX_OVERCOMMIT = 16.0  # times its cache that a replica may be reserved
 MEMORY = 1024  # requests of an entitlement that count
 FULL, CALM = 0.97, 0.9  # share of a cache in use from which, and below which, less or more is offered
+ROOMY = 0.5  # below this what is expected to fit is offered again, whatever is usual
 PAUSE_S = 5.0  # between two changes of a replica's part, and since the last pressure before it grows
 STEP_BACK, HALF = 0.9, 0.5  # of the part that is left where the cache is full, and where a request is preempted
 BACK, LEAST_PART, MOST_PART = 0.1, 0.05, 3.0  # by which the part grows; below this it is 0; it is no more than that
@@ -198,10 +199,20 @@ class KvPressure:
                 part = self.part * (HALF if preempted else STEP_BACK)
                 self.part = part if part >= LEAST_PART else 0.0
                 self._less_s = now_s
-        elif usage < min(CALM, FULL - self.usual) and now_s - max(self._full_s, self._more_s) >= PAUSE_S:
-            most = max(1.0, self.part + BACK if self.binds else self.part - BACK)
+        elif self._calm(usage) and now_s - max(self._full_s, self._more_s) >= PAUSE_S:
+            more = self.binds and self._fits(usage)
+            most = max(1.0, self.part + BACK if more else self.part - BACK)
             self.part = min(MOST_PART, most, self.part + BACK)
             self._more_s = now_s
+
+    def _fits(self, usage: float) -> bool:
+        """Whether another usual request would."""
+        return usage < FULL - self.usual
+
+    def _calm(self, usage: float) -> bool:
+        """Whether more is offered. A cache may be smaller than what is usual in its pool; as much as is expected to fit
+        returns there as well."""
+        return usage < CALM and (self._fits(usage) or (usage < ROOMY and self.part < 1.0))
 
     def inherit(self, part: float = 1.0) -> None:
         """The former leader was told how full the cache is: overcommit goes on until the engine is asked. ``part``: of

@@ -14,6 +14,7 @@ from scheduling.core.capacity.kv_overcommit import (
     MEMORY,
     MOST_PART,
     PAUSE_S,
+    ROOMY,
     STEP_BACK,
     TARGET,
     KvPressure,
@@ -180,6 +181,16 @@ def test_more_is_offered_only_where_another_usual_request_would_fit_the_cache() 
     assert pressure.part == 1.0
     seconds(pressure, int(10 * PAUSE_S), 0.7, since_s=now_s)
     assert pressure.part > 1.5
+
+
+@pytest.mark.parametrize("usual", [0.6, 0.97, 1.5])
+def test_what_is_expected_to_fit_is_offered_again_where_usual_requests_do_not_fit_the_cache(usual: float) -> None:
+    """What runs on the smallest replica of a pool is smaller than what is usual there."""
+    pressure = KvPressure(part=0.0, binds=True, usual=usual)
+    now_s = seconds(pressure, int(20 * PAUSE_S), ROOMY)
+    assert pressure.part == 0.0
+    seconds(pressure, int(20 * PAUSE_S), 0.9 * ROOMY, since_s=now_s)
+    assert pressure.part == pytest.approx(1.0), "and not more"
 
 
 def test_a_preemption_takes_half_of_it_back_and_those_of_before_do_not() -> None:

@@ -40,6 +40,16 @@ def test_where_all_that_it_offers_is_reserved_and_its_cache_has_room_it_offers_m
     assert after(KvRoom(), 60, 0.5, needed=True) > 1.5 * EXPECTED
 
 
+@pytest.mark.parametrize(("usage", "more"), [(0.65, True), (0.75, False)])
+def test_it_offers_more_only_where_what_another_usual_request_is_expected_to_hold_is_free(usage: float, more: bool):
+    """Requests that reserve 60,000 of 100,000 tokens and hold 25,000."""
+    room, expected = KvRoom(), known(60_000, 20_000, 10_000).expected({})
+    for second in range(60):
+        room.pressure.seen(float(second), usage, 0.0)
+        room.look(float(second), EngineUse(usage, CACHE, room.offered(CACHE), 0.0, 20.0 * second), expected, None)
+    assert (room.pressure.part > 1.5) is more
+
+
 def test_it_never_offers_more_than_is_allowed() -> None:
     assert after(KvRoom(), 60, 0.5, needed=True, most=6.0) == 6.0
     assert after(KvRoom(), 60, 0.5, needed=True, most=1.0) == 1.0
