@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -255,6 +256,10 @@ async def test_more_than_a_cache_may_be_reserved_until_it_is_full_or_the_engine_
     engine.kv_usage = None
     assert await look() == cache, "it does not say how full its cache is"
     engine.kv_usage = 0.3
+    assert await look() == 4 * cache
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "scrape", AsyncMock(return_value=None))
+        assert await look() == cache, "it has no figures any more"
     assert await look() == 4 * cache
     engine.preemptions = 2.0
     assert await look() == 2.5 * cache
