@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter, gt
@@ -85,7 +85,7 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
     try:
         moment = moments()
         for start in range(0, len(records), BATCH):
-            batch = [(row_of(record, moment), record) for record in records[start : start + BATCH]]
+            batch = [*_rows(records[start : start + BATCH], moment)]
             new = _write_batch([row for row, _ in batch])
             for row, record in batch:
                 if row[_REQUEST_ID] in new:
@@ -99,6 +99,14 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
     finally:
         if own:
             close_old_connections()
+
+
+def _rows(records: Sequence[LedgerRecord], moment: Callable[[float], Any]) -> Iterator[tuple[Row, LedgerRecord]]:
+    for record in records:
+        try:
+            yield row_of(record, moment), record
+        except (ArithmeticError, ValueError, OSError):  # a time that no calendar has
+            log.exception("the ledger entry of request %r cannot be stored and is dropped", record.request_id)
 
 
 def row_of(record: LedgerRecord, moment: Callable[[float], Any]) -> Row:

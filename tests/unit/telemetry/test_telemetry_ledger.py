@@ -154,6 +154,12 @@ def test_what_a_database_takes_from_nobody_is_no_fault_of_a_row_and_loses_none(e
     assert len(writer.write([record(n) for n in range(5)])) == 5
 
 
+@pytest.mark.parametrize("never_s", [1e12, 1e18, 1e300])
+def test_a_record_of_a_time_that_no_calendar_has_holds_up_no_other(never_s: float) -> None:
+    stored = writer.write([record(1), record(2, granted_s=never_s), record(3)])
+    assert [one.request_id for one in stored] == [record(1).request_id, record(3).request_id]
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="an index that is built")
 @pytest.mark.django_db(transaction=True)
 def test_a_table_that_is_locked_keeps_the_thread_that_publishes_for_no_longer_than_a_second() -> None:
