@@ -98,6 +98,7 @@ def _client() -> httpx.Client:
     if not settings.QUARTERMASTER_WEBHOOK_PROXY:
         return httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=authorities())
     hosts = (host.strip().lower() for host in settings.QUARTERMASTER_WEBHOOK_PROXY_EXCEPT.split(",") if host.strip())
+    hosts = (f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in hosts)  # IPv6
     directly = {f"all://{'*' if host.startswith('.') else ''}{host}": None for host in hosts}
     proxy = httpx.Proxy(
         settings.QUARTERMASTER_WEBHOOK_PROXY,

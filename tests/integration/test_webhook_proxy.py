@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from django.test import override_settings
 
 from telemetry.alerts import webhook
 from telemetry.alerts.webhook import WebhookError, post, verify
@@ -129,3 +131,11 @@ def test_without_the_setting_no_proxy_is_used(world: World, settings: Any, monke
     post(f"https://127.0.0.1:{world.port}/alerts", SECRET, "alert-7", {})
     assert world.asked == []
     assert len(world.received) == 1
+
+
+def test_an_ipv6_address_among_the_hosts_that_need_no_proxy_stops_no_webhook() -> None:
+    excepted = {"QUARTERMASTER_WEBHOOK_PROXY": "http://127.0.0.1:9", "QUARTERMASTER_WEBHOOK_PROXY_EXCEPT": "::1, [::2]"}
+    with override_settings(**excepted), webhook._client() as client:
+        direct, through = (client._transport_for_url(httpx.URL(f"https://{host}/")) for host in ("[::1]", "[::3]"))
+        assert client._transport_for_url(httpx.URL("https://[::2]/")) is direct
+        assert direct is not through
