@@ -65,7 +65,7 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "slo_violations_total", "counter", "requests", ("pool", "tier", "tenant"),
-        "Requests that violated their SLO: served too late, or failed.",
+        "Requests that violated their SLO: served too late, failed, or left by their clients after they were due.",
     ),
     Metric(
         "slo_kept_total", "counter", "requests", ("pool", "tier", "tenant"),

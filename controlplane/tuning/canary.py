@@ -10,6 +10,7 @@ from controlplane.tuning import recent
 from controlplane.tuning.partitions import traffic_changed_at
 from scheduling.tuning.guard import Tally, tally, watch
 from scheduling.tuning.settings import LoopSettings
+from telemetry.ledger.spans import SPANS
 from telemetry.models import LedgerEntry
 from tenants import tuning
 from tenants.models import Pool, Trial, TrialState
@@ -58,14 +59,4 @@ def close(trial: Trial, state: TrialState, reason: str, guard: dict[str, object]
 
 def _tally(pool: str, since: datetime, until: datetime) -> dict[str, Tally]:
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, received_at__lt=until)
-    entries = rows.values_list("tier", "slo_met", "queued_at", "granted_at", "received_at", "ran_before_s")
-    return tally(
-        [
-            (
-                tier,
-                met,
-                None if granted is None else max(0.0, (granted - (queued or received)).total_seconds() - ran_before_s),
-            )
-            for tier, met, queued, granted, received, ran_before_s in entries
-        ]
-    )
+    return tally(list(rows.values_list("tier", "slo_met", SPANS["waited"])))

@@ -29,7 +29,7 @@ class Tally:
 
     met: int = 0
     judged: int = 0  # with a promise that was kept or broken
-    waits: tuple[float, ...] = ()  # [s] until granted
+    waits: tuple[float, ...] = ()  # [s] for a slot, in vain as well
 
     @property
     def attainment(self) -> float:

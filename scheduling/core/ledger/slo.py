@@ -54,8 +54,8 @@ class Kept:
 def slo_met(record: LedgerRecord) -> bool | None:
     """True or False for a request that was taken on and had a target, None where the question does not arise.
 
-    It does not arise where no target is set, for a refused request, and for one that was cancelled before it ran or
-    before the target that matters was due. A request that failed has missed its promise.
+    It does not arise where no target is set, for a refused request, and for one that was cancelled before the target
+    that matters was due, waiting or running. A request that failed has missed its promise.
     """
     return promise_kept(
         record.outcome, record.streamed, record.output_tokens, record.received_s, record.granted_s,
@@ -77,8 +77,6 @@ def promise_kept(
     if outcome == Outcome.REFUSED or (outcome == Outcome.COMPLETED and granted_s is None):
         return None  # it never ran; completed so: an earlier answer was given again
     cancelled = outcome == Outcome.CANCELLED
-    if cancelled and granted_s is None:
-        return None
     if slo.ttft_s is None:
         if slo.ttlt_s is None:
             return None
@@ -88,10 +86,11 @@ def promise_kept(
         return in_time and outcome != Outcome.FAILED
     if outcome == Outcome.FAILED:
         return False
-    if not streamed and not cancelled:  # it arrives whole: only its last token's deadline can be seen
+    if not streamed:  # it arrives whole: only the deadline of its last token can be seen, or of what there was of it
         if slo.tbt_s is None:
             return None
-        return done_s <= token_deadline_s(received_s, slo, max(1, output_tokens))
+        in_time = done_s <= token_deadline_s(received_s, slo, max(1, output_tokens))
+        return None if cancelled and in_time else in_time
     first_by = first_token_deadline_s(received_s, slo)
     if first_token_s is None:
         return None if cancelled and done_s <= first_by else False

@@ -6,9 +6,11 @@ from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db.models import F
 from django.utils import timezone
 
 from controlplane.tuning import loop, partitions
+from telemetry.models import LedgerEntry
 from tenants import services, tuning
 from tenants.models import AuditEntry, Author, PolicyVersion, Pool, Trial, TrialState
 from tenants.versions import Note, because
@@ -55,6 +57,20 @@ def test_a_canary_that_is_bad_live_is_taken_back_within_its_interval(pool: Pool,
     assert told in trial.reason
     assert "urgency" not in pool.policy_params
     assert tuning.version_now(pool).restores == trial.base.number
+
+
+def test_who_gave_up_waiting_counts_against_a_canary_as_well_as_who_was_served(pool: Pool):
+    """One in two is served at once and leaves no wait to be seen; the others' clients leave the queue after 20 s."""
+    tuned(pool)
+    traffic(400, timezone.now())
+    now = canary(pool).canary_at + timedelta(seconds=40)
+    traffic(200, now, first=1000)
+    begun = LedgerEntry.objects.filter(received_at__gte=now - timedelta(seconds=30))
+    gone = begun.filter(pk__in=list(begun.values_list("pk", flat=True)[::2]))
+    left = {"outcome": "cancelled", "reason": "client_left", "granted_at": None, "slo_met": None}
+    gone.update(**left, done_at=F("queued_at") + timedelta(seconds=20))
+    assert loop.tend("llama", now=now) == "rolled_back"
+    assert "p95 wait of premium 20.0 s" in Trial.objects.get().reason
 
 
 def test_a_canary_under_which_somebody_waits_for_ages_is_taken_back(pool: Pool):

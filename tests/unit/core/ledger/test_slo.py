@@ -43,14 +43,33 @@ def test_a_failed_request_missed_its_promise_and_a_refused_one_had_none(slo):
     assert slo_met(ledger("r", Reason.TOKEN_BUDGET, **slo, **common)) is None
 
 
+LEFT = Reason.CLIENT_LEFT
+IN_QUEUE = {"granted_s": None, "output_tokens": 0, "first_token_s": None}
+
+
 def test_a_client_that_left_before_anything_was_due_says_nothing():
-    left = Reason.CLIENT_LEFT
-    never_ran = CHAT | {"granted_s": None}
-    assert slo_met(ledger("r", left, **never_ran, first_token_s=None, done_s=T + 9)) is None
-    assert slo_met(ledger("r", left, **CHAT, first_token_s=None, done_s=T + 0.5)) is None
-    assert slo_met(ledger("r", left, **CHAT, first_token_s=None, done_s=T + 1.5)) is False
-    assert slo_met(ledger("r", left, **BATCH, first_token_s=None, done_s=T + 30)) is None
-    assert slo_met(ledger("r", left, **BATCH, first_token_s=None, done_s=T + 61)) is False
+    assert slo_met(ledger("r", LEFT, **CHAT, first_token_s=None, done_s=T + 0.5)) is None
+    assert slo_met(ledger("r", LEFT, **CHAT, first_token_s=None, done_s=T + 1.5)) is False
+    assert slo_met(ledger("r", LEFT, **BATCH, first_token_s=None, done_s=T + 30)) is None
+    assert slo_met(ledger("r", LEFT, **BATCH, first_token_s=None, done_s=T + 61)) is False
+
+
+@pytest.mark.parametrize(("slo", "due_s"), [(CHAT, 1.0), (CHAT | {"streamed": False}, 1.0), (BATCH, 60.0)])
+def test_who_gave_up_in_the_queue_was_kept_waiting_beyond_what_was_promised_or_not(slo, due_s):
+    assert slo_met(ledger("r", LEFT, **slo | IN_QUEUE, done_s=T + due_s - 0.1)) is None
+    assert slo_met(ledger("r", LEFT, **slo | IN_QUEUE, done_s=T + due_s + 0.1)) is False
+
+
+@pytest.mark.parametrize(("done", "met"), [(T + 1.9, None), (T + 2.1, False)])
+def test_whose_client_left_a_whole_answer_is_late_by_what_there_was_of_it(done, met):
+    """Of which the 11th token is due at 1 s + 10 * 0.1 s."""
+    assert slo_met(ledger("r", LEFT, **CHAT, streamed=False, first_token_s=None, done_s=done)) is met
+
+
+def test_a_whole_answer_without_a_tbt_target_is_not_judged_its_client_left_or_not():
+    bare = CHAT | {"tbt_slo_s": None, "streamed": False, "first_token_s": None}
+    assert slo_met(ledger("r", LEFT, **bare, done_s=T + 500)) is None
+    assert slo_met(ledger("r", **bare, done_s=T + 500)) is None
 
 
 def test_no_target_no_judgement():
