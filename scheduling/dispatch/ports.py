@@ -90,6 +90,7 @@ class Sample:
     waiting_sequences: dict[str, int] = field(
         default_factory=dict
     )  # entitlement -> places that its waiting ones will take
+    headroom: int = 0  # free slots that are kept for baselines now
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

@@ -434,7 +434,9 @@ class Term:
         )
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
         wanted = not self.monitor.sleep.serves and (asked or snapshot.waiting > 0)
-        sample = replace(sample, wanted=wanted, wakes_in_s=self.monitor.sleep.wakes_in_s)
+        sample = replace(
+            sample, wanted=wanted, wakes_in_s=self.monitor.sleep.wakes_in_s, headroom=self.scheduler.headroom
+        )
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)
 

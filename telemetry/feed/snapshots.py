@@ -27,7 +27,7 @@ _OUT_OF_SERVICE = ("draining", "drained")
 _LOST_BEFORE_S = 20.0  # requests fail before a replica that stands still is found out
 _NOTHING = Cell()
 _NO_SLO = Slo()
-_NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens", "turnaround_ms")
+_NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens", "turnaround_ms", "headroom")
 _OUTCOMES = ("completed", "refused", "failed", "cancelled")
 
 
@@ -74,6 +74,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         **({} if sample.ledger_since_s is None else {"ledger_since": round(sample.ledger_since_s, 3)}),
         **({} if sample.turnaround_s is None else {"turnaround_ms": round(1000 * sample.turnaround_s, 1)}),
         **({"wakes_in_s": round(sample.wakes_in_s, 1)} if sample.wakes_in_s else {}),
+        **({"headroom": sample.headroom} if sample.headroom else {}),
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),

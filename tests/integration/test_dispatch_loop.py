@@ -121,9 +121,11 @@ async def test_automatic_headroom_is_a_share_of_the_slots_in_force(gateway: Gate
     spec = tiered("acme", gateway.pool.id, 2)
     offers = (backend("b1", slots=8, pool=gateway.pool.id),)
     gateway.pool = replace(gateway.pool, backends=offers, headroom_slots=43, headroom_most=128)
-    async with dispatching(gateway.url, catalog_of(gateway.pool, spec)) as dispatcher:
+    telemetry = Telemetry()
+    async with dispatching(gateway.url, catalog_of(gateway.pool, spec), telemetry=telemetry) as dispatcher:
         await ready(dispatcher, gateway.store)
         await until_await(lambda: keeps(gateway.store, 1))
+        await until(lambda: telemetry.samples and telemetry.samples[-1].headroom == 1)
         said = [(await gateway.admit(f"r{n}", spec)).status for n in range(8)]
         assert said == [AdmissionStatus.GRANTED] * 7 + [AdmissionStatus.QUEUED], "an idle engine serves them at once"
         await asyncio.sleep(1.2)

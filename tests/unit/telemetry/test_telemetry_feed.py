@@ -335,6 +335,13 @@ def test_how_quickly_grants_follow_from_first_tokens_is_shown_to_operators_once_
     assert "turnaround_ms" not in (snapshots.visible(measured, frozenset({"acme"})) or {})
 
 
+def test_how_many_free_slots_are_kept_for_baselines_is_shown_to_operators() -> None:
+    full = snapshots.snapshot(sample(headroom=8), Window(), ENTITLEMENTS, 1)
+    assert full["headroom"] == 8
+    assert "headroom" not in (snapshots.visible(full, frozenset({"acme"})) or {})
+    assert "headroom" not in snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+
+
 def test_a_replica_out_of_service_has_drained_when_nothing_runs_on_it() -> None:
     def state(running: int, engine_running: int | None, tenants: set[str] | None = None) -> str:
         view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000, running=running)}, {})

@@ -3,7 +3,7 @@ import { columns, type Pick } from "../../charts/columns";
 import { Sparkline } from "../../charts/Sparkline";
 import type { Point, Snapshot } from "../../feed/types";
 import { Figure } from "../../components/Figure";
-import { asleep, attained, change, late, missing, ms, over, points, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Target } from "./verdict";
+import { asleep, attained, change, filled, late, missing, ms, over, points, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Target } from "./verdict";
 import { compact, count, duration, percent, ranked, rate, seconds, text, words, type Figure as Value } from "../../lib/format";
 
 const SPARK_S = 300;
@@ -91,7 +91,7 @@ export function Headline({ snapshot, history, unknown, limits }: { snapshot: Sna
         {unknown ?? (queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "no requests waiting")}
       </Tile>
       <Tile label="Running" value={unit(snapshot.running, `/ ${count(room.all)} slots`)} spark={sparks.running} top={room.all || undefined} tone={room.missing > 0 ? (room.usable === 0 ? "bad" : "warn") : undefined} target={unknown || room.missing > 0 ? undefined : room.all ? `${count(room.usable)} of ${count(room.all)} usable` : undefined} delta={delta("running", compact)}>
-        {unknown ?? (room.wakes !== undefined ? asleep(room.wakes, queue.depth) : room.missing > 0 ? missing(room, snapshot.at) : room.all ? `${text(percent((snapshot.running ?? 0) / room.all))} of the slots` : "no slots")}
+        {unknown ?? (room.wakes !== undefined ? asleep(room.wakes, queue.depth) : room.missing > 0 ? missing(room, snapshot.at) : room.all ? filled(snapshot, room) : "no slots")}
       </Tile>
       <Tile label="Tokens out" value={unit(tokens.output, "tok/s")} spark={sparks.out} delta={delta("out", compact)}>
         {unknown ?? (tokens.input === undefined ? "" : `in ${compact(tokens.input)} tok/s`)}

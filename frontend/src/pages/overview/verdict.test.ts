@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Point, Snapshot } from "../../feed/types";
-import { asleep, attained, change, late, limitsOf, missing, slotsOf, targetsOf, waitingIn } from "./verdict";
+import { asleep, attained, change, filled, late, limitsOf, missing, slotsOf, targetsOf, waitingIn } from "./verdict";
 
 const shot = (changes: Partial<Snapshot>): Snapshot => ({ pool: "llama", seq: 1, at: 1000, ...changes });
 
@@ -22,6 +22,15 @@ it("does not call a replica lost that serves although its figures cannot be read
   const mute = { state: "ready" as const, slots: 8, unseen_since: 930 };
   expect(slotsOf(shot({ backends: { a: mute } })).missing).toBe(8);
   expect(slotsOf(shot({ backends: { a: { ...mute, generates: true } } }))).toMatchObject({ usable: 8, missing: 0, lost: [] });
+});
+
+it("says how many of the free slots are kept for baselines while others wait", () => {
+  const half = { slots: 16, running: 9, headroom: 8, backends: { a: { state: "ready" as const, slots: 16 } } };
+  const said = (changes: Partial<Snapshot>) => filled(shot({ ...half, ...changes }), slotsOf(shot({ ...half, ...changes })));
+  expect(said({ queue: { depth: 300 } })).toBe("56.3 % of the slots, 7 kept for baselines");
+  expect(said({ queue: { depth: 0 } })).toBe("56.3 % of the slots");
+  expect(said({ queue: { depth: 300 }, headroom: 0 })).toBe("56.3 % of the slots");
+  expect(said({ queue: { depth: 300 }, running: 16 })).toBe("100 % of the slots");
 });
 
 it("leaves members the sum of their own limits", () => {
