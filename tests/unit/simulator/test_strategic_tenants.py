@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from scheduling.core.engine.step_time import load_preset
+from scheduling.core.policies.compose import compose
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
@@ -59,7 +60,13 @@ def got(outcomes: Sequence[Outcome], name: str) -> Got:
     return Got(len(served), sum(not o.late for o in served), sum(o.ttft_s for o in served) / len(served))
 
 
-def both(requests: list[SimRequest], places: int, slots: int = 128, kind: type[Replay] = Replay) -> tuple[Got, Got]:
+def both(
+    requests: list[SimRequest],
+    places: int,
+    slots: int = 128,
+    kind: type[Replay] = Replay,
+    modifiers: Sequence[str] = (),
+) -> tuple[Got, Got]:
     """What the neighbour and the strategist get on two replicas, each with so many places of its own."""
     queued = requests[0].queued
     waits = queued.service_class is ServiceClass.SPOT
@@ -72,8 +79,9 @@ def both(requests: list[SimRequest], places: int, slots: int = 128, kind: type[R
         for name in ("neighbour", "strategist")
     ]
     replica = Replica(load_preset("llama-3-8b-a100").step_time, slots, 421_000, 1024, None, "priority")
+    policy = compose(make_ordering("unified"), {name: {} for name in modifiers})
     replay = kind(
-        [replica] * 2, make_ordering("unified"), make_routing("prefix_affinity"), signal_s=0.005,
+        [replica] * 2, policy, make_routing("prefix_affinity"), signal_s=0.005,
         admission=lambda view: Admission(pool_spec(backends=()), specs, view),
     )  # fmt: skip
     outcomes = replay.run(requests)
@@ -142,3 +150,15 @@ def test_a_bound_that_is_far_too_high_gains_nothing_where_lengths_are_predicted(
     beside, strategist = both(asked(BATCH, 7.0, 60.0, lie=high), places=100)
     assert beside.ttft_s <= 1.05 * honest.ttft_s
     assert strategist.ttft_s >= 0.95 * honest.ttft_s
+
+
+def test_who_asks_for_everything_three_times_gains_it_from_its_neighbour_only_where_shares_are_not_fair() -> None:
+    """Where nothing is promised, as to spot, turns go by deadline: who sends more gets more."""
+    requests = asked(BATCH, 16.0, 40.0, ALIKE)
+    thrice = [r for r in requests for _ in range(3 if r.label == "strategist" else 1)]
+    thrice = [replace(r, index=n, queued=replace(r.queued, id=f"r{n}", seq=n)) for n, r in enumerate(thrice)]
+    honest, _ = both(requests, places=64, slots=32)
+    beside, _ = both(thrice, places=64, slots=32)
+    fair, _ = both(thrice, places=64, slots=32, modifiers=("bands", "fair"))
+    assert beside.ttft_s > 1.5 * honest.ttft_s
+    assert fair.ttft_s <= 1.05 * honest.ttft_s
