@@ -153,8 +153,9 @@ class Env:
     )
     idle_token_timeout_s: float = setting(
         20.0,
-        "Longest time between two tokens [s]. In requests with tools, FIRST_TOKEN_TIMEOUT_S if that is longer: some "
-        "engines send what a tool is called with when all of it is written.",
+        "Longest time between two tokens [s]. FIRST_TOKEN_TIMEOUT_S, if that is longer, while the replica is ready (an "
+        "engine whose KV cache is full preempts answers) and in requests with tools (some engines send what a tool is "
+        "called with when all of it is written).",
         low=0.1,
     )
     request_timeout_s: float = setting(600.0, "Longest time a request may take, waiting included [s].", low=1)

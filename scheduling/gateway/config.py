@@ -27,7 +27,7 @@ class GatewayConfig:
     send_timeout_s: float = 30.0  # one send to a client that does not read
     connect_timeout_s: float = 2.0
     first_token_timeout_s: float = 120.0  # streams: from the grant to the first byte of the answer
-    idle_token_timeout_s: float = 20.0  # streams: between two reads; with tools first_token_timeout_s, if longer
+    idle_token_timeout_s: float = 20.0  # streams: between two reads (engine/silence.py)
     request_timeout_s: float = 600.0  # everything, waiting included
     drain_s: float = 30.0
     renew_every_s: float = 3.0  # a third of the lease (docs/internals/state.md)

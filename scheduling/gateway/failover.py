@@ -43,9 +43,8 @@ class Failover:
         self._metrics = services.metrics
         self._waiter = waiter
         self.attempts = AttemptCounts()
-        self._relay = Relay(
-            services.config, services.upstream, services.metrics, self.attempts, FirstTokens(services.stores)
-        )
+        first_tokens, works = FirstTokens(services.stores), services.in_flight.works
+        self._relay = Relay(services.config, services.upstream, services.metrics, self.attempts, first_tokens, works)
         self._budgets = RetryBudgets(services.config.retry_share, services.config.retry_floor)
         self._background: set[asyncio.Task[None]] = set()
 

@@ -101,6 +101,8 @@ class InFlight:
         Grants of that replica may still be on their way to us, so it looks twice, the second time well before a
         replica can be back.
         """
+        for ready in self._seen_ready.values():
+            ready.discard(backend)
         loop = asyncio.get_running_loop()
         loop.call_soon(self._move_off, backend)
         loop.call_later(CROSSED_S, self._move_off, backend)
@@ -112,6 +114,10 @@ class InFlight:
             )
             if concerned and not submitted.call.responding and not submitted.moving:
                 submitted.call.interrupt(Reason.BACKEND_LOST)
+
+    def works(self, pool: str, backend: str) -> bool:
+        """Whether a replica is ready, as far as is known."""
+        return backend in self._seen_ready.get(pool, ())
 
     def turn_s(self, pool: str) -> float:
         """Expected wait for a slot of a request that begins to wait now [s], by the last look at the pool; 0: not

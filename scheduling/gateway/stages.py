@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +59,7 @@ class Call:
         "responding",
         "scope",
         "send",
+        "silence",
         "started_loop",
         "started_s",
         "status",
@@ -83,6 +84,7 @@ class Call:
         self.deadline = NEVER  # loop time; passed: interrupted with ``deadline_reason``
         self.deadline_reason = Reason.DEADLINE
         self.last_deadline = NEVER  # loop time: the limit of the whole request
+        self.silence: Callable[[float], float] | None = None  # the next ``deadline`` of a silent engine; None: none
         self.why: Reason | None = None  # set by the first interruption
         self.closed = False  # the end has begun: no more interruptions
         self.body_read = False
@@ -119,6 +121,12 @@ class Call:
         limit."""
         self.deadline_reason = reason
         self.deadline = at_loop
+
+    def overdue(self, now: float) -> bool:
+        """Whether there is no further limit after the one that has passed at loop time ``now``."""
+        if self.deadline_reason is Reason.BACKEND_STALLED and self.silence is not None:
+            self.deadline = self.silence(self.deadline)
+        return now >= self.deadline
 
     def interrupt(self, reason: Reason) -> None:
         """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. The first reason

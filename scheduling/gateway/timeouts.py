@@ -65,7 +65,7 @@ class Timeouts:
 
     def _tick(self, now: float, next_second: float) -> float:
         for call in self.calls:
-            if now >= call.deadline:
+            if now >= call.deadline and call.overdue(now):
                 call.interrupt(call.deadline_reason)
             elif now >= call.last_deadline:
                 call.interrupt(Reason.DEADLINE)

@@ -93,7 +93,7 @@ async def test_an_engine_may_be_silent_while_it_writes_what_a_tool_is_called_wit
 ) -> None:
     """Parsers of some models (Qwen3-Coder, Kimi) send an argument when all of it is there: a file that takes a minute
     to write is a minute without a token. Without tools such an engine has stalled."""
-    config = replace(PATIENT, idle_token_timeout_s=0.2)
+    config = replace(PATIENT, idle_token_timeout_s=0.2, renew_every_s=60.0)  # it does not look whether they are ready
     async with gateway_world(redis_url, pool_id, config=config) as world:
         world.engines[0].script = replace(world.engines[0].script, pause_s=1.0, tokens=2)
         async with world.http() as client:

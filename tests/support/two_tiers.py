@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo, TierSpec
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
+from scheduling.gateway.config import GatewayConfig
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
 from tests.support.gateway_world import World, gateway_world, make_key
 
@@ -37,11 +38,12 @@ async def two_tiers(
     resumes: bool = True,
     ready_s: float = 30.0,
     prefill_preemption: bool = True,
+    config: GatewayConfig | None = None,
     **pool: Any,
 ) -> AsyncIterator[TwoTiers]:
     """``resumes``: whether a prompt that is sent again resumes where it stopped, which is known before it begins.
     ``pool``: fields of its spec."""
-    async with gateway_world(redis_url, pool_id, engines=0, lead=False) as gateway:
+    async with gateway_world(redis_url, pool_id, engines=0, lead=False, config=config) as gateway:
         world: TwoTiers = gateway  # type: ignore[assignment]
         world.pool = replace(
             world.pool, backends=tuple(backends), routing="prefix_affinity", prefill_credit=None, **pool

@@ -27,6 +27,7 @@ from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.engine.engine_connection import TOO_LARGE, Connection, UpstreamError
 from scheduling.gateway.engine.first_tokens import FirstTokens
 from scheduling.gateway.engine.prefill_leg import MAX_PREFILL_BYTES, prefill_body, read_prefilled, with_transfer
+from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.flow import flow_lines
 from scheduling.gateway.errors import Refusal, reason_header
@@ -88,12 +89,15 @@ class Relay:
         metrics: GatewayMetrics,
         attempts: AttemptCounts,
         first_tokens: FirstTokens,
+        works: Callable[[str, str], bool],
     ) -> None:
+        """``works``: whether a pool's replica is ready, as far as is known."""
         self._config = config
         self._upstream = upstream
         self._metrics = metrics
         self._attempts = attempts
         self._first_tokens = first_tokens
+        self._works = works
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
@@ -293,6 +297,8 @@ class Relay:
         send_s, idle_s = self._config.send_timeout_s, self._idle_s(estimated.prepared)
         call.responding = call.streaming = True
         call.status = 200
+        works = partial(self._works, access.pool.id, submitted.backend)
+        call.silence = Silence(idle_s, self._config.first_token_timeout_s, works).limit
         reader = _Reader(now(), send_s)
         call.limit(Reason.SLOW_READER, reader.until(now(), 0))
         headers = [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)]
