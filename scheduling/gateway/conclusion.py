@@ -14,8 +14,9 @@ from scheduling.gateway.entry.guard import LINGER_S, linger
 from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.errors import Answer, Refusal, render
 from scheduling.gateway.in_flight import InFlight
-from scheduling.gateway.ledger.outbox import Ending, Outbox
+from scheduling.gateway.ledger.outbox import Outbox
 from scheduling.gateway.ledger.records import record_of
+from scheduling.gateway.ledger.unstored import Ending
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.stages import Call, Identified, Submitted
 

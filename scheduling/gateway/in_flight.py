@@ -1,8 +1,9 @@
 """This gateway's requests in shared state: receives their grants, and keeps their leases alive.
 
 Grants come as notifications on ``qm:gw:<id>``, which may be lost; the renewal, every third of a lease, returns the true
-state. It also shows a loss of state, after which each request is announced again. Ejections of replicas are
-notifications, too (``qm:ejected``); a read of the pool after each renewal finds those that were lost.
+state. It also shows a loss of state, or that a node took over which lacks what came last: requests of which it knows
+less than this gateway are announced again. Ejections of replicas are notifications, too (``qm:ejected``); a read of the
+pool after each renewal finds those that were lost.
 """
 
 from __future__ import annotations
@@ -162,10 +163,11 @@ class InFlight:
                 for submitted, renewal in zip(batch, renewals, strict=True):
                     if submitted.call.closed or submitted.moving or submitted.attempt != renewal.attempt:
                         continue
-                    if renewal.status is RenewStatus.UNKNOWN:
+                    waits = renewal.status is RenewStatus.WAITS
+                    if renewal.status is RenewStatus.UNKNOWN or (waits and submitted.id in ran):
                         lost.append(self._announce(store, submitted))
                     else:
-                        self._heed(submitted, renewal, submitted.id in ran)
+                        self._heed(submitted, renewal)
                 await asyncio.gather(*lost)
             await self._look(pool, store, calls)
         for pool in self._seen_ready.keys() - pools.keys():
@@ -189,7 +191,7 @@ class InFlight:
             if self._in_service(backend):
                 self._move_off(backend, there)
 
-    def _heed(self, submitted: Submitted, renewal: Renewal, ran: bool) -> None:
+    def _heed(self, submitted: Submitted, renewal: Renewal) -> None:
         match renewal.status:
             case RenewStatus.HOLDS:
                 if submitted.waiter is not None:  # the notification was lost
@@ -197,9 +199,6 @@ class InFlight:
                         submitted.id, submitted.attempt, renewal.backend, renewal.policy, renewal.why, renewal.prefill
                     )
                     submitted.wake()
-            case RenewStatus.WAITS:
-                if ran:
-                    submitted.call.interrupt(Reason.LEASE_LOST)
             case RenewStatus.ENDED:
                 reason = renewal.reason
                 submitted.call.interrupt(reason if reason in (Reason.OPERATOR, Reason.EVICTED) else Reason.LEASE_LOST)

@@ -230,16 +230,19 @@ class PoolStore(PoolKeys):
         lease."""
         self._resp.tell(self._scripts["end_leg"], self._prefix, (request_id, attempt))
 
-    async def record(self, records: Sequence[LedgerRecord]) -> None:
-        """Writes the ledger entries of requests that never had state (refusals), each id once.
+    async def record(self, records: Sequence[LedgerRecord]) -> set[str]:
+        """Writes the ledger entries of requests that never had state (refusals), each id once. Those that are in flight
+        are left to ``finish``; their ids.
 
         Where an ``admit`` was not answered, state may exist: use ``finish`` (``ran`` False), which ends it either way.
         """
+        in_flight: set[str] = set()
         for batch in batches(records):
             flat: list[str | bytes | int] = []
             for r in batch:
                 flat += (r.request_id, r.reason, codec.encode_ledger(r), r.entitlement, unmet(r), ran_for(r))
-            await self._eval("record", *flat)
+            in_flight.update(map(bytes.decode, await self._eval("record", *flat)))
+        return in_flight
 
     async def suspect(self, backend: str, why: str) -> None:
         """Tells the leader that a replica failed, so that it looks at once."""

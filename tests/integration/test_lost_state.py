@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -160,6 +161,73 @@ async def test_a_replica_that_took_over_without_the_last_records_gets_them_again
         assert wire is not None
         wire.close("another node took over")
         assert {r.request_id for r in await alone.ledger_of(2)} == {first.request_id, entry.record.request_id}
+
+
+async def state_of(world: World) -> dict[bytes, bytes]:
+    """What a replica has of the pool now."""
+    keys = await world.resp.call("KEYS", f"qm:{{{world.pool.id}}}:*")
+    return {key: await world.resp.call("DUMP", key) for key in keys}
+
+
+BECOME = """
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
+for i = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[i], 0, ARGV[i + 1]) end
+"""
+
+
+async def take_over(world: World, state: dict[bytes, bytes]) -> None:
+    """A replica that had nothing after ``state`` becomes the node that everybody asks."""
+    wire = world.app._resp._wire
+    assert wire is not None
+    words = [word for pair in state.items() for word in pair]
+    await world.resp.call("EVAL", BECOME, 0, f"qm:{{{world.pool.id}}}:*", *words)
+    wire.close("another node took over")
+
+
+async def test_a_replica_that_took_over_before_a_request_ended_is_told_its_end(alone: World):
+    """It has the lease, which would end as ``gateway_lost``, without tokens."""
+    engine = alone.engines[0]
+    engine.script.pause_s = 0.05
+    async with alone.http() as client:
+        running = asyncio.create_task(ask(client, stream=True, max_tokens=20))
+        await until(lambda: engine.open == 1)
+        before = await state_of(alone)
+        assert (await running).text.endswith("data: [DONE]\n\n")
+        await alone.settled()
+        await take_over(alone, before)
+        assert await alone.running() == (1, 0)
+        [record] = await alone.ledger_of(1)
+        assert (record.reason, record.output_tokens) == ("length", 20)
+        assert await alone.running() == (0, 0)
+
+
+async def test_a_stream_goes_on_where_a_replica_took_over_that_still_has_it_waiting(alone: World):
+    engine, [backend] = alone.engines[0], alone.pool.backends
+    engine.script.pause_s = 0.05
+    await alone.store.set_ready(alone.epoch, backend.id, replace(backend, slots=1))
+    alone.granting = False
+    async with alone.http() as client:
+        streams = [asyncio.create_task(ask(client, stream=True, max_tokens=60)) for _ in range(2)]
+
+        async def one_waits() -> bool:
+            return await alone.running() == (1, 1)
+
+        await until_await(one_waits)
+        before = await state_of(alone)
+        await alone.store.set_ready(alone.epoch, backend.id, replace(backend, slots=2))
+        alone.granting = True
+        await until(lambda: engine.open == 2)
+        alone.granting = False
+        await take_over(alone, before)
+
+        async def both_run() -> bool:
+            return await alone.running() == (2, 0)
+
+        await until_await(both_run)
+        for answer in await asyncio.gather(*streams):
+            assert answer.text.endswith("data: [DONE]\n\n")
+    assert [r.reason for r in await alone.ledger_of(2)] == ["length", "length"]
+    await alone.settled()
 
 
 async def test_a_loss_is_logged_and_told_to_readyz_and_dashboards(

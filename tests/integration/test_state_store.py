@@ -244,6 +244,34 @@ async def test_a_fenced_leader_changes_nothing(pool_store: PoolStore):
     assert (await pool_store.view()).backends["b1"].ready
 
 
+async def test_what_a_gateway_tells_goes_before_what_a_node_that_took_over_knows(pool_store: PoolStore):
+    """Which has an earlier attempt of the one, and lets the other wait."""
+    epoch, est = await led(pool_store), estimate()
+    await pool_store.set_ready(epoch, "b2", backend("b2", slots=0))
+    await admit(pool_store, "r1")
+    await admit(pool_store, "r2")
+    before = (await pool_store.view()).entitlements["acme"].level_tokens
+
+    async def announce(name: str, attempt: int, at: str) -> AnnounceStatus:
+        told = request(name, ACME, est, attempt=attempt)
+        return (await pool_store.announce(ACME, POOL, told, est, 300, FACTS, at)).status
+
+    gateway = request("r1", ACME, est).gateway
+    statuses = [(await pool_store.renew(gateway, [("r1", attempt, 0)]))[0].status for attempt in (1, 2)]
+    assert statuses == [RenewStatus.HOLDS, RenewStatus.UNKNOWN]
+    said = [await announce("r1", attempt, at) for attempt, at in ((1, "b2"), (2, "b2"), (2, "b2"), (1, "b1"))]
+    assert said == [AnnounceStatus.KNOWN, AnnounceStatus.OK, AnnounceStatus.KNOWN, AnnounceStatus.KNOWN]
+    said = [await announce("r2", 1, at) for at in ("", "b2", "b2", "")]
+    assert said == [AnnounceStatus.KNOWN, AnnounceStatus.OK, AnnounceStatus.KNOWN, AnnounceStatus.KNOWN]
+    view = await pool_store.view()
+    assert (view.running, view.waiting, view.backends["b1"].running, view.backends["b2"].running) == (2, 0, 0, 2)
+    assert not view.differences()
+    assert view.entitlements["acme"].level_tokens == pytest.approx(before, abs=20)  # charged once
+    said = [(await pool_store.finish("r2", n, Reason.STOP, 10, True, ledger("r2"))).status for n in (0, 2, 2)]
+    assert said == [FinishStatus.STALE, FinishStatus.OK, FinishStatus.ENDED]
+    assert await pool_store.record([ledger("r1"), ledger("r2")]) == {"r1"}
+
+
 async def test_after_a_lost_state_nothing_is_admitted_until_leases_are_announced(pool_store: PoolStore):
     (unknown,) = await pool_store.renew("gw-1", [("r1", 1, 0)])
     assert unknown.status is RenewStatus.UNKNOWN

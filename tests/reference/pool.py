@@ -257,7 +257,7 @@ class ReferencePool(ReferenceLeader):
 
         freed = ""
         if (e := self.held.get(request_id)) is not None:
-            if e.attempt != attempt:
+            if e.attempt > attempt:
                 return FinishResult(FinishStatus.STALE)
             self._drop_lease(request_id)
             if e.prefill and ran and reason is Reason.STOP and not codec.decode_request(e.record).request.output_bound:
@@ -270,7 +270,7 @@ class ReferencePool(ReferenceLeader):
                 self._learn_stay(e.entitlement, max(0, now - (e.queued_ms or e.granted_ms)))
             freed = e.backend
         elif (e := self.queue.get(request_id)) is not None:
-            if e.attempt != attempt:
+            if e.attempt > attempt:
                 return FinishResult(FinishStatus.STALE)
             self._drop_waiting(request_id)
             self._settle(e, used(e), now)
@@ -278,7 +278,7 @@ class ReferencePool(ReferenceLeader):
             self._notify("x", request_id)
         elif (before := self.ended(request_id)) is Reason.EVICTED and request_id in self.evicted:
             e = self.evicted[request_id]
-            if e.attempt != attempt:
+            if e.attempt > attempt:
                 return FinishResult(FinishStatus.STALE)
             del self.evicted[request_id], self.leaving[request_id]
             self._settle(e, used(e), now)
@@ -306,7 +306,9 @@ class ReferencePool(ReferenceLeader):
                 reason = self.ended(request_id)
                 status = RenewStatus.UNKNOWN if reason is None else RenewStatus.ENDED
                 renewals.append(Renewal(request_id, attempt, status, reason=reason))
-            elif e.attempt != attempt or e.gateway != gateway:
+            elif e.attempt < attempt:
+                renewals.append(Renewal(request_id, attempt, RenewStatus.UNKNOWN))
+            elif e.attempt > attempt or e.gateway != gateway:
                 renewals.append(Renewal(request_id, attempt, RenewStatus.STALE))
             elif held is not None:
                 self.leases[request_id] = expiry
@@ -343,11 +345,21 @@ class ReferencePool(ReferenceLeader):
         prefill: int = 0,
         sent_s: float = 0.0,
     ) -> AnnounceResult:
-        if request.id in self.held or request.id in self.queue:
-            return AnnounceResult(AnnounceStatus.KNOWN)
-        if (reason := self.ended(request.id)) is not None:
-            return AnnounceResult(AnnounceStatus.ENDED, reason)
         now, rate, depth = self._now(), spec.tokens_per_s, spec.burst_tokens
+        held, queued = self.held.get(request.id), self.queue.get(request.id)
+        if before := held or queued:
+            waited = held is None and bool(backend)
+            if not (before.attempt < request.attempt or (before.attempt == request.attempt and waited)):
+                return AnnounceResult(AnnounceStatus.KNOWN)
+            if held is not None:
+                self._drop_lease(request.id)
+            else:
+                self._drop_waiting(request.id)
+                self._notify("x", request.id)
+            self._settle(before, 0, now)
+            self._settle_limits(before, 0, False)
+        elif (reason := self.ended(request.id)) is not None:
+            return AnnounceResult(AnnounceStatus.ENDED, reason)
         charge = estimate.cost_tokens if rate > 0 else 0
         if request.seq > int(self.meta.get("seq", 0)):
             self.meta["seq"] = request.seq
@@ -412,16 +424,19 @@ class ReferencePool(ReferenceLeader):
         if (leg := self.legs.get(request_id)) is not None and leg[0] == attempt:
             del self.legs[request_id]
 
-    def record(self, records: Sequence[LedgerRecord]) -> None:
+    def record(self, records: Sequence[LedgerRecord]) -> set[str]:
+        in_flight: set[str] = set()
         for r in records:
-            lives = r.request_id in self.held or r.request_id in self.queue
-            if not lives and self.ended(r.request_id) is None:
+            if r.request_id in self.held or r.request_id in self.queue:
+                in_flight.add(r.request_id)
+            elif self.ended(r.request_id) is None:
                 self._mark_ended(r.request_id, Reason(r.reason))
                 self.ledger.append((b"r", codec.encode_ledger(r)))
                 if wanted := unmet(r):
                     self._meter(f"{r.entitlement}:refused", wanted)
                     self._meter(f"{r.entitlement}:refusals", 1)
                 self._settle_forgotten(r.entitlement, ran_for(r), self._now())
+        return in_flight
 
     def suspect(self, backend: str, why: str) -> None:
         self._notify("s", f"{backend} {why}")

@@ -12,11 +12,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from scheduling.core.ledger.record import LedgerRecord
-from scheduling.core.outcomes import Reason
-from scheduling.gateway.ledger.unstored import Unstored
+from scheduling.gateway.ledger.unstored import Ending, Unstored
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BATCH, FinishStatus, StateError, StateUnavailable
 
@@ -25,27 +23,14 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A request's end as shared state must hear it; saying it twice is harmless."""
-
-    pool: str
-    request_id: str
-    attempt: int
-    reason: Reason
-    actual_tokens: int
-    ran: bool
-    record: LedgerRecord
-
-
 class Outbox:
-    """Refusals waiting for the next flush, and endings that Redis has not taken yet."""
+    """Records for the next flush (refusals, and what is sent again), and endings that Redis has not taken yet."""
 
     def __init__(self, stores: Callable[[str], PoolStore], flush_every_s: float, limit: int) -> None:
         self._stores = stores
         self._flush_every_s = flush_every_s
         self._limit = limit
-        self._refusals: deque[LedgerRecord] = deque()
+        self._records: deque[LedgerRecord | Ending] = deque()
         self._endings: deque[Ending] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -64,22 +49,21 @@ class Outbox:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         await self._round()
-        left = len(self._refusals) + len(self._endings)
-        if left:
-            log.error("gateway stops with %d ledger records that Redis did not take", left)
+        if self.waiting:
+            log.error("gateway stops with %d ledger records that Redis did not take", self.waiting)
 
     @property
     def waiting(self) -> int:
-        return len(self._refusals) + len(self._endings)
+        return len(self._records) + len(self._endings)
 
     def refused(self, record: LedgerRecord) -> None:
         """A request that never had shared state has ended."""
-        self._refusals.append(record)
+        self._records.append(record)
         self._notify()
 
-    def _again(self, records: Sequence[LedgerRecord]) -> None:
-        """Records that Redis took and may have lost: each request is written once, whoever sends it."""
-        self._refusals.extend(records)
+    def _again(self, taken: Sequence[LedgerRecord | Ending]) -> None:
+        """What Redis took and may have lost: each request is written once, whoever sends it."""
+        self._records.extend(taken)
         self._notify()
 
     def keep(self, ending: Ending) -> None:
@@ -104,7 +88,7 @@ class Outbox:
 
     def _notify(self) -> None:
         while self.waiting > self._limit:
-            (self._refusals or self._endings).popleft()
+            (self._records or self._endings).popleft()
             self.dropped += 1
         if not self._wake.is_set():
             self._wake.set()
@@ -117,8 +101,16 @@ class Outbox:
                 ending.request_id, attempt, ending.reason, ending.actual_tokens, ending.ran, ending.record
             )
             if result.status is not FinishStatus.STALE:
-                self.unstored.took(ending.record)
+                self.unstored.took(ending)
                 return
+
+    async def _record(self, pool: str, batch: Sequence[LedgerRecord | Ending]) -> None:
+        in_flight = await self._stores(pool).record([r.record if isinstance(r, Ending) else r for r in batch])
+        for record in batch:
+            if isinstance(record, Ending) and record.request_id in in_flight:
+                await self._say(record)  # the node that took over has its lease, and not its end
+            else:
+                self.unstored.took(record)
 
     async def _run(self) -> None:
         while True:
@@ -142,18 +134,16 @@ class Outbox:
                 await self._guarded(self._say(ending))
                 if self._endings and self._endings[0] is ending:
                     self._endings.popleft()
-            while self._refusals:
-                pool = self._refusals[0].pool
-                batch: list[LedgerRecord] = []
-                while self._refusals and len(batch) < BATCH and self._refusals[0].pool == pool:
-                    batch.append(self._refusals.popleft())
+            while self._records:
+                pool = self._records[0].pool
+                batch: list[LedgerRecord | Ending] = []
+                while self._records and len(batch) < BATCH and self._records[0].pool == pool:
+                    batch.append(self._records.popleft())
                 try:
-                    await self._guarded(self._stores(pool).record(batch))
+                    await self._guarded(self._record(pool, batch))
                 except BaseException:
-                    self._refusals.extendleft(reversed(batch))
+                    self._records.extendleft(reversed(batch))
                     raise
-                for record in batch:
-                    self.unstored.took(record)
         except StateUnavailable:
             return False
         if self.dropped:

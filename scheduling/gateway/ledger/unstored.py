@@ -4,7 +4,8 @@ Redis takes a record at a request's end and the leader moves it to the database 
 from the ledger stream it is kept here as well, and sent again
 
 * where the pool was born anew (``meta.born``): Redis was flushed, or started without its data, and
-* after every reconnect, what was sent in the last minute: a replica that took over may lack what came last.
+* after every reconnect, what was sent in the last minute: a replica that took over may lack what came last. It may
+  still have the lease of a request that ended then, so such an end is told as a whole.
 
 Sending again is harmless: shared state takes each request once, the database as well. How far the leader is costs three
 small commands a second and pool, nothing per request. Bounded: the oldest are let go first, Redis has them too.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scheduling.core.ledger.record import LedgerRecord
+from scheduling.core.outcomes import Reason
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateError, StateUnavailable
 
@@ -31,12 +33,25 @@ AGAIN_S = 60.0  # what was taken longer ago has reached a replica, and is still 
 EntryId = tuple[int, int]  # of a stream: ms, number
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A request's end as shared state must hear it; saying it twice is harmless."""
+
+    pool: str
+    request_id: str
+    attempt: int
+    reason: Reason
+    actual_tokens: int
+    ran: bool
+    record: LedgerRecord
+
+
 @dataclass(slots=True)
 class _Pool:
     born: bytes = b""  # what names the data set; empty: not seen yet
     doubtful: bool = False  # the connection was lost since the last look
-    fresh: list[LedgerRecord] = field(default_factory=list)  # taken since the last look
-    marked: deque[tuple[EntryId, float, list[LedgerRecord]]] = field(default_factory=deque)
+    fresh: list[LedgerRecord | Ending] = field(default_factory=list)  # taken since the last look
+    marked: deque[tuple[EntryId, float, list[LedgerRecord | Ending]]] = field(default_factory=deque)
     """Taken before a look: the newest entry of the stream then, when that was [monotonic s], and the records."""
 
     def __len__(self) -> int:
@@ -47,9 +62,9 @@ class Unstored:
     """The records of one gateway that Redis has and the database may not have yet."""
 
     def __init__(
-        self, stores: Callable[[str], PoolStore], again: Callable[[Sequence[LedgerRecord]], None], limit: int
+        self, stores: Callable[[str], PoolStore], again: Callable[[Sequence[LedgerRecord | Ending]], None], limit: int
     ) -> None:
-        """``again`` sends records once more, and tells :meth:`took` of them."""
+        """``again`` sends them once more, and tells :meth:`took` of them."""
         self._stores = stores
         self._again = again
         self._limit = limit
@@ -70,8 +85,8 @@ class Unstored:
     def __len__(self) -> int:
         return sum(map(len, self._pools.values()))
 
-    def took(self, record: LedgerRecord) -> None:
-        """Redis has taken a record."""
+    def took(self, record: LedgerRecord | Ending) -> None:
+        """Redis has taken a record, alone or with the end of its request."""
         pool = self._pools.get(record.pool)
         if pool is None:
             pool = self._pools[record.pool] = _Pool()

@@ -1,16 +1,32 @@
 -- Re-creates one lease (or, with backend "-", one waiting entry) after a loss of state. It is added whether or not there
--- is room, since it runs already; it is charged again, since the bucket was lost too.
+-- is room, since it runs already; it is charged again, since the bucket was lost too. What a node that took over knows of
+-- it from before, an earlier attempt or its wait, makes room for it.
 -- id attempt ent class backend kv charge work bytes gateway seq record rate depth cap first_weight served base prefill
 -- -> {ok|known|ended, reason}
 local id, ent, backend = ARGV[1], ARGV[3], ARGV[5]
 local charge, rate, depth = tonumber(ARGV[7]), tonumber(ARGV[13]), tonumber(ARGV[14])
-if call('HEXISTS', HELD, id) == 1 or call('HEXISTS', QUEUE, id) == 1 then return {'known', ''} end
-local reason = ended(id)
-if reason then return {'ended', reason} end
+local attempt, now = tonumber(ARGV[2]), now_ms()
+local held = call('HGET', HELD, id)
+local text = held or call('HGET', QUEUE, id)
+if text then
+  local before = parse(text)
+  local earlier = before and (before.attempt < attempt or before.attempt == attempt and not held and backend ~= '-')
+  if not earlier then return {'known', ''} end
+  if held then
+    drop_lease(id, before)
+  else
+    drop_waiting(id, before)
+    notify('x', id)
+  end
+  settle(before.ent, before.charge, 0, now)
+  settle_limits(before, 0, false, now)
+else
+  local reason = ended(id)
+  if reason then return {'ended', reason} end
+end
 
-local now = now_ms()
 local x = {
-  attempt = tonumber(ARGV[2]), ent = ent, class = ARGV[4], backend = backend, kv = tonumber(ARGV[6]), charge = charge,
+  attempt = attempt, ent = ent, class = ARGV[4], backend = backend, kv = tonumber(ARGV[6]), charge = charge,
   work = tonumber(ARGV[8]), bytes = tonumber(ARGV[9]), queued = 0, granted = 0, gateway = ARGV[10],
   seq = tonumber(ARGV[11]), served = tokens(ARGV[17]) or 0, note = '-', pre = tonumber(ARGV[19]),
   record = tail_of(ARGV[12]),

@@ -1,5 +1,6 @@
 -- The first terminal state wins: frees what the request held, settles its bucket, writes its ledger entry.
--- What cannot be read ends as well.
+-- What cannot be read ends as well, and so does an earlier attempt than the one told: a node that took over may lack the
+-- later one.
 -- id attempt reason actual_tokens ran record -> {ok|ended|stale, reason}
 local id, attempt, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local told, ran = tokens(ARGV[4]), ARGV[5] == '1'
@@ -14,7 +15,7 @@ local x = text and parse(text)
 if text and not x then
   drop_unread(id)
 elseif text then
-  if x.attempt ~= attempt then return {'stale', ''} end
+  if x.attempt > attempt then return {'stale', ''} end
   local now = now_ms()
   drop_lease(id, x)
   if x.pre > 0 and ran and reason == 'stop' and string.find(x.record, READ_ONLY, 1, true) then
@@ -33,7 +34,7 @@ else
   if text and not x then
     drop_unread(id)
   elseif text then
-    if x.attempt ~= attempt then return {'stale', ''} end
+    if x.attempt > attempt then return {'stale', ''} end
     drop_waiting(id, x)
     settle(x.ent, x.charge, used(x), now_ms())
     settle_limits(x, told, ran, now_ms())
@@ -45,7 +46,7 @@ else
     if text and not x then
       drop_unread(id)
     elseif text then  -- its slot is long free; what is told now closes its account
-      if x.attempt ~= attempt then return {'stale', ''} end
+      if x.attempt > attempt then return {'stale', ''} end
       call('HDEL', EVICTED, id)
       call('ZREM', LEAVING, id)
       settle(x.ent, x.charge, used(x), now_ms())

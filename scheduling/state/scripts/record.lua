@@ -1,10 +1,13 @@
--- Ledger entries of requests that never had state, each id once. A request in flight is left to `finish` and `sweep`.
+-- Ledger entries of requests that never had state, each id once. A request in flight is left to `finish`, and named.
 -- `wanted`: the unmet demand of a refused request [tokens], or 0. `used`: tokens of one that ran, and is sent again
 -- because Redis may have lost its record.
--- <= 100 x (id reason record ent wanted used) -> ok
+-- <= 100 x (id reason record ent wanted used) -> {id, id, ...} in flight
+local in_flight = {}
 for i = 1, #ARGV, 6 do
   local id = ARGV[i]
-  if not ended(id) and call('HEXISTS', HELD, id) == 0 and call('HEXISTS', QUEUE, id) == 0 then
+  if call('HEXISTS', HELD, id) == 1 or call('HEXISTS', QUEUE, id) == 1 then
+    in_flight[#in_flight + 1] = id
+  elseif not ended(id) then
     mark_ended(id, ARGV[i + 1])
     call('XADD', LEDGER, 'MAXLEN', '~', LEDGER_KEPT, '*', 'r', ARGV[i + 2])
     if ARGV[i + 4] ~= '0' then
@@ -14,4 +17,4 @@ for i = 1, #ARGV, 6 do
     settle_forgotten(ARGV[i + 3], tokens(ARGV[i + 5]) or 0, now_ms())
   end
 end
-return 'ok'
+return in_flight

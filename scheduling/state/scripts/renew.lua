@@ -12,7 +12,9 @@ for i = 2, #ARGV, 3 do
   local said
   if text then
     local x = parse(text)
-    if not x or x.attempt ~= attempt or x.gateway ~= gateway then
+    if x and x.attempt < attempt then
+      said = 'u'  -- a node that took over may lack this attempt
+    elseif not x or x.attempt > attempt or x.gateway ~= gateway then
       said = 's'
     else
       call('ZADD', place, expiry, id)

@@ -28,7 +28,7 @@ BROKEN = {
     "a lease dropped without its sums": ("finish", DROP, "call('HDEL', HELD, id)"),
     "a second admission of the same request": ("admit", "local known = call('HGET', HELD, id)", "local known = false"),
     "the last terminal state winning": ("finish", "elseif before then\n      return {'ended', before}", ""),
-    "a finish of any attempt": ("finish", "if x.attempt ~= attempt then return {'stale', ''} end", ""),
+    "a finish of any attempt": ("finish", "if x.attempt > attempt then return {'stale', ''} end", ""),
     "grants that do not look at slots": ("grant", "not has_slot(tonumber(v[1]) or 0, slots)", "not offer"),
     "answers of one request that share a slot": ("grant", "or run * sequences_of(x.record)", "or run"),
     "answers of one request that share a slot if it is granted at once": (
@@ -206,7 +206,7 @@ BROKEN = {
     "no refund for what waited in vain": ("sweep", "settle(x.ent, x.charge, 0, now)", ""),
     "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held, true)\n", ""),
     "an announcement over an ended request": ("announce", "if reason then return {'ended', reason} end", ""),
-    "a renewal of any attempt": ("renew", "x.attempt ~= attempt or x.gateway ~= gateway", "false"),
+    "a renewal of any attempt": ("renew", "x.attempt > attempt or x.gateway ~= gateway", "false"),
     "totals that stay as they are": ("rebuild", "elseif tonumber(old[name]) ~= value then", "elseif false then"),
     "totals of nothing that stay": ("rebuild", "if not sums[name] then", "if false then"),
     "a lease that never ends": ("rebuild", "call('ZADD', expiries, now + LEASE_MS, id)", ""),

@@ -13,7 +13,8 @@ from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog
 from scheduling.gateway.engine.retries import RetryBudget
-from scheduling.gateway.ledger.outbox import Ending, Outbox
+from scheduling.gateway.ledger.outbox import Outbox
+from scheduling.gateway.ledger.unstored import Ending
 from scheduling.state.store import PoolStore
 from scheduling.state.types import FinishResult, FinishStatus, StateError, StateUnavailable
 from tests.support.state_world import ledger
