@@ -13,7 +13,7 @@ Why our own: one script call costs 29 us of CPU with redis-py at 32 at once, 2 u
   connection that answered a PING counts as up;
 * one log line when it goes down, one when it comes back, and the same where it begins to refuse writes and takes them
   again (out of memory, a save that failed): it stays connected, for it is read, and what frees memory goes on. One more
-  for each reason for which nobody is let in while it is down (a password, a certificate): that waits for a person;
+  for each reason that it gives while it is down (it loads its data, has too many clients, wants another password);
 * a node that has become a replica is left: all connections to that address are closed, and made again (the name is
   resolved anew) until they reach a node that is none.
 """
@@ -70,8 +70,12 @@ PING = pack(("PING",))
 AT_ONCE = 16  # calls in one command: a millisecond or two, in which the server does nothing else
 
 
-class NotLetIn(StateUnavailable):
-    """The server is there, and it or its certificate is not what this process was told. That waits for a person."""
+class Answered(StateUnavailable):
+    """The server is there, and says why it cannot be used now."""
+
+
+class NotLetIn(Answered):
+    """It, or its certificate, is not what this process was told. That waits for a person."""
 
 
 class Together:
@@ -124,8 +128,8 @@ class Wire(asyncio.Protocol):
     ``timeout`` bounds each call [s]; ``silence`` is for how long nothing at all may come back while calls wait [s].
     """
 
-    __slots__ = ("_flush_due", "_groups", "_heard", "_loop", "_on_lost", "_on_push", "_out", "_overdue", "_pending",
-                 "_prober", "_reader", "_silence", "_timeout", "_timer", "_transport", "closed")  # fmt: skip
+    __slots__ = ("_ended", "_flush_due", "_groups", "_heard", "_loop", "_on_lost", "_on_push", "_out", "_overdue",
+                 "_pending", "_prober", "_reader", "_silence", "_timeout", "_timer", "_transport")  # fmt: skip
 
     def __init__(
         self,
@@ -149,7 +153,11 @@ class Wire(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._prober: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
-        self.closed = False
+        self._ended: tuple[type[StateUnavailable], str] | None = None  # of which kind, and why
+
+    @property
+    def closed(self) -> bool:
+        return self._ended is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
@@ -157,8 +165,8 @@ class Wire(asyncio.Protocol):
     def send(self, packed: bytes) -> asyncio.Future[Any]:
         """Queues one command; its future gets the reply (``hiredis.ReplyError`` as a value)."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        if self.closed:
-            future.set_exception(StateUnavailable("the connection to Redis is closed"))
+        if self._ended is not None:
+            future.set_exception(_why(*self._ended))
             return future
         self.send_for(future, packed)
         return future
@@ -174,8 +182,8 @@ class Wire(asyncio.Protocol):
     def together(self, script: Script, prefix: bytes, args: Sequence[Word]) -> asyncio.Future[Any]:
         """One call of a script that takes many; its future gets the reply, as that of ``send`` does."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        if self.closed:
-            future.set_exception(StateUnavailable("the connection to Redis is closed"))
+        if self._ended is not None:
+            future.set_exception(_why(*self._ended))
             return future
         key = script.sha, prefix
         group = self._groups.get(key)
@@ -243,6 +251,9 @@ class Wire(asyncio.Protocol):
                 if self._on_push is not None:
                     self._on_push(reply)
                     continue
+                if not pending and isinstance(reply, hiredis.ReplyError):  # its last word, as of one client too many
+                    self.close(str(reply), NotLetIn)
+                    return
                 future, _ = pending.popleft()
                 if not future.done():  # a cancelled caller's reply is dropped here
                     future.set_result(reply)
@@ -257,7 +268,7 @@ class Wire(asyncio.Protocol):
         """Fails every open call with ``kind``. Safe to call twice."""
         if self.closed:
             return
-        self.closed = True
+        self._ended = kind, why
         for timer in (self._timer, self._prober):
             if timer is not None:
                 timer.cancel()
@@ -269,9 +280,13 @@ class Wire(asyncio.Protocol):
         self._groups = {}
         for future in pending:
             if not future.done():
-                future.set_exception(kind(f"Redis: {why}"))
+                future.set_exception(_why(kind, why))
                 future.exception()  # retrieved: a caller that was cancelled meanwhile must not cause a warning
         self._on_lost(self, why)
+
+
+def _why(kind: type[StateUnavailable], why: str) -> StateUnavailable:
+    return kind(f"Redis: {why}")
 
 
 async def _open(
@@ -312,11 +327,15 @@ async def _open(
                 hello.append(("SELECT", address.db))
             # all after PING may be forbidden to a user
             hello += [("PING",), ("CLIENT", "SETNAME", name), ("ROLE",), ("CLUSTER", "INFO")]
-            *replies, _, role, cluster = await asyncio.gather(*(wire.send(pack(words)) for words in hello))
-            for reply in replies:
+            *replies, _, role, cluster = await asyncio.gather(
+                *(wire.send(pack(words)) for words in hello), return_exceptions=True
+            )
+            for reply in replies:  # in order: what follows an error may be no answer any more
                 if isinstance(reply, hiredis.ReplyError):
                     passes = str(reply).partition(" ")[0] in _UNAVAILABLE - _WAITS_FOR_A_PERSON
-                    raise (StateUnavailable if passes else NotLetIn)(f"Redis: {reply}")
+                    raise (Answered if passes else NotLetIn)(f"Redis: {reply}")
+                if isinstance(reply, BaseException):
+                    raise reply
             if isinstance(role, list) and role[0] == b"slave":
                 raise StateUnavailable("Redis: this node is a replica and takes no writes")
             if isinstance(cluster, bytes) and int((_MASTERS.search(cluster) or (0, 0))[1]) > 1:
@@ -409,10 +428,11 @@ class Keeper:
 
     def _not_in(self, error: StateUnavailable) -> None:
         why, down = str(error), self._logged is False
-        if isinstance(error, NotLetIn):
+        if isinstance(error, Answered):
             if down and why not in self._told:
                 log.warning("redis %s (%s): still unavailable, %s", self._address, self._name, why)
             self._told[why] = time.monotonic()
+        if isinstance(error, NotLetIn):
             self.not_let_in = why.removeprefix("Redis: ")
         elif isinstance(error.__cause__, OSError):  # not reached at all
             self.not_let_in = ""

@@ -34,7 +34,9 @@ _CODES = {
     redis.exceptions.OutOfMemoryError: "OOM",
     redis.exceptions.ReadOnlyError: "READONLY",
     redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.BusyLoadingError: "LOADING",
 }
+_TOO_MANY = "max number of clients reached"
 
 # A leader that was paused may wake after another took over: its epoch is lower, and nothing of it is stored.
 _STORE = """
@@ -201,15 +203,17 @@ class LiveStore:
 
 
 def unavailable(error: redis.RedisError) -> LiveUnavailable:
-    return LiveUnavailable(type(error).__name__, _code_of(error) if isinstance(error, redis.ResponseError) else "")
+    return LiveUnavailable(type(error).__name__, _code_of(error))
 
 
-def _code_of(error: redis.ResponseError) -> str:
-    """Redis' code; redis-py takes it away where it has a class of its own for it."""
+def _code_of(error: redis.RedisError) -> str:
+    """Redis' code; redis-py takes it away where it has a class of its own for it. Empty: Redis did not answer."""
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
-    return str(error).partition(" ")[0]
+    if isinstance(error, redis.ResponseError):
+        return str(error).partition(" ")[0]
+    return _TOO_MANY if _TOO_MANY in str(error) else ""
 
 
 def _read(row: bytes, keys: Collection[str]) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ import pytest
 from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.state import resp as resp_module
 from scheduling.state.resp import RespConnection
+from telemetry.feed.store import LiveStore, LiveUnavailable
 from tests.support.dispatch_world import until_await
 from tests.support.gateway_world import until
 from tests.support.redis_server import RedisServer
@@ -42,6 +43,56 @@ async def test_why_nobody_is_let_in_is_told_in_the_middle_of_an_outage(
         assert "not let in" not in str((await readiness.look())[1])
     finally:
         await readiness.stop()
+
+
+async def test_one_client_too_many_is_told_as_such(private_redis: RedisServer, caplog: pytest.LogCaptureFixture):
+    """Redis says so before it is asked anything, and closes the connection."""
+    caplog.set_level(logging.INFO)
+    catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={"p": None}))
+    other, readiness = RespConnection(private_redis.url, name="other"), Readiness(cast(Any, catalog), private_redis.url)
+    await other.start()
+    await readiness.start()
+    store = LiveStore(private_redis.url)
+    said = "ERR max number of clients reached"
+    try:
+        await other.call("CONFIG", "SET", "maxclients", 1)
+        await other.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await until(lambda: any("unavailable, " in m for m in caplog.messages))
+        for _ in range(5):
+            await asyncio.sleep(LOOK_AGAIN_S * 1.1)
+            assert (await readiness.look())[1]["waiting_for"] == [f"Redis: this process is not let in: {said}"]
+        assert [m.endswith(f"still unavailable, Redis: {said}") for m in caplog.messages if "still" in m] == [True]
+        with pytest.raises(LiveUnavailable) as refused:
+            await asyncio.to_thread(store.heads)
+        assert refused.value.refuses == "max number of clients reached"
+        await other.call("CONFIG", "SET", "maxclients", 100)
+        await until(lambda: any("available again" in m for m in caplog.messages))
+    finally:
+        store.close()
+        await readiness.stop()
+        await other.close()
+
+
+async def test_that_it_loads_its_data_is_told(caplog: pytest.LogCaptureFixture):
+    async def loading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            writer.write(b"-LOADING Redis is loading the dataset in memory\r\n" * 4)
+        writer.close()
+
+    server = await asyncio.start_server(loading, "127.0.0.1", 0)
+    url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    resp, store = RespConnection(url, name="early"), LiveStore(url)
+    try:
+        assert not await resp.start()
+        await asyncio.sleep(1.0)  # further attempts
+        assert sum("LOADING" in m for m in caplog.messages) == 1
+        with pytest.raises(LiveUnavailable) as refused:
+            await asyncio.to_thread(store.heads)
+        assert refused.value.refuses == "LOADING"
+    finally:
+        store.close()
+        await resp.close()
+        server.close()
 
 
 async def test_what_a_user_may_not_do_is_told_once_and_by_readyz(
