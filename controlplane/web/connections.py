@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
+from controlplane.env import SettingsError
+
 log = logging.getLogger("controlplane.web.serve")
 
 KEPT_FREE = 64  # connections over the limit that may only ask for these paths
@@ -99,7 +101,7 @@ class ConnectionLimits:
 
 def affordable(most: int) -> int:
     """``most``, or what the process's limit of open files allows: each request may need one connection more, to an
-    engine. Raises the soft limit to the hard one where that helps."""
+    engine. Raises the soft limit to the hard one where that helps. Raises SettingsError if it allows none."""
     needed = 2 * (most + KEPT_FREE) + OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -107,6 +109,11 @@ def affordable(most: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return most
-    fits = max(1, (soft - OWN_FILES) // 2 - KEPT_FREE)
+    fits = (soft - OWN_FILES) // 2 - KEPT_FREE
+    if fits < 1:
+        raise SettingsError(
+            f"This process may have {soft} open files and needs {2 * (1 + KEPT_FREE) + OWN_FILES} at least: raise the "
+            "hard limit (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile of Docker)."
+        )
     log.warning("%d connections need %d open files, this process may have %d: taking %d", most, needed, soft, fits)
     return fits

@@ -115,6 +115,7 @@ def inherited(fd: int) -> socket.socket:
 def main() -> int:
     try:
         env = env_loading.load()
+        places = affordable(env.max_connections)
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
@@ -122,9 +123,7 @@ def main() -> int:
         from controlplane import database  # and psycopg
 
         database.waits(env.database_timeout_s)
-    connections = ConnectionLimits(
-        affordable(env.max_connections), env.max_connections_per_address, env.max_websockets, env.proxies
-    )
+    connections = ConnectionLimits(places, env.max_connections_per_address, env.max_websockets, env.proxies)
     config = uvicorn.Config(
         "controlplane.asgi:application",
         host=env.host,

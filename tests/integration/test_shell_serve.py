@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 import websockets
 
+from controlplane.env import SettingsError
 from controlplane.web.connections import KEPT_FREE, ConnectionLimits, Place, affordable
 from controlplane.web.protocol import protocol
 from controlplane.web.websockets import BoundedSocket
@@ -379,6 +380,9 @@ def test_no_more_connections_are_taken_than_there_are_files_for(monkeypatch, cap
     assert affordable(10_000) == (4096 - 256) // 2 - KEPT_FREE
     assert asked == [(4096, 4096)]
     assert "open files" in caplog.text
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 385))
+    with pytest.raises(SettingsError, match="385 open files and needs 386"):
+        affordable(10_000)
 
 
 def test_a_proxy_has_no_limit_per_address():
