@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scheduling.state.resp import CALL_TIMEOUT_S, Keeper, Wire, pack
+from scheduling.state.resp import CALL_TIMEOUT_S, Keeper
+from scheduling.state.wire import Wire, pack
 
 log = logging.getLogger("quartermaster.state")
 

@@ -13,10 +13,11 @@ import pytest_asyncio
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass
-from scheduling.state.resp import AT_ONCE, RespConnection, Together
+from scheduling.state.resp import RespConnection
 from scheduling.state.script import CALLED_TOGETHER, load_scripts
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus, FinishStatus, StateError
+from scheduling.state.wire import AT_ONCE, Together
 from tests.support.connected import connected
 from tests.support.redis_server import RedisServer
 from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier

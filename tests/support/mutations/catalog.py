@@ -315,7 +315,7 @@ MUTATIONS = (
     Mutation(
         "calls-without-limit",
         "a call to a frozen Redis has no time limit (promise 21)",
-        "scheduling/state/resp.py",
+        "scheduling/state/wire.py",
         "        limit = sent + self._timeout\n        due = min(limit, max(sent, self._heard) + self._silence)",
         "        limit = due = sent + 1e6",
         (

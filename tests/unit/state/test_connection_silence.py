@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 
 from scheduling.state import resp
-from scheduling.state.resp import CALL_TIMEOUT_S, LOOK_AGAIN_S, PROBE_S, SILENCE_S, Wire, pack
+from scheduling.state.resp import CALL_TIMEOUT_S, PROBE_S, SILENCE_S
 from scheduling.state.types import StateUnavailable
+from scheduling.state.wire import LOOK_AGAIN_S, Wire, pack
 
 ASK = pack(("GET", "a"))
 ANSWER = b"+OK\r\n"
