@@ -399,6 +399,7 @@ LOGGING = {
         "django.request": {"level": "ERROR", "filters": ["database_repeats"]},  # a 404 is not news
         "django.security.DisallowedHost": {"filters": ["repeats"]},  # strangers decide how often
         "channels_redis.pubsub": {"filters": ["repeats"]},
+        "psycopg": {"filters": ["repeats"]},  # each write on a full disk leaves a pipeline that is given up
         # A server that restarts refuses first, and what is wrong then (a certificate, a password) comes after it.
         "psycopg.pool": {"filters": ["other_words"]},
         "celery.worker.consumer.consumer": {"filters": ["repeats"]},

@@ -72,6 +72,13 @@ def test_a_task_that_ends_while_redis_is_away_is_one_line_and_what_else_a_worker
     assert ours[0].filter(log_record("Task %s exceeded its time limit", "id"))
 
 
+def test_pipelines_that_are_given_up_on_a_full_disk_are_one_line():
+    library = next(f for f in logging.getLogger("psycopg").filters if isinstance(f, Repeats))
+    given_up = "error ignored terminating %r: %s"
+    said = [library.filter(log_record(given_up, object(), "pipeline aborted", level=logging.WARNING)) for _ in range(3)]
+    assert said == [True, False, False]
+
+
 def test_another_reason_of_postgresql_is_no_repetition():
     pool = next(f for f in logging.getLogger("psycopg.pool").filters if isinstance(f, Repeats))
     refused = "error connecting in %r: connection to server at port 5432 failed: Connection refused"
