@@ -177,6 +177,7 @@ class BackendSpec:
     phase: Phase = Phase.BOTH
     longest: int = 0  # KV tokens that one request may need there; 0: as many as the pool allows
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
+    token_us: int = 0  # between two tokens there, where it is slower than others (``core/engine/token_time.py``)
     resumes: bool = False  # its engine keeps what it has computed of a prompt that is taken back from it
 
 
@@ -373,6 +374,7 @@ class QueuedRequest:
     sequences: int = 1  # that its engine runs for it at once: its answers, or prompts, up to MAX_SEQUENCES
     resumes_at: str = ""  # the replica that keeps what was computed of its prompt (``core.prefill_preemption``)
     preempted: int = 0  # how often its prefill was interrupted
+    pace_us: int = 0  # most that a replica may take between tokens (``core.placement.pace_wait``); 0: none promised
 
     @property
     def prefill_tokens(self) -> int:
@@ -434,6 +436,7 @@ class BackendView:
     adapters: frozenset[str] = frozenset()  # that it has loaded
     longest: int = 0  # KV tokens that one request may need; 0: no bound
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
+    token_us: int = 0  # between two tokens here, where it is slower than others; 0: it is not, or not known
     cache_trust: int = 0  # per mille of what is expected to be cached here of a prompt (``core.cached_prompts``)
     uncounted_most: int = 0  # tokens of beginnings that may be in flight and not count
     uncounted: Beginnings = NO_BEGINNINGS  # that are
@@ -443,6 +446,10 @@ class BackendView:
     def load_tokens(self) -> float:
         """Outstanding work, as so many tokens would take the fastest replica of its pool."""
         return self.work_tokens * FULL_SPEED / self.speed
+
+    def keeps(self, pace_us: int) -> bool:
+        """Whether it is fast enough for a promised time between tokens (:func:`core.placement.pace_wait.pace_us`)."""
+        return not 0 < pace_us < self.token_us
 
     def serves(self, adapter: str) -> bool:
         """Whether it has what a request is for. Every replica has the base model (empty)."""

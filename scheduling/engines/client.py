@@ -63,6 +63,8 @@ class EngineMetrics:
     engines: int = 1  # engines behind the server (data parallel); its limits are those of one
     kv_tokens: int | None = None  # KV cache [tokens]; None: it does not say
     steps: float | None = None  # of all engines; None: it does not count them
+    between_tokens_s: float | None = None  # times between the tokens of answers, added up; None: it does not say
+    between_tokens: float = 0.0  # how many such times
     cached_tokens: float = 0.0  # of ``prompt_tokens``, found in its prefix cache, not computed
     keeps_prefixes: bool = False  # what it has computed of a prompt stays in its prefix cache, as far as it says
     asleep: bool = False  # its weights are not where it computes: what is asked of it waits until it is woken

@@ -26,6 +26,17 @@ def counted(page: str, name: str) -> float:
     return plausible(name, prom.total(page, (name,)) or 0.0, MAX_COUNTED)
 
 
+def histogram(page: str, *names: str) -> tuple[float | None, float]:
+    """Sum and number of a histogram's observations, summed over its series, under the first of ``names`` that the page
+    has; ``(None, 0)``, not known, where it has none or they cannot be true."""
+    for name in names:
+        total, number = prom.total(page, (f"{name}_sum",)), prom.total(page, (f"{name}_count",))
+        if total is not None and number is not None:
+            true = 0 <= total <= MAX_COUNTED and 0 <= number <= MAX_COUNTED
+            return (total, number) if true else (None, 0.0)
+    return None, 0.0
+
+
 def share(value: float | None, whole: float = 1.0) -> float | None:
     """0 to 1 of ``whole``, up to a rounding error; None, not known, for anything else."""
     if value is None or not 0 <= value <= 1.01 * whole:

@@ -183,6 +183,8 @@ class ContinuousEngine(Intake):
             return
         self.kv_dec += count * decodes
         counters.output_tokens += count * decodes
+        counters.between += count * decodes
+        counters.between_fs += duration * decodes
         ends = self._ends
         while ends and ends[0][0] <= step:
             at, _, sequence = heappop(ends)

@@ -127,6 +127,8 @@ class Counters:
     prompt_tokens: int = 0  # as vLLM counts them: a prompt all at once, when its prefill ends
     cached_tokens: int = 0  # likewise: of a prompt that begins, what need not be computed
     output_tokens: int = 0
+    between_fs: int = 0  # time between the tokens of answers, added up
+    between: int = 0  # how many such times
     preemptions: int = 0
     relegations: int = 0
 

@@ -1,11 +1,11 @@
 """Credits, speeds and KV overcommit of a simulated pool's replicas, found while it serves, by the live rules.
 
 :class:`scheduling.core.capacity.prefill_credit.PrefillCredit`,
-:class:`scheduling.core.engine.prefill_speed.PrefillSpeed` and :class:`scheduling.core.capacity.kv_overcommit.KvUse` are
-fed as the leader feeds them: once a second with each engine's counters, after each decision with whether requests wait
-for nothing but credit, and with what ended requests used. A decode replica's credit is its share of what the prefill
-replicas have (:func:`scheduling.core.placement.legs.share`), as :class:`scheduling.dispatch.replicas.phases.Phases`
-offers it.
+:class:`scheduling.core.engine.prefill_speed.PrefillSpeed`, :class:`scheduling.core.engine.token_time.TokenTime` and
+:class:`scheduling.core.capacity.kv_overcommit.KvUse` are fed as the leader feeds them: once a second with each engine's
+counters, after each decision with whether requests wait for nothing but credit, and with what ended requests used. A
+decode replica's credit is its share of what the prefill replicas have (:func:`scheduling.core.placement.legs.share`),
+as :class:`scheduling.dispatch.replicas.phases.Phases` offers it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from scheduling.core.capacity.kv_room import KvRoom
 from scheduling.core.capacity.kv_sharing import EngineUse
 from scheduling.core.capacity.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.engine.prefill_speed import PrefillSpeed
+from scheduling.core.engine.token_time import TokenTime, compare
 from scheduling.core.placement.legs import share
 from scheduling.core.types import Phase, PoolView
 from scheduling.simulator.continuous import ContinuousEngine
+from scheduling.simulator.kernel import FS
 
 EVERY_S = 1.0  # between two looks at an engine's counters, as the leader scrapes
 
@@ -48,6 +50,8 @@ class EngineWatch:
         self._prompts = Prompts()
         self._limited = dict.fromkeys(engines, False)
         self._speeds = {name: PrefillSpeed() for name in engines}
+        self._token_times = {name: TokenTime() for name in engines}
+        self._typed = {name: backend.speed for name, backend in view.backends.items()}
         self.kv_use = KvUse()
         self._kv_tokens = {name: backend.kv_tokens for name, backend in view.backends.items()}  # of their caches
         self._rooms = {name: KvRoom() for name in engines}
@@ -56,6 +60,14 @@ class EngineWatch:
             credit = self._credits[name] = PrefillCredit(prompts=self._prompts)
             credit.set_budget(each.budget)
         self._show_credits()
+
+    def _compare(self) -> None:
+        """Lets the view have how fast the replicas are that write answers, beside each other."""
+        for alike in (self._both, self._decode):
+            compare([(self._token_times[name], self._typed[name]) for name in alike])
+            for name in alike:
+                time, seen = self._token_times[name], self._view.backends[name]
+                seen.speed, seen.token_us = time.speed or self._typed[name], time.token_us
 
     def give(self, name: str, credit: int | None) -> None:
         """Another prefill credit for a replica from now on; None: found here."""
@@ -107,6 +119,7 @@ class EngineWatch:
             counted = Counters(now_s, sums.steps, computed, sums.output_tokens, self.waiting(name))
             credit.seen(counted, self._limited[name])
             self._speeds[name].seen(counted, self._limited[name], each.budget)
+            self._token_times[name].seen(now_s, sums.between_fs / FS, sums.between)
             if seen is not None:
                 seen.prefill_per_s = self._speeds[name].tokens_per_s
                 kv_tokens, room = self._kv_tokens[name], self._rooms[name]
@@ -115,4 +128,5 @@ class EngineWatch:
                 use = EngineUse(engine.kv.usage, kv_tokens, seen.kv_used, waiting, sums.steps)
                 room.look(now_s, use, expected, tbt_s)
                 seen.kv_tokens = room.offered(kv_tokens)
+        self._compare()
         self._show_credits()

@@ -39,7 +39,7 @@ def make_snapshot(
             name in ready, offer.slots, offer.kv_tokens, run, used, work, offer.prefill_credit, prefill,
             prefill_owned=owned, longest=offer.longest, speed=offer.speed, cache_trust=offer.cache_trust,
             uncounted_most=offer.uncounted_most, expected_tokens=int(expected.get(f"{name} tokens", 0)),
-            prompt_tokens=int(expected.get(f"{name} prompts", 0)),
+            prompt_tokens=int(expected.get(f"{name} prompts", 0)), token_us=offer.token_us,
         )  # fmt: skip
     for name in sorted(names["e"]):
         run, wait, kv = (_sum(totals, f"e:{name}:{f}") for f in ("run", "wait", "kv"))

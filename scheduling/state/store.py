@@ -114,7 +114,7 @@ class PoolStore(PoolKeys):
                 1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
                 spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
                 excluded, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
-                int(rights.evicts), int(rights.baseline), pool.headroom_slots, request.prefill_tokens,
+                int(rights.evicts), int(rights.baseline), pool.headroom_slots, request.prefill_tokens, request.pace_us,
             ),
         )  # fmt: skip
         return replies.admission(reply)
@@ -326,9 +326,10 @@ class PoolStore(PoolKeys):
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ejected: bool = False) -> None:
         """Puts a replica in (``spec``) or out (None) of those that may get work. ``ejected``: gateways are told."""
         ready, slots, kv = (0, 0, 0) if spec is None else (1, spec.slots, spec.kv_tokens)
-        bounds = (0, 0, 0, FULL_SPEED, 0)
+        bounds = (0, 0, 0, FULL_SPEED, 0, 0)
         if spec is not None:
-            bounds = (spec.prefill_tokens, spec.step_tokens, spec.longest, spec.speed, int(spec.resumes))
+            resumes = int(spec.resumes)
+            bounds = (spec.prefill_tokens, spec.step_tokens, spec.longest, spec.speed, resumes, spec.token_us)
         _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ejected else 0, *bounds))
 
     async def set_prefill(self, epoch: int, slots: Mapping[str, int]) -> dict[str, int]:
@@ -428,7 +429,7 @@ class PoolStore(PoolKeys):
             run, used, work, prefill, falls, owned = figures[at : at + 6]
             backends[named] = BackendTotals(
                 True, o.slots, o.kv_tokens, run, used, work, o.prefill_credit, prefill, falls, owned, o.longest,
-                o.speed, o.cache_trust, o.uncounted_most, beginnings.get(named, {}),
+                o.speed, o.cache_trust, o.uncounted_most, beginnings.get(named, {}), token_us=o.token_us,
             )  # fmt: skip
             at += 6
         running = dict(zip(entitlements, figures[at:-1], strict=True))

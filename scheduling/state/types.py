@@ -378,6 +378,7 @@ class Offer(NamedTuple):
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
     cache_trust: int = -1  # per mille of what is expected to be cached there of a prompt; -1: nothing is expected
     uncounted_most: int = 0  # tokens of it that may be in flight and not count against the credit
+    token_us: int = 0  # between two tokens of one that is slower than others
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +402,7 @@ class BackendTotals:
     beginnings: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of prompts in flight, in a look: by point
     expected_tokens: int = 0  # to be cached of the prompts granted there so far, as far as the index knew them
     prompt_tokens: int = 0  # of those prompts
+    token_us: int = 0  # as :class:`Offer` has it
 
 
 def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
@@ -420,6 +422,7 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             falls_s=b.falls_ms / 1000.0,
             longest=b.longest,
             speed=b.speed,
+            token_us=b.token_us,
             cache_trust=max(0, b.cache_trust),
             uncounted_most=b.uncounted_most,
             uncounted=Beginnings(b.beginnings),

@@ -320,6 +320,7 @@ class ReferenceLeader(PoolMemory):
             self.steps.pop(backend_id, None)
             self.caches.pop(backend_id, None)
             self.resuming.discard(backend_id)
+            self.tokens_us.pop(backend_id, None)
             for name in ("tokens", "prompts"):
                 self.expected.pop(f"{backend_id} {name}", None)
             if ejected:
@@ -330,6 +331,7 @@ class ReferenceLeader(PoolMemory):
                 self.steps[backend_id] = spec.step_tokens
             else:
                 self.steps.pop(backend_id, None)
+            self.tokens_us[backend_id] = spec.token_us
             (self.resuming.add if spec.resumes else self.resuming.discard)(backend_id)
 
     def set_adapters(self, epoch: int, homes: Mapping[str, tuple[bool, Iterable[str]]]) -> None:
@@ -473,6 +475,7 @@ class ReferenceLeader(PoolMemory):
                 self._offer(b.id).cache_trust,
                 b.uncounted_most,
                 b.uncounted.held,
+                token_us=b.token_us,
             )
             for b in self._backends()
         }

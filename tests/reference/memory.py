@@ -95,6 +95,7 @@ class PoolMemory(LimitMemory):
         self.preemptible: dict[str, int] = {}  # preemptible leases, by the time of their grant
         self.prefills: dict[str, int] = {}  # whole answers that hold prefill credit, by the time of their grant
         self.long: dict[str, int] = {}  # long prompts that do, likewise
+        self.tokens_us: dict[str, int] = {}  # between two tokens of replicas that are slower than others
         self.resuming: set[str] = set()  # replicas that keep what they have computed of a prompt
         self.paces: dict[str, PrefillPace] = {}  # of replicas
         self.steps: dict[str, int] = {}  # their step budgets, where they say them
@@ -186,7 +187,7 @@ class PoolMemory(LimitMemory):
                 adapters=frozenset(adapter for adapter, (_, homes) in self.adapters.items() if name in homes),
                 longest=longest, speed=speed, cache_trust=max(0, self._offer(name).cache_trust),
                 uncounted_most=self._offer(name).uncounted_most, uncounted=self._beginnings(name),
-                resumes=name in self.resuming,
+                resumes=name in self.resuming, token_us=self.tokens_us.get(name, 0),
             )
             for name, (slots, kv, credit, longest, speed) in self.ready.items()
         )  # fmt: skip
@@ -281,7 +282,7 @@ class PoolMemory(LimitMemory):
         return self.places.warmth(codec.decode_request(record).request.prefixes)
 
     def _offer(self, backend: str) -> Offer:
-        return Offer(*self.ready[backend], *self.caches.get(backend, (-1, 0)))
+        return Offer(*self.ready[backend], *self.caches.get(backend, (-1, 0)), self.tokens_us.get(backend, 0))
 
     def _beginnings(self, backend: str) -> Beginnings:
         return self.uncounted.get(backend, NO_BEGINNINGS)

@@ -152,6 +152,8 @@ class Engine:
     engines: int = 1  # behind one address
     steps_per_scrape: float | None = None  # of all of them; None: it does not count them
     stepped: float = 0.0
+    token_s: float | None = None  # between two tokens of an answer; None: it does not say
+    between_s: float = 0.0
     probes: int = 0
     scrapes: int = 0
     says: EngineFacts = field(default_factory=EngineFacts)
@@ -198,10 +200,12 @@ class Engine:
             self.tokens += self.tokens_per_scrape
             self.prompts += self.prompts_per_scrape
             self.stepped += self.steps_per_scrape or 0.0
+            self.between_s += self.tokens_per_scrape * (self.token_s or 0.0)
         return EngineMetrics(
             self.running, self.waiting, self.kv_usage, self.tokens, self.prompts, 0.0, self.preemptions, gpu_util=0.25,
             engines=self.engines, kv_tokens=self.kv_tokens, asleep=self.asleep, keeps_prefixes=self.keeps_prefixes,
             steps=None if self.steps_per_scrape is None else self.stepped,
+            between_tokens_s=None if self.token_s is None else self.between_s, between_tokens=self.tokens,
         )  # fmt: skip
 
     async def facts(self, engines: int) -> EngineFacts:

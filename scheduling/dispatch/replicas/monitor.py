@@ -273,6 +273,7 @@ class BackendMonitor:
             await self.offers.prefill()
         self._leases.read_s = asyncio.get_running_loop().time()
         await self.offers.cached(snapshot)
+        self.phases.compare()
         self.sleep.told_ms = snapshot.waking_ms
         await self.sleep.tell_waking()
         await self.offers.withdraw(snapshot)

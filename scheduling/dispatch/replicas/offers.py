@@ -18,7 +18,7 @@ from scheduling.dispatch.replicas.prompt_caches import PromptCaches
 from scheduling.dispatch.replicas.watched import LeaseCounts, WatchedBackend, limits_of, prefills, serves
 from scheduling.engines.client import EngineMetrics
 from scheduling.state.store import PoolStore
-from scheduling.state.types import PoolSnapshot, StateUnavailable
+from scheduling.state.types import BackendTotals, PoolSnapshot, StateUnavailable
 
 ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been in the engine
 
@@ -132,10 +132,19 @@ class Offers:
             shared = snapshot.backends.get(name)
             offered: tuple[int, ...] | None = None
             if shared and shared.ready:
-                offered = (shared.slots, shared.kv_tokens, shared.prefill_credit, shared.longest, shared.speed)
+                offered = _offered_of(shared)
             offer = self._phases.offer(backend)
-            wanted = (offer.slots, offer.kv_tokens, offer.prefill_tokens, offer.longest, offer.speed)
+            wanted = (
+                offer.slots, offer.kv_tokens, offer.prefill_tokens, offer.longest, offer.speed, offer.token_us,
+            )  # fmt: skip
             if self._phases.answers(backend) and (offered != wanted or backend.told_resumes != offer.resumes):
                 backend.told_resumes = offer.resumes
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
+
+
+def _offered_of(shared: BackendTotals) -> tuple[int, ...]:
+    """What shared state says of a replica that a leader sets."""
+    return (
+        shared.slots, shared.kv_tokens, shared.prefill_credit, shared.longest, shared.speed, shared.token_us,
+    )  # fmt: skip

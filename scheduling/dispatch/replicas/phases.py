@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from scheduling.core.capacity.engine_limits import longest_of
+from scheduling.core.engine.token_time import compare
 from scheduling.core.placement.legs import share
 from scheduling.core.placement.rule import relative_speed
 from scheduling.core.types import BackendSpec, Phase, PoolView
@@ -73,6 +74,11 @@ class Phases:
         offered = {b.spec.id: b.outlier.offered(limits_of(b)[0].slots, now_s) for b in able}
         return {name: slots for name, slots in offered.items() if slots > 0}
 
+    def compare(self) -> None:
+        """How fast those are that write answers, beside each other; called once a second."""
+        for phase in (Phase.BOTH, Phase.DECODE):
+            compare([(b.token_time, self._typed_speed(b.spec)) for b in self._alike(phase)])
+
     def limited(self, view: PoolView, waits: bool) -> None:
         """What prefill replicas lack shows at the decode replicas, where requests wait for their credit."""
         seen = [view.backends.get(b.spec.id) for b in self._serving(Phase.DECODE)]
@@ -82,20 +88,31 @@ class Phases:
             if backend.spec.phase is not Phase.BOTH:
                 backend.limited = binds and backend.spec.phase is Phase.PREFILL
 
+    def _typed_speed(self, spec: BackendSpec) -> int:
+        """Of those that do what it does, as they were typed in: what ``manage.py calibrate`` measures."""
+        return relative_speed(spec.tokens_per_s, [b.spec.tokens_per_s for b in self._alike(spec.phase)])
+
+    def _alike(self, phase: Phase) -> list[WatchedBackend]:
+        """Those that do the same and go on doing it; one that is away for a moment is among them."""
+        return [b for b in self._backends.values() if b.spec.phase is phase and not b.spec.draining]
+
     def _serving(self, phase: Phase) -> list[WatchedBackend]:
         return [b for b in self._backends.values() if b.spec.phase is phase and serves(b)]
 
     def _bounded(self, backend: WatchedBackend, spec: BackendSpec) -> BackendSpec:
-        """With the length of requests that it takes. One that is away for a moment counts: what it takes waits."""
-        alike = (b for b in self._backends.values() if b.spec.phase is spec.phase and not b.spec.draining)
-        bound = longest_of(backend.context, [b.context for b in alike if b.context is not None], backend.longest)
+        """With the length of requests that it takes: what one takes that is away for a moment waits for it."""
+        contexts = [b.context for b in self._alike(spec.phase) if b.context is not None]
+        bound = longest_of(backend.context, contexts, backend.longest)
         return replace(spec, longest=bound) if bound else spec
 
     def _paced(self, spec: BackendSpec) -> BackendSpec:
-        """With its speed, of those that do what it does. One that is away for a moment counts."""
-        alike = [b.spec for b in self._backends.values() if b.spec.phase is spec.phase and not b.spec.draining]
-        speed = relative_speed(spec.tokens_per_s, [one.tokens_per_s for one in alike])
-        return replace(spec, speed=speed) if speed != spec.speed else spec
+        """With its speed, of those that do what it does: as its answers show, or where they do not, as it was typed
+        in."""
+        time = self._backends[spec.id].token_time
+        speed = time.speed or self._typed_speed(spec)
+        if (speed, time.token_us) == (spec.speed, spec.token_us):
+            return spec
+        return replace(spec, speed=speed, token_us=time.token_us)
 
     def _shared(self, spec: BackendSpec) -> BackendSpec:
         if spec.phase is not Phase.DECODE:

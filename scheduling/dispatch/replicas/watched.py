@@ -14,6 +14,7 @@ from scheduling.core.capacity.kv_sharing import EngineUse
 from scheduling.core.capacity.prefill_credit import PrefillCredit
 from scheduling.core.engine.prefill_speed import PrefillSpeed
 from scheduling.core.engine.step_model import StepModel
+from scheduling.core.engine.token_time import TokenTime
 from scheduling.core.types import BackendSpec, Phase, PoolSpec
 from scheduling.dispatch.replicas.outliers import Outlier
 from scheduling.dispatch.replicas.progress import ProgressWatch
@@ -74,6 +75,7 @@ class WatchedBackend:
     learned: SlotLimit = field(default_factory=SlotLimit)
     credit: PrefillCredit = field(default_factory=PrefillCredit)
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
+    token_time: TokenTime = field(default_factory=TokenTime)
     kv_room: KvRoom = field(default_factory=KvRoom)
     prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
     told_resumes: bool = False  # whether shared state knows that it resumes

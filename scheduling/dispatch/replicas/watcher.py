@@ -76,6 +76,7 @@ class Watcher:
         if metrics and backend.replaced(metrics):
             backend.facts = None  # another process stands there
             backend.learned.forget()
+            backend.token_time.forget()
         if backend.facts is None and backend.asking is None and backend.state == "ready":
             backend.asking = self._begin(self._ask(backend, engines), f"ask-{backend.spec.id}")
         return metrics
@@ -108,6 +109,7 @@ class Watcher:
         counted = Counters(now_s, metrics.steps_of_each, computed, metrics.generation_tokens, ours)
         backend.credit.seen(counted, backend.limited)
         backend.speed.seen(counted, backend.limited, backend.credit.budget)
+        backend.token_time.seen(now_s, metrics.between_tokens_s, metrics.between_tokens)
 
     async def _check(self, backend: WatchedBackend) -> None:
         now_s, asked = asyncio.get_running_loop().time(), False

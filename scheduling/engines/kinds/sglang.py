@@ -33,6 +33,9 @@ def parse_metrics(page: str) -> EngineMetrics:
             "--enable-metrics?"
         )
     util, used, total = figures.gpu(page)
+    between_s, between = figures.histogram(
+        page, "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"
+    )
     return EngineMetrics(
         running=int(figures.plausible(RUNNING, running, figures.MAX_REQUESTS)),
         waiting=int(figures.plausible(WAITING, waiting, figures.MAX_REQUESTS)),
@@ -44,6 +47,8 @@ def parse_metrics(page: str) -> EngineMetrics:
         gpu_util=util,
         gpu_mem_used_bytes=used,
         gpu_mem_total_bytes=total,
+        between_tokens_s=between_s,
+        between_tokens=between,
     )
 
 

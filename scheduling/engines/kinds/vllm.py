@@ -27,6 +27,7 @@ from scheduling.engines.client import (
 from scheduling.engines.kinds.openai import MAX_CONTEXT, OpenAiClient
 
 MAX_LINE_CHARS = 64 * 1024  # of a line of metrics that is read as labels; vLLM's has 2,000
+TOKEN_TIMES = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")  # between tokens
 MAX_KV_TOKENS = 10**12  # no cache holds more
 
 
@@ -39,6 +40,7 @@ def parse_metrics(page: str) -> EngineMetrics:
             "/metrics has no numbers for vllm:num_requests_running and num_requests_waiting; is this a vLLM server?"
         )
     util, used, total = figures.gpu(page)
+    between_s, between = figures.histogram(page, *TOKEN_TIMES)
     return EngineMetrics(
         running=int(figures.plausible("vllm:num_requests_running", running, figures.MAX_REQUESTS)),
         waiting=int(figures.plausible("vllm:num_requests_waiting", waiting, figures.MAX_REQUESTS)),
@@ -53,6 +55,8 @@ def parse_metrics(page: str) -> EngineMetrics:
         engines=max(1, len(counters), len(prom.samples(page, "vllm:num_requests_running"))),
         kv_tokens=kv_tokens_of(page),
         steps=_steps(page),
+        between_tokens_s=between_s,
+        between_tokens=between,
         cached_tokens=_cached(page),
         keeps_prefixes=keeps_prefixes(page),
         asleep=asleep(page),

@@ -39,7 +39,9 @@ return all
 """.replace("HASHES", " ".join(HASHES)).replace("SCORED", " ".join(SCORED))
 
 
-_BOUNDS = (("", b"0"), (" longest", b"0"), (" speed", b"1000"), (" cached", b"-1 0"))  # of a replica, and without
+# of a replica, and without
+_BOUNDS = (("", b"0"), (" longest", b"0"), (" speed", b"1000"), (" cached", b"-1 0"), (" token", b"0"))
+_OFFERED = (" longest", " speed", " token")
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
@@ -90,7 +92,7 @@ def read_dump(reply: Sequence[Any], read: dict[str, str]) -> Dump:
         preemptible=_ints(scored["preemptible"]),
         prefills=_ints(scored["prefills"]),
         long=_ints(scored["long"]),
-        paces={k: v.decode() for k, v in credits.items() if " " in k and not k.endswith((" longest", " speed"))},
+        paces={k: v.decode() for k, v in credits.items() if " " in k and not k.endswith(_OFFERED)},
         evicted=hashes["evicted"],
         leaving=_ints(scored["leaving"]),
         warm=_texts(hashes["warm"]),

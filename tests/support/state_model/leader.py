@@ -15,9 +15,7 @@ from scheduling.state.types import (
     EvictItem,
     GrantItem,
 )
-from tests.support.state_model.members import (
-    TURNAROUNDS,
-)
+from tests.support.state_model.members import TOKENS_US, TURNAROUNDS
 from tests.support.state_model.sides import Sides
 from tests.support.state_world import backend
 
@@ -41,7 +39,13 @@ class LeaderMoves(Sides):
         if slots is not None:
             spec = backend(at, slots, (120 if at == "b2" else 250) * slots)
             spec = dataclasses.replace(
-                spec, prefill_tokens=credit, step_tokens=step, longest=longest, speed=speed, resumes=resumes
+                spec,
+                prefill_tokens=credit,
+                step_tokens=step,
+                longest=longest,
+                speed=speed,
+                resumes=resumes,
+                token_us=TOKENS_US[speed],
             )
         self._both("set_ready", again, self.epochs[holder], at, spec, ejected=ejected)
         self._compare_told()

@@ -46,8 +46,10 @@ class Store:
                 self.ready[name].slots if name in self.ready else 0,
                 self.ready[name].kv_tokens if name in self.ready else 0,
                 leases.get(name, 0), 0, 0,
+                self.ready[name].prefill_tokens if name in self.ready else 0,
                 longest=self.ready[name].longest if name in self.ready else 0,
                 speed=self.ready[name].speed if name in self.ready else FULL_SPEED,
+                token_us=self.ready[name].token_us if name in self.ready else 0,
             )
             for name in {*self.ready, *leases}
         }  # fmt: skip

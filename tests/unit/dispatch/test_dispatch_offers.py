@@ -47,6 +47,30 @@ async def test_replicas_of_unlike_speed_are_offered_with_how_fast_each_was_measu
 
 
 @ward
+async def test_how_fast_replicas_are_is_found_while_they_serve_whatever_was_typed_in(w: Ward):
+    for name, token_s in (("b3", 0.02), ("b4", 0.05)):
+        engine = w.engines[name]
+        engine.running, engine.tokens_per_scrape, engine.token_s, w.leases[name] = 8, 240.0, token_s, 8
+    w.monitor.update(pool_spec(backends=tuple(replace(typed(name), tokens_per_s=9000.0) for name in ("b3", "b4"))))
+    await w.live(10)
+    assert (w.store.ready["b3"].speed, w.store.ready["b3"].token_us) == (FULL_SPEED, 0)
+    assert (w.store.ready["b4"].speed, w.store.ready["b4"].token_us) == (400, 50_000)
+    w.engines["b3"].reachable = False
+    await w.live(60)
+    assert w.store.ready["b4"].speed == 400, "it is no faster while the other is away"
+    w.engines["b3"].reachable = True
+    await w.live(60)
+    rings = w.rings
+    await w.live(20)
+    assert w.rings == rings, "nothing is written while nothing moves"
+    for name in ("b3", "b4"):
+        w.engines[name].token_s = None
+        w.engines[name].tokens = 0.0  # other processes, which do not say
+    await w.live(5)
+    assert (w.store.ready["b4"].speed, w.store.ready["b4"].token_us) == (FULL_SPEED, 0)
+
+
+@ward
 async def test_a_replica_with_a_shorter_context_than_anothers_is_offered_for_shorter_requests(w: Ward):
     w.engines["b3"].says, w.engines["b4"].says = EngineFacts(max_model_len=8192), EngineFacts(max_model_len=2048)
     pool = pool_spec(backends=(typed("b3"), typed("b4")), max_model_len=8192)

@@ -54,6 +54,33 @@ def client(handler: Handler, **kwargs: str) -> VllmClient:
     return VllmClient("http://replica:1/", http=httpx.AsyncClient(transport=httpx.MockTransport(handler)), **kwargs)
 
 
+TOKEN_TIMES = """vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01"} 7.0
+vllm:inter_token_latency_seconds_count{engine="0"} 900.0
+vllm:inter_token_latency_seconds_count{engine="1"} 100.0
+vllm:inter_token_latency_seconds_sum{engine="0"} 18.0
+vllm:inter_token_latency_seconds_sum{engine="1"} 2.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        (TOKEN_TIMES, (20.5, 1000.0)),
+        (TOKEN_TIMES.replace("inter_token_latency", "time_per_output_token"), (20.5, 1000.0)),
+        ("", (None, 0.0)),
+        (TOKEN_TIMES.replace(" 18.0", " -18.0"), (None, 0.0)),
+        (TOKEN_TIMES.replace(" 900.0", " 1e300"), (None, 0.0)),
+        (TOKEN_TIMES.replace("_count", "_number"), (None, 0.0)),
+    ],
+    ids=["vLLM's", "an older vLLM's", "missing", "below zero", "too many", "a sum alone"],
+)
+def test_times_between_tokens_are_summed_over_engines_and_unknown_where_they_cannot_be_true(
+    page: str, said: tuple[float | None, float]
+) -> None:
+    metrics = parse_metrics(PAGE + page)
+    assert (metrics.between_tokens_s, metrics.between_tokens) == said
+
+
 def test_the_share_of_working_multiprocessors_is_preferred_to_the_share_of_time_with_any_kernel() -> None:
     assert parse_metrics(PAGE + DCGM + 'DCGM_FI_PROF_SM_ACTIVE{gpu="0"} 0.25\n').gpu_util == 0.25
     assert parse_metrics(PAGE + DCGM + 'DCGM_FI_PROF_SM_ACTIVE{gpu="0"} 0\n').gpu_util == 0.0
