@@ -227,6 +227,11 @@ TABLE: tuple[Metric, ...] = (
         of_backend="prefill_credit",
     ),
     Metric(
+        "backend_speed_ratio", "gauge", "ratio", ("pool", "backend"),
+        "Speed beside the fastest backend of its pool, by the times between tokens; missing: unknown.",
+        of_backend="speed",
+    ),
+    Metric(
         "backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"),
         "Share of the KV cache in use, as the engine reports, 0 to 1.", of_backend="kv_usage",
     ),

@@ -93,7 +93,7 @@ class Decider:
             self._monitor.decided(view, len(scheduler) > 0, (g.request.prefill_tokens for g in grants))
             if not grants:
                 falls = [s for name in scheduler.credit_holds if (s := view.backends[name].falls_s)]
-                falls += [max(CREDIT_TICK_S, until_s - now_s) for until_s in scheduler.waits_for_cache.values()]
+                falls += [max(CREDIT_TICK_S, until_s - now_s) for until_s in scheduler.waits_for_replica.values()]
                 self._clock.credit_falls_s = min(falls, default=0.0)
                 if look.preemptible:
                     await self._evict(view)
@@ -138,7 +138,7 @@ class Decider:
             max_grants=BATCH,
             kv_hold=scheduler.kv_hold is not None,
             credit_holds=scheduler.credit_holds,
-            waits_for_cache=scheduler.waits_for_cache,
+            waits_for_replica=scheduler.waits_for_replica,
             rights=True,
             headroom=scheduler.headroom,
             unreserved=scheduler.unreserved,
@@ -184,7 +184,8 @@ class Decider:
     async def _evict(self, view: PoolView) -> None:
         """Gives the slots of preemptible requests to those that may evict and found no slot."""
         clock_s = asyncio.get_running_loop().time()
-        items = evictions(self._scheduler, view, self.policy) if clock_s >= self._evict_from else []
+        waiting = self._scheduler.waits_for_any
+        items = evictions(waiting, view, self.policy) if clock_s >= self._evict_from else []
         if not items:
             return
         statuses = await self._store.evict(self._epoch, items)

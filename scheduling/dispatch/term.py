@@ -223,7 +223,7 @@ class Term:
                 self.waiting.stale = True  # which of the last grants took effect is not known
                 await asyncio.sleep(PAUSE_S)
                 continue
-            soon = bool(self.scheduler.credit_holds or self.scheduler.waits_for_cache)
+            soon = bool(self.scheduler.credit_holds or self.scheduler.waits_for_replica)
             wait_s = self._clock.wait(asyncio.get_running_loop().time(), for_credit=soon)
             try:
                 async with asyncio.timeout(self.decider.again_s(wait_s)):

@@ -206,7 +206,7 @@ class Admission:
         charge = _cost(request) if spec.tokens_per_s > 0 else 0
         ask = Ask(
             request.kv_tokens, charge, body_bytes_of(request), request.exclude_backend, request.prefill_tokens,
-            sequences=request.sequences,
+            sequences=request.sequences, pace_us=request.pace_us,
         )  # fmt: skip
         decision = decide_admission(spec, self.pool, ask, seen, NO_BACKEND_RETRY_MS)
         if decision.verdict is AdmissionAnswer.REFUSE:

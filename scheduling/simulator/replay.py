@@ -313,7 +313,7 @@ class Replay:
 
     def _make_room(self, admission: Admission) -> None:
         """Evicts preemptible requests for owners' requests that fit on no replica."""
-        for queued in entitled_to_room(self._scheduler, self._view):
+        for queued in entitled_to_room(self._scheduler.waits_for_any, self._view):
             room = admission.make_room(queued)
             if room is None:
                 continue
@@ -374,7 +374,7 @@ class Replay:
             if not grants and admission.has_preemptible:
                 self._make_room(admission)
             admission.stuck = stuck(self._scheduler, self._view)
-        if self._scheduler.credit_holds or self._scheduler.waits_for_cache:
+        if self._scheduler.credit_holds or self._scheduler.waits_for_replica:
             self._decide_again_soon()
         self._preempt_prefills(grants)
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
@@ -417,7 +417,7 @@ class Replay:
         or when the first one stops waiting for its cache."""
         waited_for = self._scheduler.credit_holds
         falls = [b.falls_s for b in self._view.backends.values() if b.id in waited_for and b.falls_s > 0]
-        falls += [until_s - self._now_s for until_s in self._scheduler.waits_for_cache.values()]
+        falls += [until_s - self._now_s for until_s in self._scheduler.waits_for_replica.values()]
         self._decide_at(self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER)
 
     def _decide_at(self, at: int) -> None:

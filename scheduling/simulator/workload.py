@@ -18,6 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from scheduling.core.placement.pace_wait import pace_us
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.simulator.kernel import to_fs, to_s
 
@@ -117,6 +118,7 @@ def make_request(
         ttlt_deadline_s=None if slo.ttlt_s is None else arrival_s + slo.ttlt_s,
         output_lengths=belief.lengths,
         output_probabilities=belief.probabilities,
+        pace_us=pace_us(slo),
     )
     return SimRequest(index, to_fs(arrival_s), input_tokens, output_tokens, slo, queued, label, important, base_tokens)
 

@@ -290,6 +290,8 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         "kv_tokens_in_force": status.kv_tokens or None,
         "kv_offered": status.kv_offered or None,
         "prefill_credit": status.prefill_credit,
+        "token_ms": _rounded(1e3 * status.token_s, 2) or None,
+        "speed": _rounded(status.speed, 3),
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
@@ -305,6 +307,7 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         "limits_why": status.limits_why,
         "credit_why": status.credit_why,
         "step_why": step_why,
+        "speed_why": status.speed_why,
     }
     return (
         row

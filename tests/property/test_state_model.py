@@ -136,7 +136,7 @@ def test_a_script_that_forgets_the_step_an_engine_is_in_is_noticed(make_world: M
         in_a_step(make_world(scripts))
 
 
-FEWER_BEFORE_IT = "ahead < fewest"
+FEWER_BEFORE_IT = "ahead[i] == least"
 
 
 def beside_others(world: World) -> str:
@@ -161,7 +161,7 @@ def test_an_owner_that_goes_beside_others_prompts_waits_for_the_fewest_of_their_
 
 def test_a_script_that_puts_an_owner_behind_the_most_tokens_is_noticed(make_world: Make):
     scripts = timed_scripts()
-    scripts["admit"] = variant(scripts["admit"], FEWER_BEFORE_IT, "ahead > fewest")
+    scripts["admit"] = variant(scripts["admit"], FEWER_BEFORE_IT, "ahead[i] ~= least")
     with pytest.raises(AssertionError, match="admit"):
         beside_others(make_world(scripts))
 

@@ -143,7 +143,7 @@ class ReferencePool(ReferenceLeader):
         )
         ask = Ask(
             estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,
-            request.sequences, frozenset(avoid),
+            request.sequences, request.pace_us, frozenset(avoid),
         )  # fmt: skip
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
         if decision.verdict is AdmissionAnswer.REFUSE:

@@ -112,6 +112,9 @@ export interface BackendFigures {
   credit_why?: string;
   /** Full steps take longer than an SLO's time between tokens, and what to change. */
   step_why?: string;
+  token_ms?: number; // mean time between the tokens of an answer
+  speed?: number; // 0 to 1 of the fastest replica of its pool
+  speed_why?: string; // why it gets less work than others
   /** Coefficients [s] that its own log of steps says, with the error over steps they were not fitted to. */
   step_time?: { t0: number; a: number; b: number; c: number; e: number; knee: number; a2: number; error: number; recent_error?: number; steps: number; drifts: number; believed: boolean };
   steps_why?: string; // why the log is not read

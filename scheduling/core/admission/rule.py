@@ -40,7 +40,9 @@ from scheduling.core.placement.room import (
     able_to_serve,
     any_with_slot_and_kv,
     any_without_adapter,
+    at_pace,
     choose_backend,
+    keeping_pace,
     with_room,
 )
 from scheduling.core.placement.rule import Warmth
@@ -149,6 +151,7 @@ class Ask:
     prefill: int = 0  # what it takes of a replica's prefill credit [prompt tokens]
     adapter: str = ""  # that it is for; empty: the base model
     sequences: int = 1  # places of its entitlement that it takes
+    pace_us: int = 0  # most that a replica may take between tokens; 0: none was promised
     avoid: frozenset[str] = frozenset()  # replicas that it leaves to others (``core/admission/batch_account.py``)
 
 
@@ -211,9 +214,13 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
     return retry_ms, min(MAX_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 
 
-def waits_for_cache(backends: Iterable[BackendView], need: Need) -> bool:
-    """Whether a request that finds room waits all the same, for the replica that has its prompt cached."""
+def waits_for_replica(backends: Iterable[BackendView], need: Need) -> bool:
+    """Whether a request that finds room waits all the same, for a replica that is fast enough for it or has its prompt
+    cached."""
     able = able_to_serve(backends, need)
+    if (keeping := keeping_pace(able, need)) and not with_room(keeping, need):
+        return True
+    able = at_pace(able, need)
     return cache_wait(able, with_room(able, need), need.prefill, need.warmth, need.least_again) is not None
 
 
@@ -285,7 +292,9 @@ def decide_admission(
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
     its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
-    need = Need(ask.kv, ask.prefill, protected, ask.adapter, ask.exclude_backend, view.warmth, view.least_again)
+    need = Need(
+        ask.kv, ask.prefill, protected, ask.adapter, ask.exclude_backend, view.warmth, view.least_again, ask.pace_us
+    )
     backend = choose_backend(its, need)
     roomy = any_with_slot_and_kv(its, need)
     # one that would have room once it has loaded the adapter: it waits for that
@@ -321,7 +330,7 @@ def decide_admission(
     at_once = not contended and (within or rights.bursts)
     at_once = at_once and goes_at_once(view.backends, backend, first, ask.prefill)
     if at_once and view.decides and (protected or not (queue_full or pool_full)):
-        at_once = not waits_for_cache(its, need)
+        at_once = not waits_for_replica(its, need)
     if at_once:
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)

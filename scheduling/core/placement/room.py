@@ -24,17 +24,29 @@ class Need:
     exclude: str = ""  # replica on which it may not run; empty: none
     warmth: Warmth | None = None  # what replicas have cached of its prompt; None: not known
     least_again: int = LEAST_AGAIN  # prompt tokens to compute again that are worth waiting for
+    pace_us: int = 0  # most that a replica may take between tokens; 0: none was promised
 
 
 def choose_backend(backends: Iterable[BackendView], need: Need) -> str | None:
     """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement.rule` names, or None."""
-    chosen = place(with_room(able_to_serve(backends, need), need), need.warmth)
+    chosen = place(with_room(at_pace(able_to_serve(backends, need), need), need), need.warmth)
     return None if chosen is None else chosen.id
 
 
 def able_to_serve(backends: Iterable[BackendView], need: Need) -> list[BackendView]:
     """The replicas that could run it, were nothing else there."""
     return [b for b in backends if b.id != need.exclude and b.serves(need.adapter) and b.takes(need.kv)]
+
+
+def at_pace(able: list[BackendView], need: Need) -> list[BackendView]:
+    """Of the replicas that could run it, those that keep the time between tokens it was promised, if one of them has
+    room; else all."""
+    return keeping if (keeping := keeping_pace(able, need)) and with_room(keeping, need) else able
+
+
+def keeping_pace(able: list[BackendView], need: Need) -> list[BackendView]:
+    """Those that keep that time; all, where there is none to keep."""
+    return [b for b in able if b.keeps(need.pace_us)] if need.pace_us else able
 
 
 def with_room(

@@ -67,7 +67,7 @@ def check_step(
     max_grants: int = 100,
     kv_hold: bool = False,
     credit_holds: Mapping[str, str] | None = None,
-    waits_for_cache: Collection[str] = (),
+    waits_for_replica: Collection[str] = (),
     rights: bool = False,
     headroom: int = 0,
     unreserved: Collection[str] = (),
@@ -76,7 +76,7 @@ def check_step(
 
     ``after`` is what waits now; ``kv_hold`` says that a replica is kept free for a large request (law 4 then rests);
     ``credit_holds`` for which request each replica is kept that is (law 4 then looks at the others);
-    ``waits_for_cache`` who waits for a replica that has its prompt cached (law 4 then looks at others);
+    ``waits_for_replica`` who waits for one that has its prompt cached or is fast enough (law 4 then looks at others);
     ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out); the last
     ``headroom`` free slots are kept from who is beyond its baseline or has none; ``unreserved``: entitlements whose
     promise the pool cannot keep now.
@@ -116,7 +116,7 @@ def check_step(
         others = {name: backend for name, backend in backends.items() if name not in credit_holds}
         spared = sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots) <= headroom
         ready = [backend for backend in backends.values() if backend.ready]
-        others_wait = [request for request in left.values() if request.id not in waits_for_cache]
+        others_wait = [request for request in left.values() if request.id not in waits_for_replica]
         broken.extend(_idle(others_wait, others, ready, running, now_s, BURSTS if rights else (), spared, owner))
     return broken
 

@@ -116,9 +116,16 @@ class Scheduler:
         return [waiting[n] for n in holds.by_replica.values() if n in waiting and n not in holds.for_cache]
 
     @property
-    def waits_for_cache(self) -> Mapping[str, float]:
-        """Requests that waited in the last step for the replica that has their prompt cached, and until when [s]."""
-        return {name: until_s for name, (_, until_s) in self._holds.for_cache.items()}
+    def waits_for_replica(self) -> Mapping[str, float]:
+        """Requests that waited in the last step for a replica that is fast enough for them or has their prompt cached,
+        although another one may have had room, and until when [s]."""
+        return {name: until_s for name, (_, until_s) in self._holds.for_cache.items()} | self._holds.for_pace
+
+    @property
+    def waits_for_any(self) -> list[QueuedRequest]:
+        """What waits, without :attr:`waits_for_replica`."""
+        waits_for_one = self.waits_for_replica
+        return [request for request in self if request.id not in waits_for_one]
 
     @property
     def queue(self) -> RequestQueue:
@@ -250,7 +257,8 @@ class Scheduler:
         self.expire(now_s)
         grants: list[Grant] = []
         if not self._waiting:
-            self._holds.by_replica, self._holds.for_cache, self._holds.idle_from_s = {}, {}, None
+            self._holds.by_replica, self._holds.for_cache, self._holds.for_pace = {}, {}, {}
+            self._holds.idle_from_s = None
             return grants
         step = SchedulerStep(
             view,

@@ -4,7 +4,8 @@ Question: which replicas still have room for whom, and for whom is one kept free
 A request that lacks only KV cache is passed by smaller ones for ``patience_s``; then one replica takes nothing that
 comes after it in the policy's order until it fits. One that lacks only prefill credit is passed by nobody on the
 replica where it fits soonest. One whose prompt another replica has cached may wait for that one
-(:mod:`scheduling.core.placement.cache_wait`).
+(:mod:`scheduling.core.placement.cache_wait`), and one that was promised a time between tokens for a replica that keeps
+it (:mod:`scheduling.core.placement.pace_wait`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from scheduling.core.placement.cache_wait import PATIENCE, cache_wait
 from scheduling.core.placement.cached_prompts import counted_of, counted_on
-from scheduling.core.placement.room import Need, has_credit, with_room
+from scheduling.core.placement.pace_wait import pace_wait_until_s
+from scheduling.core.placement.room import Need, at_pace, has_credit, keeping_pace, with_room
 from scheduling.core.placement.rule import Warmth
 from scheduling.core.rights import RIGHTS
 from scheduling.core.scheduler.prefill_preemption import waits_for
@@ -52,6 +54,7 @@ class Holds:
     idle_from_s: float | None = None  # the last step left one idle, at this time
     # who waited for one in the last step, for which replica, and until when [s]
     for_cache: dict[str, tuple[str, float]] = field(default_factory=dict)
+    for_pace: dict[str, float] = field(default_factory=dict)  # likewise for one that is fast enough, and until when [s]
 
     def release(self, request_id: str) -> None:
         """It waits no longer, or is being granted."""
@@ -61,6 +64,7 @@ class Holds:
             self.credit = None
         self.idle_before_s.pop(request_id, None)
         self.for_cache.pop(request_id, None)
+        self.for_pace.pop(request_id, None)
 
 
 class SchedulerStep:
@@ -104,7 +108,8 @@ class SchedulerStep:
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
         self._waited = holds.for_cache
-        holds.by_replica, holds.for_cache = {}, {}
+        holds.by_replica, holds.for_cache, holds.for_pace = {}, {}, {}
+        self._slow = any(backend.token_us for backend in self._ready)
         self._idles = holds.idle_from_s is not None  # a replica has idled since the last step
         if holds.idle_from_s is not None:
             holds.idle_s += max(0.0, now_s - holds.idle_from_s)
@@ -155,6 +160,8 @@ class SchedulerStep:
         if request.resumes_at:
             able = self._where_it_resumes(request, able)
         need = self._need_of(request, self.warmth_of(request))
+        if self._slow and request.pace_us:
+            able = keeping_pace(able, need) if self._waits_for_pace(request) else at_pace(able, need)
         return with_room(able, need, self._serving(request) if need.owner and need.warmth is not None else None)
 
     def has_room(self, request: QueuedRequest) -> bool:
@@ -188,7 +195,8 @@ class SchedulerStep:
         return self._warmth(request) if self._trusts and request.prefixes else None
 
     def _need_of(self, request: QueuedRequest, warmth: Warmth | None) -> Need:
-        return Need(request.kv_tokens, request.prefill_tokens, self._owns(request), warmth=warmth)
+        owner, pace_us = self._owns(request), request.pace_us
+        return Need(request.kv_tokens, request.prefill_tokens, owner, warmth=warmth, pace_us=pace_us)
 
     def _look_at_kv(self) -> None:
         """Notes the most KV cache that any open replica has free [tokens], and whether more is reserved of one than it
@@ -214,6 +222,12 @@ class SchedulerStep:
 
     def _fits_somewhere(self, request: QueuedRequest) -> bool:
         able, hold = self._able(request), self._holds.kv
+        if self._slow and request.pace_us:
+            keeping = [b for b in able if b.keeps(request.pace_us)]
+            if len(keeping) < len(able) and self._waits_for_pace(request):
+                able = keeping
+                if not able:
+                    return False  # it passes over what is free
         if not able and not self._holds.by_replica:  # asked of hundreds a step: credit is not what it lacks
             self._keep_room_for(request)
             return False
@@ -259,6 +273,19 @@ class SchedulerStep:
                     return True
         return False
 
+    def _waits_for_pace(self, request: QueuedRequest) -> bool:
+        """Whether it runs on no replica that is too slow for it, as another one will have room in time."""
+        holds = self._holds
+        if request.id in holds.for_pace:
+            return True  # whatever others change in this step
+        if request.resumes_at or not any(b.keeps(request.pace_us) for b in self._serving(request)):
+            return False
+        until_s = pace_wait_until_s(request, self._slowest_prefill_per_s())
+        if until_s <= self._now_s:
+            return False
+        holds.for_pace[request.id] = until_s
+        return True
+
     def _waits_for_cache(self, request: QueuedRequest, able: list[BackendView]) -> bool:
         """Whether it waits for the replica that has its prompt cached, although one of ``able`` has room. Where that
         one lacks only prefill credit it takes nothing else in this step, as for who lacks it everywhere."""
@@ -281,6 +308,10 @@ class SchedulerStep:
             return False
         self._wait_at(wait.replica, request, until_s)
         return True
+
+    def _slowest_prefill_per_s(self) -> float:
+        """What the slowest replica computes of prompts in a second; 0: not known of any."""
+        return min((b.prefill_per_s for b in self._ready if b.prefill_per_s > 0), default=0.0)
 
     def _still_waits(self, request: QueuedRequest) -> bool:
         """Whether it waited in the last step for a replica that takes nothing now either: hundreds are asked in each

@@ -2,7 +2,7 @@
 
 Until one of them has waited so long that a replica is kept free for it, smaller requests may pass; so they hold up no
 arrival either (``admit``). Nobody passes who waits for prefill credit,
-or for a replica that has its prompt cached.
+or for a replica that has its prompt cached or is fast enough for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def stuck(scheduler: Scheduler, left: PoolView | None) -> int:
     granted all it could; None: there was none."""
     if left is None or scheduler.kv_hold is not None or left.free_slots() <= 0:
         return 0
-    if scheduler.credit_holds or scheduler.waits_for_cache:
+    if scheduler.credit_holds or scheduler.waits_for_replica:
         return 0
     waiting = Counter(request.entitlement for request in scheduler)
     caps = {r.entitlement: cap_of(r.service_class, r.concurrency) for r in scheduler}

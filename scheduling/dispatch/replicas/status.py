@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from scheduling.core.engine.token_time import TokenTime
+from scheduling.core.placement.pace_wait import KEEPS
+from scheduling.core.types import FULL_SPEED
 from scheduling.dispatch.ports import BackendStatus, StepStatus
 from scheduling.dispatch.replicas.adapters import AdapterHomes
 from scheduling.dispatch.replicas.phases import Phases
@@ -42,6 +45,9 @@ def status_of(
         prefill_credit=spec.prefill_tokens,
         limits_why=why,
         credit_why=credit_why(backend),
+        token_s=backend.token_time.mean_s,
+        speed=backend.token_time.speed / FULL_SPEED or None,
+        speed_why=speed_why(backend.token_time),
         full_step_s=backend.full_step_s,
         steps=step_status(backend),
         foreign=min(backend.foreign) if len(backend.foreign) == FOREIGN_LOOKS else None,
@@ -62,6 +68,18 @@ def credit_why(backend: WatchedBackend) -> str:
     if backend.wanted_credit is None and backend.kind.takes_digest and not backend.spec.prefill_tokens:
         return _INSIDE
     return _CREDIT_WHY.get(backend.wanted_credit, "as the pool says") or backend.credit.why
+
+
+def speed_why(time: TokenTime) -> str:
+    """Why it gets less work than others; empty where it is no slower."""
+    if not time.token_us:
+        return ""
+    takes_ms, longer = time.token_us / 1e3, FULL_SPEED / time.speed
+    return (
+        f"a token of an answer takes {takes_ms:.3g} ms, {longer:.1f} times as long as on the fastest replica: it gets "
+        f"less work, and what was promised less than {takes_ms / KEEPS:.3g} ms between tokens waits for others as long "
+        "as it can"
+    )
 
 
 def step_status(backend: WatchedBackend) -> StepStatus | None:

@@ -9,6 +9,7 @@ from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement.pace_wait import pace_us
 from scheduling.core.policies.routing import USES_PREFIX
 from scheduling.core.types import MAX_SEQUENCES, Estimate, PoolSpec, QueuedRequest, Slo
 from scheduling.gateway.bodies.prepare import Prepared
@@ -93,7 +94,7 @@ def make_queued(
         if pool.routing in USES_PREFIX and not _may_be_cut(prepared)
         else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
-        adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES),
+        adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES), pace_us=pace_us(slo),
     )  # fmt: skip
 
 

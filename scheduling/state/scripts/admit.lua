@@ -2,6 +2,7 @@
 -- the next one.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill
+-- pace
 -- -> {granted|queued|refused|ended, backend or reason (queued: ms until a replica is awake), position or retry_ms,
 -- inflight, level, seq, attempt, prefill credit held}; with limits of a key or user in the record: their levels
 -- (`said`), and which of them refused the request
@@ -108,7 +109,8 @@ end
 
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
-local backend, at, slots, free, roomy, credit, cold, waits = choose(ready, v, kv, exclude, pre, ARGV[10], protected, homes)
+local backend, at, slots, free, roomy, credit, cold, waits =
+  choose(ready, v, kv, exclude, pre, ARGV[10], protected, homes, tonumber(ARGV[29]))
 roomy = roomy or loads and cold  -- one that would have room once it has loaded the adapter: it waits for that
 local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))
 local contended = not roomy or free - (based and 0 or headroom) <= first

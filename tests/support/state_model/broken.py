@@ -61,6 +61,8 @@ BROKEN = {
     "everybody beside what is reserved beyond an offer": ("grant", "(owner and used > room)", "used > room"),
     "grants of what is too long for the replica": ("grant", "or x.kv > longest then", "then"),
     "placement that does not know how fast replicas are": ("admit", "v[j + 2] * 1000 / speed", "v[j + 2]"),
+    "placement that does not know how slow a replica's answers are": ("admit", "pace < token then", "false then"),
+    "arrivals that do not wait for a replica that is fast enough": ("admit", "waits = #keeping > 0", "waits = false"),
     "direct grants of what is too long for the replica": ("admit", "kv, owner) and kv <= longest", "kv, owner)"),
     "evictions for what is too long for the replica": ("admit", "and kv <= longest and serves", "and serves"),
     "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= cap", "false"),
@@ -141,7 +143,7 @@ BROKEN = {
     "prompts computed again where another replica has them": ("admit", "direct = not decides", "direct = true"),
     "owners who leave the replica that has their prompt to others": (
         "admit",
-        "if own and beside[own] then own, best = nil, own end",
+        "if own and ahead_at[own] then own, best = nil, own end",
         "",
     ),
     "waiting for a cache while nobody leads": ("admit", "direct = not decides", "direct = false"),
@@ -327,8 +329,8 @@ BROKEN = {
     ),
     "arrivals of owners that others' prompts keep waiting": (
         "admit",
-        "pre, ARGV[10], protected, homes)",
-        "pre, ARGV[10], false, homes)",
+        "pre, ARGV[10], protected, homes, tonumber(ARGV[29]))",
+        "pre, ARGV[10], false, homes, tonumber(ARGV[29]))",
     ),
     "grants to owners that others' prompts forbid": ("grant", "if owner then ahead", "if false then ahead"),
     "a prefill credit of its own for everyone": ("grant", "if owner then ahead", "if true then ahead"),

@@ -40,6 +40,7 @@ from tests.support.state_model.members import (
     GATEWAYS,
     HOLDERS,
     KEY_LIMITS,
+    PACES_US,
     POOL,
     SPARING,
     USER_LIMITS,
@@ -143,6 +144,7 @@ class Sides(Laws):
             name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
             attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n), rank=n // 4 % 3,
             adapter=ADAPTERS[n // 8 % 2] if n % 8 == 5 else "", sequences=self.sequences_of(n),
+            pace_us=PACES_US[n % 3],
         )  # fmt: skip
 
     # --- both sides

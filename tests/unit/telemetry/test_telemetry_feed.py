@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from scheduling.core.capacity.engine_limits import EngineFacts
 from scheduling.core.engine.calibration import StepFit
 from scheduling.core.engine.step_time import StepTime
+from scheduling.core.engine.token_time import TokenTime
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import AdapterSpec, BackendView, PoolView
 from scheduling.dispatch.ports import BackendStatus, StepStatus
 from scheduling.dispatch.replicas.adapters import AdapterStatus
+from scheduling.dispatch.replicas.status import speed_why
 from telemetry.alerts import conditions
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import MEASURES, WINDOW_S, Window, durations_ms
@@ -458,3 +460,17 @@ def test_a_replica_shows_its_adapters_and_an_unseen_one_says_that_they_are_unkno
     assert rows[0]["adapters_why"] == "sql-v2 could not be loaded: no such path"
     assert [row["adapters"] for row in rows[1:]] == [{"sql-v2": "unknown"}] * 2
     assert "adapters" not in snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
+
+
+def test_a_replica_that_is_slower_than_others_says_what_that_means() -> None:
+    def shown(**of: Any) -> dict[str, Any]:
+        status = BackendStatus("gpu-1", "ready", "answered", NOW, **of)
+        view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
+        return snapshots.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
+
+    slow = shown(token_s=0.06, speed=0.333, speed_why=speed_why(TokenTime(0.06, speed=333, token_us=60_000)))
+    assert (slow["token_ms"], slow["speed"]) == (60.0, 0.333)
+    assert slow["speed_why"].startswith("a token of an answer takes 60 ms, 3.0 times as long as on the fastest replica")
+    assert "less than 70.6 ms between tokens" in slow["speed_why"]
+    assert not {"token_ms", "speed", "speed_why"} & shown().keys(), "not known"
+    assert "speed_why" not in shown(token_s=0.02, speed=1.0, speed_why=speed_why(TokenTime(0.02, speed=1000)))

@@ -131,6 +131,7 @@ function EngineLimits({ live }: { live: BackendFigures | undefined }) {
         </span>
       )}
       {live.steps_why && <span className="block whitespace-normal text-2xs text-warn">step log not read: {live.steps_why}</span>}
+      {live.speed_why && <span className="block whitespace-normal text-2xs text-warn">{live.speed_why}</span>}
       {live.step_why && <span className="block whitespace-normal text-2xs text-warn">{live.step_why}</span>}
       {!!live.foreign && live.foreign > 2 && <span className="block whitespace-normal text-2xs text-warn">{count(live.foreign)} requests in it were not sent by Quartermaster</span>}
     </>

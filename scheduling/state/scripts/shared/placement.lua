@@ -95,25 +95,48 @@ local function cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
   return again >= LEAST_AGAIN and own or nil, best
 end
 
+local function without(list, left_out)
+  local kept = {}
+  for _, i in ipairs(list) do
+    if not left_out[i] then kept[#kept + 1] = i end
+  end
+  return kept
+end
+
+-- Of those that have room only beside others' prompts, the ones where the fewest tokens are `ahead`.
+local function fewest(list, ahead)
+  local least, kept = math.huge, {}
+  for _, i in ipairs(list) do least = math.min(least, ahead[i]) end
+  for _, i in ipairs(list) do
+    if ahead[i] == least then kept[#kept + 1] = i end
+  end
+  return kept
+end
+
 -- Chooses a replica with room by `place`. -> that replica, its index in the survey, the slots of all ready replicas, how
 -- many are free, whether one has a slot and KV cache, the prefill credit of the chosen one, whether one that lacks the
--- adapter has a slot and KV cache, and whether the request may wait for another one that has its prompt cached.
+-- adapter has a slot and KV cache, and whether the request may wait for another one that has its prompt cached, or is fast
+-- enough where this one is not (`at_pace` and `waits_for_replica` in Python; `pace`: 0 or nil: any is).
 -- `exclude`: where it must not run, separated by spaces. An owner goes beside others' prompts where its prompt is cached,
 -- or where no replica has room without that, there where the fewest of their tokens are before its own. `homes`: who has
 -- the adapter (shared/adapters.lua); nil: there is none.
-local function choose(ready, v, kv, exclude, pre, record, owner, homes)
-  local fit, owned, fewest, beside, credits, loads, serving = {}, {}, 0, {}, {}, {}, {}
-  local slots, free, roomy, cold = 0, 0, false, false
+local function choose(ready, v, kv, exclude, pre, record, owner, homes, pace)
+  local fit, beside, ahead_at, credits, loads, serving = {}, {}, {}, {}, {}, {}
+  local slots, free, roomy, cold, slow = 0, 0, false, false, false
   local out = words_of(exclude)
   for i = 1, #ready, 2 do
     local name = ready[i]
-    local s, k, longest, credit, speed = offered(ready[i + 1])
+    local s, k, longest, credit, speed, token = offered(ready[i + 1])
     slots = slots + s
     local j = REPLICAS + (i - 1) / 2 * SUMS
     local run = v[j]
     free = free + math.max(0, s - run)
     if not out[name] and kv <= k and kv <= longest and serves(homes, name) then
       serving[#serving + 1], loads[i] = i, v[j + 2] * 1000 / speed
+      if pace and 0 < pace and pace < token then
+        slow = slow or {}
+        slow[i] = true
+      end
     end
     local fits = not out[name] and has_slot(run, s) and kv_fits(k, v[j + 1], kv, owner) and kv <= longest
     if fits and not serves(homes, name) then fits, cold = false, true end
@@ -126,19 +149,26 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
       if not over and needs_fit(name, credit, ahead, pre, record) then
         fit[#fit + 1] = i
       elseif owner and needs_fit(name, credit, owned_ahead(v[j + 4], ahead), pre, record) then
-        if #owned == 0 or ahead < fewest then owned, fewest = {}, ahead end
-        if ahead == fewest then owned[#owned + 1] = i end
-        beside[i] = true
+        beside[#beside + 1], ahead_at[i] = i, ahead
       end
     end
   end
-  if #fit == 0 then fit = owned end
+  local waits = false
+  if slow then
+    local keeping, fast, aside = without(serving, slow), without(fit, slow), without(beside, slow)
+    if #fast + #aside > 0 then
+      serving, fit, beside = keeping, fast, aside
+    else
+      waits = #keeping > 0
+    end
+  end
+  if #fit == 0 then fit = fewest(beside, ahead_at) end
   local p = #fit > 0 and #serving > 1 and record and points_of(record)
   local worth = p and worth_of(p) or {}  -- to run there, in tokens of outstanding work
   local own, best = cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
   if not best then return false, 0, slots, free, roomy, 0, cold, false end
-  if own and beside[own] then own, best = nil, own end
-  return ready[best], REPLICAS + (best - 1) / 2 * SUMS, slots, free, roomy, credits[best], cold, own ~= nil
+  if own and ahead_at[own] then own, best = nil, own end
+  return ready[best], REPLICAS + (best - 1) / 2 * SUMS, slots, free, roomy, credits[best], cold, waits or own ~= nil
 end
 
 -- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, its prefill credit and

@@ -133,8 +133,8 @@ def test_a_turn_waits_for_its_replica_and_one_whose_replica_has_room_passes():
     before = remember(view, made)
     grants = made.step(view, NOW_S)
     assert [(g.request.id, g.backend) for g in grants] == [(other.id, "b2")]
-    assert dict(made.waits_for_cache) == {mine.id: pytest.approx(NOW_S + PATIENCE * 0.48, abs=0.05)}
-    holds = {"credit_holds": made.credit_holds, "waits_for_cache": made.waits_for_cache}
+    assert dict(made.waits_for_replica) == {mine.id: pytest.approx(NOW_S + PATIENCE * 0.48, abs=0.05)}
+    holds = {"credit_holds": made.credit_holds, "waits_for_replica": made.waits_for_replica}
     assert check_step(before, grants, made, NOW_S, **holds) == []
     assert stuck(made, view) == 0, "nobody who arrives takes its place there"
     assert made.lacks_credit == [], "and no prefill is interrupted for who could run elsewhere"
@@ -149,7 +149,7 @@ def test_its_replica_is_kept_for_it_and_it_goes_first_there():
     assert made.credit_holds == {"b1": mine.id}, "50 tokens would have fitted beside what it works on"
     view.backends["b1"] = replica("b1")
     assert [g.request.id for g in made.step(view, NOW_S + 0.1)] == [mine.id]
-    assert not made.waits_for_cache
+    assert not made.waits_for_replica
 
 
 def test_it_runs_elsewhere_when_it_has_waited_long_enough():
@@ -157,10 +157,10 @@ def test_it_runs_elsewhere_when_it_has_waited_long_enough():
     mine = session(1, "one")
     made.offer(mine, NOW_S)
     assert made.step(view, NOW_S) == []
-    until_s = made.waits_for_cache[mine.id]
+    until_s = made.waits_for_replica[mine.id]
     assert made.step(view, until_s - 0.001) == []
     assert [(g.request.id, g.backend) for g in made.step(view, until_s)] == [(mine.id, "b2")]
-    assert not made.waits_for_cache
+    assert not made.waits_for_replica
     assert made._holds.idle_before_s == {}
 
 
@@ -170,7 +170,7 @@ def test_it_goes_nowhere_else_while_all_others_are_at_work(due_s: float | None):
     made, taken = scheduler(one="b1"), [busy("b1"), busy("b2")]
     made.offer(session(1, "one", ttft_deadline_s=due_s), NOW_S)
     assert made.step(pool_view(busy("b1"), replica("b2")), NOW_S) == []
-    now_s = made.waits_for_cache["req_000001"] - 0.01
+    now_s = made.waits_for_replica["req_000001"] - 0.01
     assert made.step(pool_view(*taken), now_s) == []
     for _ in range(100):  # the other one has room at each decision, and at its end somebody else's prompt
         now_s += 0.02
@@ -180,8 +180,8 @@ def test_it_goes_nowhere_else_while_all_others_are_at_work(due_s: float | None):
         assert [(g.request.id, g.backend) for g in grants] == [(other.id, "b2")]
     idle, idle_from_s = pool_view(busy("b1"), replica("b2")), now_s + 0.1
     assert made.step(idle, idle_from_s) == []
-    while not (grants := made.step(idle, now_s := made.waits_for_cache["req_000001"])):
-        assert made.waits_for_cache["req_000001"] > now_s
+    while not (grants := made.step(idle, now_s := made.waits_for_replica["req_000001"])):
+        assert made.waits_for_replica["req_000001"] > now_s
     assert [g.backend for g in grants] == ["b2"]
     assert idle_from_s < now_s < idle_from_s + PATIENCE * 0.48
 
@@ -223,7 +223,7 @@ def test_it_runs_elsewhere_while_it_is_still_in_time_there():
     made, view = scheduler(one="b1"), pool_view(busy("b1"), replica("b2"))
     made.offer(session(1, "one", ttft_deadline_s=NOW_S + 0.9), NOW_S)
     assert made.step(view, NOW_S) == []
-    until_s = made.waits_for_cache["req_000001"]
+    until_s = made.waits_for_replica["req_000001"]
     assert until_s == pytest.approx(NOW_S + 0.4 - GRANT_S)
     assert [g.backend for g in made.step(view, until_s)] == ["b2"]
 
@@ -282,7 +282,7 @@ def test_who_withdraws_is_waited_for_no_more():
     made.offer(session(1, "one"), NOW_S)
     made.step(view, NOW_S)
     made.withdraw("req_000001")
-    assert not made.waits_for_cache
+    assert not made.waits_for_replica
     assert made._holds.idle_before_s == {}
 
 
