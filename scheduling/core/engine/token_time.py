@@ -23,7 +23,7 @@ from typing import Final
 from scheduling.core.types import FULL_SPEED
 
 MEMORY_S: Final = 60.0
-ENOUGH: Final = 256.0  # tokens
+ENOUGH: Final = 96.0  # tokens
 ALIKE, ALIKE_AGAIN = 0.45, 0.6
 MEASURED_ALIKE = 0.85  # where it was measured to be slower under the same load
 SLOWEST: Final = 50  # per mille of the fastest that one is taken for at least

@@ -2,9 +2,9 @@
 
 Who was promised a time between tokens is late on a replica whose tokens take longer, however soon it gets there. So it
 runs on one that keeps that time (whose mean is at most :data:`KEEPS` of it; :meth:`BackendView.keeps`), as long as one
-serves and its first token can still be in time: until its prompt has to be started elsewhere, or :data:`LONGEST_S`
-where no TTFT was promised. What it leaves is for those whom a slow replica serves in time. Where replicas are alike
-nobody waits (:mod:`scheduling.core.engine.token_time`).
+serves and its first token can still be in time there, or for :data:`LONGEST_S` where no TTFT was promised. What it
+leaves is for those whom a slow replica serves in time. Where replicas are alike nobody waits
+(:mod:`scheduling.core.engine.token_time`).
 
 Same in Lua: ``choose`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. How long
 it waits is the leader's business alone; while nobody leads nobody waits for a faster replica.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from scheduling.core.placement.cache_wait import GRANT_S, LONGEST_S
-from scheduling.core.types import PREFILL_PER_S, QueuedRequest, Slo
+from scheduling.core.types import QueuedRequest, Slo
 
 KEEPS: Final = 0.85  # of a promised time between tokens: answers differ from a replica's mean
 
@@ -28,8 +28,7 @@ def pace_us(slo: Slo) -> int:
 
 
 def pace_wait_until_s(request: QueuedRequest, prefill_per_s: float) -> float:
-    """When it stops waiting for a faster replica [s]. ``prefill_per_s``: what a slow one computes of prompts in a
-    second; 0: not known."""
+    """When it stops waiting for a faster replica [s]. ``prefill_per_s``: prompt tokens that one computes in a second."""
     if request.ttft_deadline_s is None:
         return request.arrival_s + LONGEST_S
-    return request.ttft_deadline_s - request.input_tokens / (prefill_per_s or PREFILL_PER_S) - GRANT_S
+    return request.ttft_deadline_s - request.input_tokens / prefill_per_s - GRANT_S

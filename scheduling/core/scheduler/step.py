@@ -21,7 +21,7 @@ from scheduling.core.placement.room import Need, at_pace, has_credit, keeping_pa
 from scheduling.core.placement.rule import Warmth
 from scheduling.core.rights import RIGHTS
 from scheduling.core.scheduler.prefill_preemption import waits_for
-from scheduling.core.types import BackendView, PoolView, QueuedRequest
+from scheduling.core.types import PREFILL_PER_S, BackendView, PoolView, QueuedRequest
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
 BASELINE = frozenset(c for c, r in RIGHTS.items() if r.baseline)
@@ -280,7 +280,7 @@ class SchedulerStep:
             return True  # whatever others change in this step
         if request.resumes_at or not any(b.keeps(request.pace_us) for b in self._serving(request)):
             return False
-        until_s = pace_wait_until_s(request, self._slowest_prefill_per_s())
+        until_s = pace_wait_until_s(request, self.view.prefill_per_s(PREFILL_PER_S))
         if until_s <= self._now_s:
             return False
         holds.for_pace[request.id] = until_s
@@ -308,10 +308,6 @@ class SchedulerStep:
             return False
         self._wait_at(wait.replica, request, until_s)
         return True
-
-    def _slowest_prefill_per_s(self) -> float:
-        """What the slowest replica computes of prompts in a second; 0: not known of any."""
-        return min((b.prefill_per_s for b in self._ready if b.prefill_per_s > 0), default=0.0)
 
     def _still_waits(self, request: QueuedRequest) -> bool:
         """Whether it waited in the last step for a replica that takes nothing now either: hundreds are asked in each

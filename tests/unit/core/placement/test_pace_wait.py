@@ -23,15 +23,15 @@ from tests.support.state_world import entitlement, pool_spec, tier
 
 NOW_S = 1010.0
 PACE_US = pace_us(Slo(tbt_s=0.1))
-PER_S = 1_000.0  # prompt tokens that the slow one computes
+PER_S = 10_000.0  # prompt tokens that the fast one computes
 
 
 def fast(**changes: Any) -> BackendView:
-    return backend_view("fast", **({"prefill_credit": 1024, "work_tokens": 9_000.0} | changes))
+    return backend_view("fast", **({"prefill_credit": 1024, "prefill_per_s": PER_S, "work_tokens": 9_000.0} | changes))
 
 
 def slow(**changes: Any) -> BackendView:
-    given = {"prefill_credit": 1024, "prefill_per_s": PER_S, "speed": 300, "token_us": 120_000}
+    given = {"prefill_credit": 1024, "prefill_per_s": 1_000.0, "speed": 300, "token_us": 120_000}
     return backend_view("slow", **(given | changes))
 
 
@@ -98,10 +98,10 @@ def test_the_fast_one_takes_nothing_before_it():
     assert made.step(view, NOW_S + 0.1)[0].request.id == mine.id
 
 
-def test_it_goes_to_the_slow_one_at_the_last_moment_for_its_first_token():
-    mine = paced(input_tokens=200)
+def test_it_goes_to_the_slow_one_when_its_first_token_would_be_late_on_the_fast_one_too():
+    mine = paced(input_tokens=2_000)
     made, view = scheduler(mine), pool_view(full(), slow())
-    until_s = NOW_S + 1.0 - 200 / PER_S - GRANT_S
+    until_s = NOW_S + 1.0 - 2_000 / PER_S - GRANT_S
     assert made.step(view, until_s - 0.001) == []
     assert [g.backend for g in made.step(view, until_s)] == ["slow"]
     assert not made.waits_for_replica
