@@ -28,7 +28,7 @@ def pace_us(slo: Slo) -> int:
 
 
 def pace_wait_until_s(request: QueuedRequest, prefill_per_s: float) -> float:
-    """When it stops waiting for a faster replica [s]. ``prefill_per_s``: prompt tokens that one computes in a second."""
+    """When it stops waiting for a faster replica [s], which computes ``prefill_per_s`` prompt tokens a second."""
     if request.ttft_deadline_s is None:
         return request.arrival_s + LONGEST_S
     return request.ttft_deadline_s - request.input_tokens / prefill_per_s - GRANT_S
