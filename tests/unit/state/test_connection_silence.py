@@ -13,7 +13,7 @@ import pytest
 from scheduling.state import resp
 from scheduling.state.resp import CALL_TIMEOUT_S, PROBE_S, SILENCE_S
 from scheduling.state.types import StateUnavailable
-from scheduling.state.wire import LOOK_AGAIN_S, Wire, pack
+from scheduling.state.wire import LOOK_AGAIN_S, NotLetIn, Wire, pack
 
 ASK = pack(("GET", "a"))
 ANSWER = b"+OK\r\n"
@@ -217,3 +217,13 @@ def test_without_a_probe_nobody_would_know(world: World):
 def test_of_a_minute_without_redis_less_than_one_request_in_a_hundred_waits_longer_than_a_quarter_of_a_second():
     assert (SILENCE_S + 0.05 - 0.25) / 60 < 0.01
     assert SILENCE_S > 0.3, "a stall of 0.3 s is none that requests must be refused for"
+
+
+def test_what_a_server_says_before_it_is_asked_and_closes_is_told_to_who_asks(world: World):
+    """As to one client too many."""
+    world.wire.data_received(b"-ERR max number of clients reached\r\n")
+    world.wire.connection_lost(None)
+    asked = world.wire.send(ASK).exception()
+    assert isinstance(asked, NotLetIn)
+    assert str(asked) == "Redis: ERR max number of clients reached"
+    assert [why for _, why in world.lost] == ["ERR max number of clients reached"]
