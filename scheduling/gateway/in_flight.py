@@ -29,6 +29,7 @@ from scheduling.state.types import BATCH, SERVICE_MS, AnnounceStatus, Renewal, R
 log = logging.getLogger(__name__)
 
 CROSSED_S = 0.5  # by then an answer of shared state that crossed an ejection has arrived
+KNOWN_S = 10.0  # which replicas are ready is not known any more if it was seen longer ago
 
 
 class InFlight:
@@ -48,6 +49,7 @@ class InFlight:
         self.calls: dict[str, Submitted] = {}
         self._in_service = in_service
         self._seen_ready: dict[str, set[str]] = {}  # pool -> replicas, since its state was last lost
+        self._looked_s = float("-inf")  # loop time
         self._turn_s: dict[str, float] = {}  # pool -> expected wait for a slot, likewise
         self._gateway_id = gateway_id
         self._stores = stores
@@ -102,8 +104,6 @@ class InFlight:
         Grants of that replica may still be on their way to us, so it looks twice, the second time well before a
         replica can be back.
         """
-        for ready in self._seen_ready.values():
-            ready.discard(backend)
         loop = asyncio.get_running_loop()
         loop.call_soon(self._move_off, backend)
         loop.call_later(CROSSED_S, self._move_off, backend)
@@ -117,8 +117,9 @@ class InFlight:
                 submitted.call.interrupt(Reason.BACKEND_LOST)
 
     def works(self, pool: str, backend: str) -> bool:
-        """Whether a replica is ready, as far as is known."""
-        return backend in self._seen_ready.get(pool, ())
+        """Whether a replica is ready, as far as is known: without Redis or a leader nobody knows."""
+        old = asyncio.get_running_loop().time() - self._looked_s > KNOWN_S
+        return not old and backend in self._seen_ready.get(pool, ())
 
     def turn_s(self, pool: str) -> float:
         """Expected wait for a slot of a request that begins to wait now [s], by the last look at the pool; 0: not
@@ -187,6 +188,7 @@ class InFlight:
         self._turn_s[pool] = (view.waiting + 1) * (view.service_ms or SERVICE_MS) / 1000 / max(1, slots)
         gone = self._seen_ready.get(pool, set()) - ready
         self._seen_ready[pool] = ready
+        self._looked_s = asyncio.get_running_loop().time()
         for backend in gone:
             if self._in_service(backend):
                 self._move_off(backend, there)

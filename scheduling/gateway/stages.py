@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from scheduling.gateway.asgi import ABORT, ANSWER
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.endpoints import Endpoint
 from scheduling.gateway.engine.engine_connection import Connection
+from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.guard import Receive, Scope, Send
 from scheduling.gateway.entry.idempotency import Pass
@@ -84,7 +85,7 @@ class Call:
         self.deadline = NEVER  # loop time; passed: interrupted with ``deadline_reason``
         self.deadline_reason = Reason.DEADLINE
         self.last_deadline = NEVER  # loop time: the limit of the whole request
-        self.silence: Callable[[float], float] | None = None  # the next ``deadline`` of a silent engine; None: none
+        self.silence: Silence | None = None  # of the engine, once its stream has begun
         self.why: Reason | None = None  # set by the first interruption
         self.closed = False  # the end has begun: no more interruptions
         self.body_read = False
@@ -125,8 +126,14 @@ class Call:
     def overdue(self, now: float) -> bool:
         """Whether there is no further limit after the one that has passed at loop time ``now``."""
         if self.deadline_reason is Reason.BACKEND_STALLED and self.silence is not None:
-            self.deadline = self.silence(self.deadline)
+            self.deadline = self.silence.limit(self.deadline)
         return now >= self.deadline
+
+    def put_off(self, seconds: float) -> None:
+        """Ends the call so much later [s] than was said."""
+        self.deadline += seconds
+        if self.silence is not None:
+            self.silence.put_off(seconds)
 
     def interrupt(self, reason: Reason) -> None:
         """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. The first reason

@@ -59,7 +59,7 @@ class Timeouts:
         that. What arrived meanwhile is read after this."""
         for call in self.calls:
             if call.deadline_reason in SILENCE:
-                call.deadline += slept_s
+                call.put_off(slept_s)
         if slept_s > TOLD_S:
             log.warning("this process did not run for %.1f s", slept_s)
 

@@ -22,6 +22,12 @@ from scheduling.core.engine.status import NOT_ADMITTED
 HIGH_WATER = 32 * 1024  # of a stream nobody reads yet: reading from the engine pauses
 RECEIVED = 16 * 1024  # asked of the kernel, which takes twice as much: one read from an engine is no larger than that
 MAX_HEAD_BYTES = 64 * 1024
+# A silent engine may work; one whose machine, or the way to it, is gone is missed after 20 s.
+_KEEPALIVE = [
+    (getattr(socket, option), value)  # macOS has other names
+    for option, value in (("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, option)
+]
 TAIL_S = 1.0  # how long the end of a complete stream may take to arrive
 TOO_LARGE = "the answer is too large"
 FRAMING = 2  # times its body is what a whole answer may take on the wire, its framing included
@@ -247,6 +253,9 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
             self._input = select.poll()
             self._input.register(sock.fileno(), select.POLLIN)
         self._owner.opened(self)

@@ -298,7 +298,7 @@ class Relay:
         call.responding = call.streaming = True
         call.status = 200
         works = partial(self._works, access.pool.id, submitted.backend)
-        call.silence = Silence(idle_s, self._config.first_token_timeout_s, works).limit
+        call.silence = Silence(idle_s, self._config.first_token_timeout_s, works)
         reader = _Reader(now(), send_s)
         call.limit(Reason.SLOW_READER, reader.until(now(), 0))
         headers = [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)]

@@ -2,7 +2,7 @@
 
 Formula: ``idle_s``, and ``most_s`` in all while its replica is ready. A ready replica generates, as its leader sees:
 where it sends nothing of this answer, it has preempted it, and goes on when its KV cache has room again.
-Inputs: which replicas were ready when this gateway last looked. One that hangs is not for long.
+Inputs: which replicas were ready when this gateway last looked, a few seconds ago. One that hangs is not for long.
 Source: ours.
 """
 
@@ -16,10 +16,9 @@ LOOK_S = 1.0  # between two looks at the replica
 class Silence:
     """The silences of one stream. Times are of the loop's clock [s]."""
 
-    __slots__ = ("_idle_s", "_limit", "_more_s", "_works")
+    __slots__ = ("_limit", "_more_s", "_works")
 
     def __init__(self, idle_s: float, most_s: float, works: Callable[[], bool]) -> None:
-        self._idle_s = idle_s
         self._more_s = max(0.0, most_s - idle_s)
         self._works = works
         self._limit = (0.0, 0.0)  # that was given last, and the last of that silence
@@ -31,3 +30,8 @@ class Silence:
             last = passed + self._more_s
         self._limit = (min(last, passed + LOOK_S) if self._works() else passed), last
         return self._limit[0]
+
+    def put_off(self, seconds: float) -> None:
+        """The limit was put off by so much, although nothing was said."""
+        given, last = self._limit
+        self._limit = given + seconds, last + seconds

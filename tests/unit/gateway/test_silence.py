@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
+from scheduling.core.outcomes import Reason
 from scheduling.gateway.engine.silence import Silence
+from scheduling.gateway.stages import Call
+from scheduling.gateway.timeouts import Timeouts
 
 
 def silent_for(silence: Silence, idle_s: float, spoke_s: float = 0.0) -> float:
@@ -33,3 +39,17 @@ def test_it_is_given_up_soon_after_its_replica_was_taken_out():
 
 def test_a_shorter_limit_for_the_first_token_shortens_nothing():
     assert silent_for(Silence(20.0, 5.0, lambda: True), 20.0) == 20.0
+
+
+async def test_a_gateway_that_did_not_run_gives_a_silent_engine_that_time_and_no_more():
+    call = Call("r", {}, cast(Any, None), cast(Any, None), asyncio.get_running_loop())
+    call.silence = Silence(20.0, 120.0, lambda: True)
+    call.limit(Reason.BACKEND_STALLED, 20.0)
+    clock = Timeouts(lambda: None)
+    clock.calls.add(call)
+    now = 20.0
+    while now < call.deadline or not call.overdue(now):
+        now += 0.5
+        if now in (60.0, 90.0):
+            clock._slept(1.5)
+    assert now == 123.0
