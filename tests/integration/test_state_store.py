@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from scheduling.core.admission.key_limits import Limited, Scope, write_limits
 from scheduling.core.outcomes import Outcome, Reason
-from scheduling.core.types import OverLimit, ServiceClass, Slo
+from scheduling.core.types import OverLimit, RateLimits, ServiceClass, Slo
 from scheduling.state import codec
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
@@ -270,6 +271,22 @@ async def test_what_a_gateway_tells_goes_before_what_a_node_that_took_over_knows
     said = [(await pool_store.finish("r2", n, Reason.STOP, 10, True, ledger("r2"))).status for n in (0, 2, 2)]
     assert said == [FinishStatus.STALE, FinishStatus.OK, FinishStatus.ENDED]
     assert await pool_store.record([ledger("r1"), ledger("r2")]) == {"r1"}
+
+
+async def test_what_is_told_anew_counts_once_for_its_key(pool_store: PoolStore):
+    """A node that took over knows an earlier attempt of the one, and lets the other wait."""
+    await led(pool_store)
+    limits = write_limits(Limited(400, (Scope("~acme:k:key", RateLimits(tokens_per_minute=1300, concurrency=3)),)))
+    facts, est = replace(FACTS, limits=limits), estimate()
+
+    async def asked(name: str) -> AdmissionStatus:
+        return (await pool_store.admit(ACME, POOL, request(name, ACME, est), est, 300, facts)).status
+
+    assert [await asked("r1"), await asked("r2")] == [AdmissionStatus.GRANTED, AdmissionStatus.QUEUED]
+    for name, attempt in (("r1", 2), ("r2", 1)):
+        told = request(name, ACME, est, attempt=attempt)
+        assert (await pool_store.announce(ACME, POOL, told, est, 300, facts, "b1")).status is AnnounceStatus.OK
+    assert [await asked("r3"), await asked("r4")] == [AdmissionStatus.QUEUED, AdmissionStatus.REFUSED]
 
 
 async def test_after_a_lost_state_nothing_is_admitted_until_leases_are_announced(pool_store: PoolStore):
