@@ -61,10 +61,10 @@ class EngineWatch:
             credit.set_budget(each.budget)
         self._show_credits()
 
-    def _compare(self) -> None:
+    def _compare(self, now_s: float) -> None:
         """Lets the view have how fast the replicas are that write answers, beside each other."""
         for alike in (self._both, self._decode):
-            compare([(self._token_times[name], self._typed[name]) for name in alike])
+            compare(now_s, [(self._token_times[name], self._typed[name]) for name in alike])
             for name in alike:
                 time, seen = self._token_times[name], self._view.backends[name]
                 seen.speed, seen.token_us = time.speed or self._typed[name], time.token_us
@@ -128,5 +128,5 @@ class EngineWatch:
                 use = EngineUse(engine.kv.usage, kv_tokens, seen.kv_used, waiting, sums.steps)
                 room.look(now_s, use, expected, tbt_s)
                 seen.kv_tokens = room.offered(kv_tokens)
-        self._compare()
+        self._compare(now_s)
         self._show_credits()

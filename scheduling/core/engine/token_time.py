@@ -6,9 +6,10 @@ Formula: the engine's own sum of the times between tokens / their number, a movi
 than 1 / :data:`ALIKE` as long as those of the fastest is slower than it by as much, until they take less than 1 /
 :data:`ALIKE_AGAIN`: with long prompts, replicas of one kind differ by nearly as much for minutes, by what they happen
 to compute. Of one that was measured to be slower under the same load (``manage.py calibrate``) less is enough,
-:data:`MEASURED_ALIKE`. A step takes longer the more is in it, and who is slower gets less, so the difference found is
-rather too small than too large. What is said moves by :data:`MOVES` at least, since scripts are told of it. Of a
-replica that made no tokens for :data:`FORGOTTEN_S` nothing is known: it may be well again, and gets work that shows it.
+:data:`MEASURED_ALIKE`, until :data:`MEASURED_ALIKE_AGAIN`. A step takes longer the more is in it, and who is slower
+gets less, so the difference found is rather too small than too large. What is said moves by :data:`MOVES` at least,
+since scripts are told of it. Of a replica that made no tokens for :data:`FORGOTTEN_S`, away or not, nothing is known:
+it may be well again, and gets work that shows it; and what it was then is no measure for others.
 Inputs: the engine's counters once a second.
 Source: ours. Measured: ``docs/results/placement.md``.
 """
@@ -25,7 +26,7 @@ from scheduling.core.types import FULL_SPEED
 MEMORY_S: Final = 60.0
 ENOUGH: Final = 96.0  # tokens
 ALIKE, ALIKE_AGAIN = 0.45, 0.6
-MEASURED_ALIKE = 0.85  # where it was measured to be slower under the same load
+MEASURED_ALIKE, MEASURED_ALIKE_AGAIN = 0.85, 0.95  # where it was measured to be slower under the same load
 SLOWEST: Final = 50  # per mille of the fastest that one is taken for at least
 MOVES: Final = 0.05
 FORGOTTEN_S: Final = 300.0
@@ -57,8 +58,6 @@ class TokenTime:
             return
         self._at_s, self._seconds, self._tokens = at_s, seconds, tokens
         if first or not 0 < seconds - before_s <= LONGEST_S * made:
-            if at_s - self._moved_s >= FORGOTTEN_S:
-                self.mean_s = self._sum_s = self._number = 0.0
             return
         kept = exp(-min(elapsed_s, LONGEST_S) / MEMORY_S)
         self._moved_s = at_s
@@ -66,6 +65,11 @@ class TokenTime:
         self._number = kept * self._number + made
         if self._number >= ENOUGH or self.mean_s:
             self.mean_s = self._sum_s / self._number
+
+    def age(self, at_s: float) -> None:
+        """Forgets what is too old, also where nobody could ask."""
+        if at_s - self._moved_s >= FORGOTTEN_S:
+            self.mean_s = self._sum_s = self._number = 0.0
 
     def forget(self) -> None:
         """Another process stands there."""
@@ -79,8 +83,11 @@ class TokenTime:
             self.speed = self.token_us = 0
             return
         share = fastest_s / self.mean_s
-        limit = ALIKE_AGAIN if self.token_us else ALIKE
-        if share >= (limit if measured > MEASURED_ALIKE * FULL_SPEED else MEASURED_ALIKE):
+        if measured > MEASURED_ALIKE * FULL_SPEED:
+            limit = ALIKE_AGAIN if self.token_us else ALIKE
+        else:
+            limit = MEASURED_ALIKE_AGAIN if self.token_us else MEASURED_ALIKE
+        if share >= limit:
             self.speed, self.token_us = FULL_SPEED, 0
             return
         speed, token_us = max(SLOWEST, round(FULL_SPEED * share)), round(1e6 * self.mean_s)
@@ -92,9 +99,11 @@ def _moved(to: int, before: int) -> bool:
     return abs(to - before) > MOVES * before
 
 
-def compare(replicas: Sequence[tuple[TokenTime, int]]) -> None:
+def compare(at_s: float, replicas: Sequence[tuple[TokenTime, int]]) -> None:
     """Has each of a pool's replicas say how fast it is beside the others; with each goes how fast it was measured to
     be. Of one alone nothing is known."""
+    for replica, _ in replicas:
+        replica.age(at_s)
     known = [replica.mean_s for replica, _ in replicas if replica.mean_s]
     fastest_s = min(known) if len(known) > 1 else 0.0
     for replica, measured in replicas:

@@ -76,8 +76,9 @@ class Phases:
 
     def compare(self) -> None:
         """How fast those are that write answers, beside each other; called once a second."""
+        now_s = asyncio.get_running_loop().time()
         for phase in (Phase.BOTH, Phase.DECODE):
-            compare([(b.token_time, self._typed_speed(b.spec)) for b in self._alike(phase)])
+            compare(now_s, [(b.token_time, self._typed_speed(b.spec)) for b in self._alike(phase)])
 
     def limited(self, view: PoolView, waits: bool) -> None:
         """What prefill replicas lack shows at the decode replicas, where requests wait for their credit."""

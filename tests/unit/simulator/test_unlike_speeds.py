@@ -41,7 +41,7 @@ def served(traffic: Traffic) -> tuple[float, float]:
 @pytest.fixture
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is found while they serve."""
-    monkeypatch.setattr(engine_watch, "compare", lambda replicas: None)
+    monkeypatch.setattr(engine_watch, "compare", lambda at_s, replicas: None)
 
 
 @pytest.mark.usefixtures("unseen")
@@ -57,7 +57,7 @@ def test_what_was_typed_in_keeps_work_off_the_slow_replica_while_the_fast_one_is
 
 def test_so_does_what_is_found_while_they_serve(monkeypatch: pytest.MonkeyPatch):
     found_p95, found_late = served(pool())
-    monkeypatch.setattr(engine_watch, "compare", lambda replicas: None)
+    monkeypatch.setattr(engine_watch, "compare", lambda at_s, replicas: None)
     unseen_p95, unseen_late = served(pool())
     assert found_p95 < 0.7 * unseen_p95
     assert found_late < 0.2 * unseen_late

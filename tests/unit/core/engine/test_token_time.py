@@ -34,7 +34,7 @@ def works(*engines: Engine, seconds: int = 60) -> None:
         at_s = float(next(CLOCK))
         for engine in engines:
             engine.works(at_s)
-        compare([(engine.time, engine.measured) for engine in engines])
+        compare(at_s, [(engine.time, engine.measured) for engine in engines])
 
 
 def test_a_replica_whose_tokens_take_three_times_as_long_has_a_third_of_the_speed():
@@ -120,6 +120,34 @@ def test_a_slow_one_that_gets_no_work_is_forgotten_and_tried_again():
     assert slow.time.speed == 0
 
 
+def test_one_that_has_been_away_is_no_measure_for_the_others_and_is_measured_anew():
+    fast, slow, third = Engine(0.02), Engine(0.06), Engine(0.06)
+    works(fast, slow, third)
+    for _ in range(int(FORGOTTEN_S) + 10):  # the fast one does not answer
+        at_s = float(next(CLOCK))
+        slow.works(at_s), third.works(at_s)
+        compare(at_s, [(engine.time, FULL_SPEED) for engine in (fast, slow, third)])
+    assert (slow.time.speed, slow.time.token_us) == (FULL_SPEED, 0)
+    assert fast.time.speed == 0
+    fast.token_s = 0.06
+    works(fast, slow, third, seconds=2)
+    assert {engine.time.speed for engine in (fast, slow, third)} == {FULL_SPEED}
+
+
+def test_one_that_was_measured_to_be_slower_is_not_taken_to_and_fro_for_alike():
+    fast, slow = Engine(0.02), Engine(0.02 / 0.8, measured=500)
+    works(fast, slow)
+    said = []
+    for turn in range(20):
+        slow.token_s = 0.02 / (0.89 if turn % 2 else 0.81)
+        works(fast, slow, seconds=120)
+        said.append(slow.time.speed)
+    assert max(said) < FULL_SPEED
+    slow.token_s = 0.0205
+    works(fast, slow, seconds=400)
+    assert slow.time.speed == FULL_SPEED
+
+
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(-1e18, 1e18), st.floats(-1e18, 1e18)), max_size=30))
 def test_no_figure_that_an_engine_can_report_makes_it_anything_but_a_speed(looks: list[tuple[float, float, float]]):
     odd, usual, at_s = TokenTime(), Engine(0.02), 0.0
@@ -127,6 +155,6 @@ def test_no_figure_that_an_engine_can_report_makes_it_anything_but_a_speed(looks
         at_s += elapsed_s
         odd.seen(at_s, seconds, tokens)
         usual.works(at_s)
-        compare([(odd, FULL_SPEED), (usual.time, FULL_SPEED)])
+        compare(at_s, [(odd, FULL_SPEED), (usual.time, FULL_SPEED)])
         assert odd.speed == 0 or SLOWEST <= odd.speed <= FULL_SPEED
         assert 0 <= odd.token_us <= 60_000_000
