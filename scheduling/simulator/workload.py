@@ -118,7 +118,7 @@ def make_request(
         ttlt_deadline_s=None if slo.ttlt_s is None else arrival_s + slo.ttlt_s,
         output_lengths=belief.lengths,
         output_probabilities=belief.probabilities,
-        pace_us=pace_us(slo),
+        pace_us=pace_us(slo, belief.bound),
     )
     return SimRequest(index, to_fs(arrival_s), input_tokens, output_tokens, slo, queued, label, important, base_tokens)
 

@@ -2,9 +2,9 @@
 
 Who was promised a time between tokens is late on a replica whose tokens take longer, however soon it gets there. So it
 runs on one that keeps that time (whose mean is at most :data:`KEEPS` of it; :meth:`BackendView.keeps`), as long as one
-serves and its first token can still be in time there, or for :data:`LONGEST_S` where no TTFT was promised. What it
-leaves is for those whom a slow replica serves in time. Where replicas are alike nobody waits
-(:mod:`scheduling.core.engine.token_time`).
+serves and its first token can still be in time there, or for :data:`LONGEST_S` where no TTFT was promised, and never
+until its time in the queue is over. What it leaves is for those whom a slow replica serves in time. Where replicas are
+alike nobody waits (:mod:`scheduling.core.engine.token_time`): one that is no slower than others counts as fast enough.
 
 Same in Lua: ``choose`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. How long
 it waits is the leader's business alone; while nobody leads nobody waits for a faster replica.
@@ -19,16 +19,19 @@ from scheduling.core.placement.cache_wait import GRANT_S, LONGEST_S
 from scheduling.core.types import QueuedRequest, Slo
 
 KEEPS: Final = 0.85  # of a promised time between tokens: answers differ from a replica's mean
+BEFORE_EXPIRY_S: Final = 0.5  # a late answer is better than none: decisions take so long when there is much to decide
 
 
-def pace_us(slo: Slo) -> int:
+def pace_us(slo: Slo, longest: int) -> int:
     """How long the mean time between tokens may be of a replica that keeps the one it promises, in whole microseconds
-    as scripts compare them; 0: it promises none."""
-    return 0 if slo.tbt_s is None else max(1, round(1e6 * KEEPS * slo.tbt_s))
+    as scripts compare them; 0: it promises none. ``longest``: tokens of its longest answer; one has none between."""
+    return 0 if slo.tbt_s is None or longest < 2 else max(1, round(1e6 * KEEPS * slo.tbt_s))
 
 
 def pace_wait_until_s(request: QueuedRequest, prefill_per_s: float) -> float:
     """When it stops waiting for a faster replica [s], which computes ``prefill_per_s`` prompt tokens a second."""
     if request.ttft_deadline_s is None:
-        return request.arrival_s + LONGEST_S
-    return request.ttft_deadline_s - request.input_tokens / prefill_per_s - GRANT_S
+        until_s = request.arrival_s + LONGEST_S
+    else:
+        until_s = request.ttft_deadline_s - request.input_tokens / prefill_per_s - GRANT_S
+    return until_s if request.expires_s is None else min(until_s, request.expires_s - BEFORE_EXPIRY_S)

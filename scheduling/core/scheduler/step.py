@@ -119,7 +119,7 @@ class SchedulerStep:
             first = waiting[holds.credit.request_id]
             if self._beyond_limits(first):
                 holds.credit = None
-            elif not self._with_credit(first, able := self._able(first)):
+            elif not self._with_credit(first, able := self._able_in_time(first)):
                 self._wants_credit_only(first, able)
 
     def end(self) -> None:
@@ -161,7 +161,8 @@ class SchedulerStep:
             able = self._where_it_resumes(request, able)
         need = self._need_of(request, self.warmth_of(request))
         if self._slow and request.pace_us:
-            able = keeping_pace(able, need) if self._waits_for_pace(request) else at_pace(able, need)
+            waits = self._pace_wait_until_s(request) > self._now_s
+            able = keeping_pace(able, need) if waits else at_pace(able, need)
         return with_room(able, need, self._serving(request) if need.owner and need.warmth is not None else None)
 
     def has_room(self, request: QueuedRequest) -> bool:
@@ -221,13 +222,9 @@ class SchedulerStep:
         return self._entitlement_full(request) or (self.sparing() and request.service_class not in BASELINE)
 
     def _fits_somewhere(self, request: QueuedRequest) -> bool:
-        able, hold = self._able(request), self._holds.kv
-        if self._slow and request.pace_us:
-            keeping = [b for b in able if b.keeps(request.pace_us)]
-            if len(keeping) < len(able) and self._waits_for_pace(request):
-                able = keeping
-                if not able:
-                    return False  # it passes over what is free
+        able, hold = self._able_in_time(request), self._holds.kv
+        if not able and request.id in self._holds.for_pace:
+            return False  # it passes over what is free
         if not able and not self._holds.by_replica:  # asked of hundreds a step: credit is not what it lacks
             self._keep_room_for(request)
             return False
@@ -249,6 +246,22 @@ class SchedulerStep:
         if adapter:
             able = [b for b in able if adapter in b.adapters]
         return self._where_it_resumes(request, able) if request.resumes_at else able
+
+    def _able_in_time(self, request: QueuedRequest) -> list[BackendView]:
+        """Of these, only those that are fast enough for it, as long as it waits for one: notes that it does where it
+        passes over a slower one."""
+        able = self._able(request)
+        if not self._slow or not request.pace_us:
+            return able
+        keeping = [b for b in able if b.keeps(request.pace_us)]
+        if len(keeping) == len(able):
+            return able
+        holds = self._holds
+        if request.id not in holds.for_pace:  # else it waits, whatever others change in this step
+            if (until_s := self._pace_wait_until_s(request)) <= self._now_s:
+                return able
+            holds.for_pace[request.id] = until_s
+        return keeping
 
     def _where_it_resumes(self, request: QueuedRequest, able: list[BackendView]) -> list[BackendView]:
         """Of ``able``, only the replica that has computed part of the prompt, while it can go on with it."""
@@ -273,18 +286,11 @@ class SchedulerStep:
                     return True
         return False
 
-    def _waits_for_pace(self, request: QueuedRequest) -> bool:
-        """Whether it runs on no replica that is too slow for it, as another one will have room in time."""
-        holds = self._holds
-        if request.id in holds.for_pace:
-            return True  # whatever others change in this step
+    def _pace_wait_until_s(self, request: QueuedRequest) -> float:
+        """Until when it runs on no replica that is too slow for it; 0: it does not wait, as none is fast enough."""
         if request.resumes_at or not any(b.keeps(request.pace_us) for b in self._serving(request)):
-            return False
-        until_s = pace_wait_until_s(request, self.view.prefill_per_s(PREFILL_PER_S))
-        if until_s <= self._now_s:
-            return False
-        holds.for_pace[request.id] = until_s
-        return True
+            return 0.0
+        return pace_wait_until_s(request, self.view.prefill_per_s(PREFILL_PER_S))
 
     def _waits_for_cache(self, request: QueuedRequest, able: list[BackendView]) -> bool:
         """Whether it waits for the replica that has its prompt cached, although one of ``able`` has room. Where that
@@ -297,7 +303,10 @@ class SchedulerStep:
         if self._still_waits(request):
             return True
         need, serving = self._need_of(request, self._warmth(request)), self._serving(request)
-        wait = cache_wait(serving, with_room(able, need, serving), need.prefill, need.warmth)
+        fit = with_room(able, need, serving)
+        if self._slow and request.pace_us and (keeping := keeping_pace(fit, need)):
+            fit, serving = keeping, keeping_pace(serving, need)
+        wait = cache_wait(serving, fit, need.prefill, need.warmth)
         if wait is None:
             return False
         idle_s = holds.idle_s - holds.idle_before_s.setdefault(request.id, holds.idle_s)

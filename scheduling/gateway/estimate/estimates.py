@@ -94,7 +94,8 @@ def make_queued(
         if pool.routing in USES_PREFIX and not _may_be_cut(prepared)
         else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
-        adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES), pace_us=pace_us(slo),
+        adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES),
+        pace_us=pace_us(slo, estimate.output_bound // prepared.choices),
     )  # fmt: skip
 
 

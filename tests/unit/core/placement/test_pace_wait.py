@@ -9,20 +9,21 @@ import pytest
 
 from scheduling.core.admission.rule import AdmissionAnswer, AdmissionView, Ask, decide_admission
 from scheduling.core.placement.cache_wait import GRANT_S, LONGEST_S
-from scheduling.core.placement.pace_wait import KEEPS, pace_us, pace_wait_until_s
+from scheduling.core.placement.pace_wait import BEFORE_EXPIRY_S, KEEPS, pace_us, pace_wait_until_s
 from scheduling.core.placement.room import Need, choose_backend
 from scheduling.core.placement.rule import Warmth
 from scheduling.core.policies.compose import make_named
 from scheduling.core.policies.registry import make_routing
 from scheduling.core.scheduler.invariants import check_step, remember
 from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.step import Hold, Holds, SchedulerStep
 from scheduling.core.scheduler.stuck import stuck
 from scheduling.core.types import BackendView, QueuedRequest, ServiceClass, Slo
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 from tests.support.state_world import entitlement, pool_spec, tier
 
 NOW_S = 1010.0
-PACE_US = pace_us(Slo(tbt_s=0.1))
+PACE_US = pace_us(Slo(tbt_s=0.1), 100)
 PER_S = 10_000.0  # prompt tokens that the fast one computes
 
 
@@ -53,8 +54,9 @@ def scheduler(*requests: QueuedRequest, rights: bool = False) -> Scheduler:
 
 
 def test_a_replica_keeps_a_promised_time_between_tokens_whose_mean_leaves_some_of_it():
-    assert pace_us(Slo(tbt_s=0.1)) == round(KEEPS * 100_000)
-    assert pace_us(Slo(ttft_s=1.0)) == 0
+    assert pace_us(Slo(tbt_s=0.1), 2) == round(KEEPS * 100_000)
+    assert pace_us(Slo(ttft_s=1.0), 2) == 0
+    assert pace_us(Slo(tbt_s=0.1), 1) == 0, "there is nothing between the tokens of an answer of one"
     assert slow(token_us=PACE_US).keeps(PACE_US)
     assert not slow(token_us=PACE_US + 1).keeps(PACE_US)
     assert slow().keeps(0), "nothing was promised"
@@ -111,6 +113,59 @@ def test_without_a_promised_first_token_it_waits_for_ten_seconds():
     assert pace_wait_until_s(paced(ttft_deadline_s=None), PER_S) == NOW_S + LONGEST_S
 
 
+@pytest.mark.parametrize("due_s", [None, NOW_S + 60.0], ids=["no first token promised", "a late one"])
+def test_it_goes_to_the_slow_one_before_its_time_in_the_queue_is_over(due_s: float | None):
+    mine = paced(ttft_deadline_s=due_s, expires_s=NOW_S + 5.0)
+    made, view = scheduler(mine), pool_view(full(), slow())
+    assert made.step(view, NOW_S + 5.0 - BEFORE_EXPIRY_S - 0.01) == []
+    assert [g.backend for g in made.step(view, NOW_S + 5.0 - BEFORE_EXPIRY_S)] == ["slow"]
+
+
+def test_who_was_granted_waits_no_longer():
+    made, view = scheduler(paced(1)), pool_view(fast(), slow())
+    assert [g.backend for g in made.step(view, NOW_S)] == ["fast"]
+    assert not made.waits_for_replica
+
+
+def test_to_be_asked_whether_there_is_room_is_not_to_wait():
+    mine = paced()
+    holds = Holds()
+    step = SchedulerStep(
+        pool_view(full(), slow()), NOW_S, holds, {mine.id: mine}, patience_s=2.0, spare=0, unreserved=frozenset(),
+        rights=False, warmth=lambda _: None,
+    )  # fmt: skip
+    assert not step.has_room(mine)
+    assert not holds.for_pace
+    assert not step.fits(mine)
+    assert list(holds.for_pace) == [mine.id]
+
+
+def test_who_lacked_credit_longest_has_the_fast_one_kept_although_the_slow_one_has_room():
+    first, mine = waiting(1, "t1", input_tokens=50), paced(2, input_tokens=500, rank=2)
+    made, view = scheduler(first, mine), pool_view(fast(prefill_used=900), slow(running=4))
+    made._holds.credit = Hold(mine.id, NOW_S - 10.0)  # others came first
+    assert made.step(view, NOW_S) == []
+    assert made.credit_holds == {"fast": mine.id}
+
+
+def test_no_replica_is_kept_free_for_who_passes_over_one():
+    mine, small = paced(1, ttft_deadline_s=NOW_S + 60.0), waiting(20, "t2")
+    made, view = scheduler(mine), pool_view(fast(running=4, slots=4), slow())
+    assert made.step(view, NOW_S) == []
+    assert made.step(view, NOW_S + 5.0) == []
+    made.offer(small, NOW_S + 5.0)
+    assert [g.request.id for g in made.step(view, NOW_S + 5.0)] == [small.id]
+    assert made.kv_hold is None
+
+
+def test_no_slow_one_is_kept_for_who_waits_for_a_fast_one():
+    first, mine = waiting(1, "t1", input_tokens=50), paced(2, input_tokens=500, rank=2)
+    made, view = scheduler(first, mine), pool_view(fast(running=4), slow(prefill_used=900, work_tokens=9e9))
+    made._holds.credit = Hold(mine.id, NOW_S - 10.0)
+    assert [g.backend for g in made.step(view, NOW_S)] == ["slow"]
+    assert made.credit_holds == {}
+
+
 @pytest.mark.parametrize(
     "other",
     [full(token_us=110_000, speed=320), full(ready=False), full(longest=150)],
@@ -149,6 +204,20 @@ def test_who_arrives_waits_for_a_fast_one_too():
     assert arrives(backends=(slow(),)) == (AdmissionAnswer.GRANT, "slow")
     assert arrives(ask=replace(ASK, exclude_backend="fast")) == (AdmissionAnswer.GRANT, "slow"), "it failed there"
     assert arrives(ent_waiting=2)[0] is AdmissionAnswer.GRANT, "it may not wait"
+
+
+@pytest.mark.parametrize("there", [{}, {"prefill_used": 1024, "running": 1}, {"running": 64}])
+def test_nor_does_it_wait_for_what_a_slow_one_has_cached(there: dict[str, Any]):
+    warmth = Warmth(98_304.0, "seed", {"slow": 10**6}, {}, {"slow": 900})
+    mine = paced(input_tokens=1_000, prefixes="p", ttft_deadline_s=NOW_S + 5.0)
+    holds = Holds()
+    step = SchedulerStep(
+        pool_view(fast(), slow(cache_trust=1000, slots=64, **there)), NOW_S, holds, {mine.id: mine}, patience_s=2.0,
+        spare=0, unreserved=frozenset(), rights=False, warmth=lambda _: warmth,
+    )  # fmt: skip
+    assert step.fits(mine)
+    assert not holds.for_cache
+    assert [b.id for b in step.candidates(mine)] == ["fast"]
 
 
 def test_no_cache_on_a_slow_one_is_worth_a_late_answer():
