@@ -6,9 +6,9 @@ prompts almost all is cached, would have engines compute a multiple of what they
 replica: the one that the placement rule names if all had room (:func:`rule.place`). It lets others idle at most
 ``cache_patience`` times as long as they would take to compute what is cached there (a parameter of the routing
 ``prefix_affinity``), and ``LONGEST_S`` at most; where one idles, it goes there before its TTFT deadline is lost by
-waiting. While all are at work its patience lasts: elsewhere it would take the place of those whose prompts are cached
-there, and what is computed twice turns a full pool into an overloaded one. Waiting for a place near the data is *delay
-scheduling* (Zaharia et al., EuroSys 2010).
+waiting, and never waits until its time in the queue is over. While all are at work its patience lasts: elsewhere it
+would take the place of those whose prompts are cached there, and what is computed twice turns a full pool into an
+overloaded one. Waiting for a place near the data is *delay scheduling* (Zaharia et al., EuroSys 2010).
 
 Same in Lua: ``cached_elsewhere`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival.
 How long it waits is the leader's business alone; while nobody leads nobody waits for a cache.
@@ -29,7 +29,13 @@ LEAST_AGAIN: Final = 256  # tokens to compute again that are worth waiting for
 PATIENCE: Final = 4.0  # `cache_patience` unless set
 LONGEST_S: Final = 10.0
 MOMENT_S: Final = 0.001  # of patience: nothing that is worth another decision
+BEFORE_EXPIRY_S: Final = 0.5  # a late answer is better than none: decisions take so long when there is much to decide
 GRANT_S: Final = 0.05  # from the end of a wait to the step of another engine
+
+
+def before_expiry_s(expires_s: float | None) -> float:
+    """Until when a request may wait for a replica while others have room [s], as its time in the queue ends then."""
+    return math.inf if expires_s is None else expires_s - BEFORE_EXPIRY_S
 
 
 @dataclass(frozen=True, slots=True)

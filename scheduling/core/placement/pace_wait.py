@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from scheduling.core.placement.cache_wait import GRANT_S, LONGEST_S
+from scheduling.core.placement.cache_wait import GRANT_S, LONGEST_S, before_expiry_s
 from scheduling.core.types import QueuedRequest, Slo
 
 KEEPS: Final = 0.85  # of a promised time between tokens: answers differ from a replica's mean
-BEFORE_EXPIRY_S: Final = 0.5  # a late answer is better than none: decisions take so long when there is much to decide
 
 
 def pace_us(slo: Slo, longest: int) -> int:
@@ -34,4 +33,4 @@ def pace_wait_until_s(request: QueuedRequest, prefill_per_s: float) -> float:
         until_s = request.arrival_s + LONGEST_S
     else:
         until_s = request.ttft_deadline_s - request.input_tokens / prefill_per_s - GRANT_S
-    return until_s if request.expires_s is None else min(until_s, request.expires_s - BEFORE_EXPIRY_S)
+    return min(until_s, before_expiry_s(request.expires_s))

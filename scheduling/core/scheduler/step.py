@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduling.core.placement.cache_wait import PATIENCE, cache_wait
+from scheduling.core.placement.cache_wait import PATIENCE, before_expiry_s, cache_wait
 from scheduling.core.placement.cached_prompts import counted_of, counted_on
 from scheduling.core.placement.pace_wait import pace_wait_until_s
 from scheduling.core.placement.room import Need, at_pace, has_credit, keeping_pace, with_room
@@ -313,6 +313,7 @@ class SchedulerStep:
         until_s = wait.until_s(now_s, idle_s, request.ttft_deadline_s, self._cache_patience)
         if until_s <= now_s and not self._idles:
             until_s = wait.until_s(now_s, idle_s, None, self._cache_patience)
+        until_s = min(until_s, before_expiry_s(request.expires_s))
         if until_s <= now_s:
             return False
         self._wait_at(wait.replica, request, until_s)

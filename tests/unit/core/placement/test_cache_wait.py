@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from scheduling.core.admission.rule import AdmissionAnswer, AdmissionView, Ask, decide_admission
-from scheduling.core.placement.cache_wait import GRANT_S, LEAST_AGAIN, LONGEST_S, PATIENCE, CacheWait, cache_wait
+from scheduling.core.placement.cache_wait import (
+    BEFORE_EXPIRY_S,
+    GRANT_S,
+    LEAST_AGAIN,
+    LONGEST_S,
+    PATIENCE,
+    CacheWait,
+    cache_wait,
+)
 from scheduling.core.placement.room import Need, choose_backend
 from scheduling.core.placement.rule import Warmth, read_points, write_points
 from scheduling.core.policies.compose import make_named
@@ -150,6 +158,16 @@ def test_its_replica_is_kept_for_it_and_it_goes_first_there():
     view.backends["b1"] = replica("b1")
     assert [g.request.id for g in made.step(view, NOW_S + 0.1)] == [mine.id]
     assert not made.waits_for_replica
+
+
+def test_nobody_waits_for_a_cache_until_it_is_refused():
+    made, view = scheduler(one="b1"), pool_view(busy("b1"), replica("b2"))
+    mine = session(1, "one", expires_s=NOW_S + 1.0)
+    made.offer(mine, NOW_S)
+    assert made.step(view, NOW_S) == []
+    until_s = made.waits_for_replica[mine.id]
+    assert until_s == NOW_S + 1.0 - BEFORE_EXPIRY_S
+    assert [(g.request.id, g.backend) for g in made.step(view, until_s)] == [(mine.id, "b2")]
 
 
 def test_it_runs_elsewhere_when_it_has_waited_long_enough():

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduling.core.admission.rule import AdmissionAnswer, AdmissionView, Ask, decide_admission
-from scheduling.core.placement.cache_wait import GRANT_S, LONGEST_S
-from scheduling.core.placement.pace_wait import BEFORE_EXPIRY_S, KEEPS, pace_us, pace_wait_until_s
+from scheduling.core.placement.cache_wait import BEFORE_EXPIRY_S, GRANT_S, LONGEST_S
+from scheduling.core.placement.pace_wait import KEEPS, pace_us, pace_wait_until_s
 from scheduling.core.placement.room import Need, choose_backend
 from scheduling.core.placement.rule import Warmth
 from scheduling.core.policies.compose import make_named
