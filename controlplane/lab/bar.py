@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from controlplane.lab.front import machine
 from controlplane.lab.tables import Figures, figure
 from scheduling.core.policies.registry import orderings
 from scheduling.simulator.compare import Case, CompareError, bare, parse_policy, prepare
@@ -230,35 +229,33 @@ def result_of(asked: BarPlan, policies: Sequence[str], figures_of: Mapping[Case,
     return Result(lines, unpromised)
 
 
-HEADING = "In front of the engines"
-LIMITED = "In front of the engines, with limits"
-
-
 def heading(asked: BarPlan) -> str:
-    return LIMITED if asked.limits else HEADING
+    """Of the section: what it is about, so that each comparison has a section of its own."""
+    names = " and ".join(dict.fromkeys(Case(trace, "").name for trace in asked.traces))
+    loads = " and ".join(f"{load:g}" for load in asked.loads)
+    return f"{names} at {loads} of capacity{', with limits' if asked.limits else ''}"
 
 
 def section(result: Result, asked: BarPlan, policies: Sequence[str], day: date, command: str) -> str:
     """The page's section, computed on ``day`` by ``command``."""
     best, means = result.best, result.geometric()
-    entry = "every request is admitted"
-    if asked.limits:
-        entry = "admission limits apply (`--limits`), and a refused request counts as late"
     seeds = f"{asked.first_seed} to {asked.first_seed + asked.seeds - 1}"
+    entry = "Every request is admitted."
+    if asked.limits:
+        entry = "Admission limits apply (`--limits`), and a refused request counts as late."
+    parts = dict.fromkeys(
+        f"{60 * case.minutes:g} s" for trace in asked.traces for case in asked.draws(trace, asked.loads[0])
+    )
+    notes = [
+        f"{day.isoformat()}: {asked.seeds} draws (seeds {seeds}) of {' or '.join(parts)}, {asked.replicas} replicas.",
+        entry,
+        *([f"Left out, as too little arrives in their part: {len(asked.silent)} draws."] if asked.silent else []),
+        *([] if set(policies) >= set(shipped()) else ["Only some of the shipped policies were run."]),
+    ]
     out = [
         f"## {heading(asked)}",
         "",
-        f"Simulated on {day.isoformat()}, with policies in front of {asked.replicas} replicas of",
-        f"{Case('', '').preset}, automatic prefill credit, 5 ms between a token and the grant that follows it,",
-        f"and engines that follow the policy's order ([lab.md](../guide/lab.md)); {entry}.",
-        f"{asked.seeds} draws (seeds {seeds}), each {asked.minutes:g} minutes from a different part of the recording",
-        f"(ServeGen: {60 * asked.minutes / BUSY:g} s, an hour apart). A policy that was more than {BEHIND:g} points",
-        f"behind the default after {FIRST} draws did not run the others. *Of the bound*: the share in time, divided by",
-        "the share that no scheduler can exceed. *Its draws*: the lowest and the highest share in time. *Better*:",
-        "points above the default's share in time on the same draws, with the 95 % interval.",
-        *([f"Left out, as too little arrives in their part: {len(asked.silent)} draws."] if asked.silent else []),
-        *([] if set(policies) >= set(shipped()) else ["Only some of the shipped policies were run."]),
-        f"Machine: {machine()}.",
+        " ".join(notes),
         "",
         f"```\n{command}\n```",
         "",
@@ -269,44 +266,71 @@ def section(result: Result, asked: BarPlan, policies: Sequence[str], day: date, 
         + ".",
         *(f"* **Not met**: {failure}." for failure in result.failures()),
         "",
-    ]
-    for trace, load in dict.fromkeys((line.trace, line.load) for line in result.lines):
-        mine = [line for line in result.lines if (line.trace, line.load) == (trace, load)]
-        tiers = [name[5:] for name in mine[0].figures if name.startswith("kept.")]
-        tiers.sort(key=lambda name: ("premium", "standard", "batch").index(name))
-        bound = mine[0].figures
-        by_tier = ", ".join(f"{tier} {bound[f'bound.{tier}']:.1f}" for tier in tiers)
-        out += [
-            f"### {trace} at {load:g} of capacity",
-            "",
-            f"Bound on the share in time: {bound['bound']:.1f} % of all requests ({by_tier}).",
-            "",
-        ]
-        head = ["policy", "draws", "all in time %", "its draws", "of the bound %", *tiers, "better", "95 %", "tokens/s"]
-        out += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-        for line in mine:
-            figures = line.figures
-            own = [f"{figures[f'kept.{tier}']:.1f}" for tier in tiers]
-            gap = ["", ""]
-            if line.policy != DEFAULT:
-                gap = [f"{line.better:+.1f}", f"{line.low:+.1f} to {line.high:+.1f}"]
-            spread = f"{line.worst:.1f} to {line.best:.1f}"
-            shares = [f"{figures['kept']:.1f}", spread, f"{figures['of_bound']:.1f}"]
-            cells = [f"`{line.policy}`", str(line.draws), *shares, *own, *gap]
-            out.append("| " + " | ".join([*cells, figure(figures["tokens_per_s"])]) + " |")
-        out.append("")
-    out += [
-        "### Without SLOs",
+        *_default_rows(result),
         "",
-        "Mean time to the last token [s] on the same draws, with all requests in one class and without SLOs.",
-        "",
-        "| trace | load | `unified` | `mean_cost` | longer % | 95 % |",
-        "|---|---|---|---|---|---|",
+        *_policy_rows(result, asked),
     ]
-    for row in result.unpromised:
-        gaps = f"{row.longer:+.1f} | {row.low:+.1f} to {row.high:+.1f}"
-        out.append(f"| {row.trace} | {row.load:g} | {figure(row.ours)} | {figure(row.theirs)} | {gaps} |")
     return "\n".join(out) + "\n"
+
+
+def _default_rows(result: Result) -> list[str]:
+    """How good the default is on each trace at each load, and beside ``mean_cost`` where nothing is promised."""
+    ours = [line for line in result.lines if line.policy == DEFAULT]
+    tiers = [name[5:] for name in ours[0].figures if name.startswith("kept.")]
+    tiers.sort(key=lambda name: ("premium", "standard", "batch").index(name))
+    head = [f"`{DEFAULT}` on", "in time %", "its draws", "bound %", "of the bound %"]
+    head += [f"{tier} (bound) %" for tier in tiers]
+    head += ["tokens/s", "without SLOs, mean TTLT s", f"`{UNPROMISED[1]}`", "longer % (95 %)"]
+    out = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for line, bare_ in zip(ours, result.unpromised, strict=True):
+        of = line.figures
+        cells = [
+            f"{line.trace} at {line.load:g}",
+            f"{of['kept']:.1f}",
+            f"{line.worst:.1f} to {line.best:.1f}",
+            f"{of['bound']:.1f}",
+            f"{of['of_bound']:.1f}",
+            *(f"{of[f'kept.{tier}']:.1f} ({of[f'bound.{tier}']:.1f})" for tier in tiers),
+            figure(of["tokens_per_s"]),
+            figure(bare_.ours),
+            figure(bare_.theirs),
+            f"{bare_.longer:+.1f} ({bare_.low:+.1f} to {bare_.high:+.1f})",
+        ]
+        out.append("| " + " | ".join(cells) + " |")
+    return out
+
+
+def _policy_rows(result: Result, asked: BarPlan) -> list[str]:
+    """Every composition, the best first: points of all in time above the default, and its share of premium and
+    standard. Those that were dropped everywhere are one sentence."""
+    mixes = list(dict.fromkeys((line.trace, line.load) for line in result.lines))
+    of = {(line.policy, line.trace, line.load): line for line in result.lines}
+    names = list(dict.fromkeys(line.policy for line in result.lines))
+    rows = {name: [of[name, *mix] for mix in mixes] for name in names}
+    most = {mix: max(of[name, *mix].draws for name in names) for mix in mixes}
+    gaps = {name: _mean([line.better for line in lines]) for name, lines in rows.items()}
+    ranked = sorted(names, key=lambda name: (name != DEFAULT, -gaps[name]))
+    dropped = [
+        name for name in ranked if all(line.draws < most[mix] for line, mix in zip(rows[name], mixes, strict=True))
+    ]
+    tiers = [tier for tier in ("premium", "standard") if f"kept.{tier}" in rows[DEFAULT][0].figures]
+    head = ["policy"]
+    for trace, load in mixes:
+        head += [f"{trace} at {load:g}: points (95 %)", *tiers]
+    out = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for name in ranked:
+        if name in dropped:
+            continue
+        cells = [f"`{name}`"]
+        for line, mix in zip(rows[name], mixes, strict=True):
+            gap = "" if name == DEFAULT else f"{line.better:+.1f} ({line.low:+.1f} to {line.high:+.1f})"
+            cells.append(gap + (f", {line.draws} draws" if line.draws < most[mix] else ""))
+            cells += [f"{line.figures[f'kept.{tier}']:.1f}" for tier in tiers]
+        out.append("| " + " | ".join(cells) + " |")
+    if dropped:
+        told = "; ".join(f"`{name}` " + ", ".join(f"{line.better:+.1f}" for line in rows[name]) for name in dropped)
+        out += ["", f"More than {BEHIND:g} points behind after {FIRST} draws, and not run further [points]: {told}."]
+    return out
 
 
 def _mean(values: Sequence[float]) -> float:

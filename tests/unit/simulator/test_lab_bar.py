@@ -73,7 +73,7 @@ def test_a_draw_in_whose_part_nothing_arrives_is_left_out_and_counted(asked: bar
         bar.result_of(heard, bar.shipped(), everything(heard)), heard, bar.shipped(), date(2026, 1, 1), "c"
     )
     assert "too little arrives in their part: 1 draws" in text
-    assert "| `unified` | 4 |" in text
+    assert "5 draws (seeds 101 to 105) of 240 s" in text
     bar.prepare.cache_clear()
     trace.write_text(recorded(range(0, 5 * 60, 5)))
     with pytest.raises(CompareError, match="nothing arrives"):
@@ -86,7 +86,7 @@ def test_limits_count_where_something_is_promised_and_have_a_section_of_their_ow
     assert not any(case.limits for case in limited.draws(asked.traces[0], 1.0, promises=False))
     found = everything(limited)
     text = bar.section(bar.result_of(limited, bar.shipped(), found), limited, bar.shipped(), date(2026, 1, 1), "c")
-    assert text.startswith("## In front of the engines, with limits")
+    assert text.startswith("## code at 1 and 1.3 of capacity, with limits\n")
     assert "a refused request counts as late" in text
 
 
@@ -94,6 +94,20 @@ def test_what_is_far_behind_after_the_first_draws_is_not_run_again_but_rivals_ar
     lines = {line.policy: line for line in bar.result_of(asked, bar.shipped(), everything(asked)).lines}
     assert lines["fifo"].draws == bar.FIRST
     assert {lines[name].draws for name in ("unified", "hybrid", "edf", "priority")} == {5}
+
+
+def test_what_was_dropped_everywhere_is_one_sentence_and_where_it_was_run_on_its_draws_are_told(asked: bar.BarPlan):
+    found = everything(asked)
+    near = {case: figures(case) | {"kept": 88.0} for case in found if case.policy == "gittins" and case.load == 1.0}
+    further = [case for case in bar.further_cases(asked, bar.shipped(), found | near) if case.policy == "gittins"]
+    found = found | near | {case: figures(case) | {"kept": 88.0} for case in further}
+    text = bar.section(bar.result_of(asked, bar.shipped(), found), asked, bar.shipped(), date(2026, 1, 1), "c")
+    (row,) = [line for line in text.splitlines() if line.startswith("| `gittins`")]
+    assert "-2.0 (-2.0 to -2.0) |" in row
+    assert "-10.0 (-10.0 to -10.0), 3 draws |" in row
+    assert "| `fifo`" not in text
+    assert "not run further [points]: " in text
+    assert "`fifo` -60.0, -60.0" in text
 
 
 def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told(asked: bar.BarPlan):
@@ -137,7 +151,8 @@ def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_wa
 
     monkeypatch.setattr("controlplane.lab.actions.bar.run_case", run)
     page = tmp_path / "compare.md"
-    page.write_text(f"# Policies\n\n## {bar.HEADING}\n\nOUTDATED\n\n## Inside every engine\n\nkept\n")
+    own = bar.heading(replace(asked, loads=(1.0, 1.3)))
+    page.write_text(f"# Policies\n\n## {own}\n\nOUTDATED\n\n## Inside every engine\n\nkept\n")
     ask = ["lab", "--processes", "1", "bar", "--trace", asked.traces[0], "--seeds", "3", "--output", str(page)]
     with pytest.raises(CommandError, match="interrupted"):
         call_command(*ask, stdout=StringIO(), stderr=StringIO())
@@ -149,10 +164,12 @@ def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_wa
     assert len(first) == 40
     assert not set(first) & set(ran)
     text = page.read_text()
-    assert text.startswith("# Policies\n\n## In front")
+    assert text.startswith(f"# Policies\n\n## {own}\n")
     assert "OUTDATED" not in text
     assert text.endswith("## Inside every engine\n\nkept\n")
-    assert "| `unified` | 3 | 90.0 | 90.0 to 90.0 | 94.7 | 90.0 | 90.0 | 90.0 |" in text
+    assert "| code at 1 | 90.0 | 90.0 to 90.0 | 95.0 | 94.7 | 90.0 (95.0) | 90.0 (95.0) | 90.0 (95.0) |" in text
+    assert "| `hybrid` | -1.0 (-1.0 to -1.0) | 89.0 | 89.0 | -1.0" in text
+    assert text.count("| `fifo` | -60.0") == 1
     with pytest.raises(CommandError, match="at least 3"):
         call_command(*ask[:-4], "--seeds", "2")
 
