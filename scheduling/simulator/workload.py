@@ -232,16 +232,44 @@ EWSJF_MIX = ((0.8, 32, 256), (0.2, 1024, 4096))  # "80 % short (interactive), 20
 EWSJF_OUTPUT = 12  # tokens of an answer, as Tables 4 to 9 come to
 
 
-def write_mix(path: Path, count: int, rate: float, seed: int) -> None:
-    """Writes EWSJF's main workload as a trace (Azure's columns): Poisson arrivals of ``rate`` per second.
+def bursts(random: Random, rate: float) -> Iterator[float]:
+    """Arrivals [s], for ever: 40 to 120 within ten seconds, and then nobody until the mean rate is ``rate``."""
+    now = 0.0
+    while True:
+        count = random.randint(40, 120)
+        yield from sorted(now + random.uniform(0.0, 10.0) for _ in range(count))
+        now += max(10.0, count / rate)
+
+
+def waves(random: Random, rate: float) -> Iterator[float]:
+    """Poisson arrivals [s] whose rate is 0.4 and 1.6 times ``rate`` by turns, five minutes each."""
+    return square_wave(random, (0.4 * rate, 1.6 * rate), 300.0)
+
+
+def _lognormal(inputs: ClippedLognormal, outputs: ClippedLognormal) -> Lengths:
+    return lambda random: (inputs.draw(random), outputs.draw(random))
+
+
+MIXES: dict[str, tuple[Callable[[Random, float], Iterator[float]], Lengths]] = {
+    "ewsjf": (poisson, mixed_prompts(EWSJF_MIX, EWSJF_OUTPUT)),
+    "reasoning": (poisson, _lognormal(ClippedLognormal(250, 697, 7000), ClippedLognormal(2300, 5640, 6000))),
+    "two-lengths": (bursts, mixed_prompts(((0.5, 60, 60), (0.5, 6000, 6000)), 100)),
+    "waves": (waves, _lognormal(ClippedLognormal(660, 3072, 7000), ClippedLognormal(150, 364, 1024))),
+}
+
+
+def write_mix(path: Path, count: int, rate: float, seed: int, kind: str = "ewsjf") -> None:
+    """Writes a workload of :data:`MIXES` as a trace (Azure's columns): ``count`` requests, ``rate`` per second on the
+    mean. *ewsjf* is that paper's main workload.
 
     Raises OSError where the file cannot be written.
     """
-    gaps, lengths, draw = Random(f"{seed} arrivals"), Random(f"{seed} prompts"), mixed_prompts(EWSJF_MIX, EWSJF_OUTPUT)
+    arrivals, draw = MIXES[kind]
+    gaps, lengths = Random(f"{seed} arrivals"), Random(f"{seed} prompts")
     start = datetime(2026, 1, 1)
     with path.open("w", encoding="utf-8") as out:
         out.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
-        for at, _ in zip(poisson(gaps, rate), range(count), strict=False):
+        for at, _ in zip(arrivals(gaps, rate), range(count), strict=False):
             input_tokens, output_tokens = draw(lengths)
             out.write(
                 f"{(start + timedelta(seconds=at)).isoformat(' ', 'microseconds')},{input_tokens},{output_tokens}\n"

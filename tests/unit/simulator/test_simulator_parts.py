@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice, pairwise
 from math import inf, isnan
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,10 +18,12 @@ from scheduling.core.types import Slo
 from scheduling.simulator.exact import ExactStep, run, steps_to
 from scheduling.simulator.kernel import Kernel, rng
 from scheduling.simulator.result import goodput, is_late
+from scheduling.simulator.trace import read_trace
 from scheduling.simulator.workload import (
     CODE,
     Belief,
     Tier,
+    bursts,
     from_families,
     independent_lengths,
     make_families,
@@ -30,6 +33,8 @@ from scheduling.simulator.workload import (
     poisson,
     square_wave,
     uniform_gaps,
+    waves,
+    write_mix,
 )
 from tests.support.slack import answers, due_in
 
@@ -86,6 +91,32 @@ def test_a_square_wave_has_each_rate_in_its_own_period():
     high = len(arrivals) - low
     assert low == pytest.approx(2.0 * 1800, rel=0.06)
     assert high == pytest.approx(5.0 * 1800, rel=0.06)
+
+
+def test_bursts_and_waves_keep_their_mean_rate_and_come_as_they_say():
+    came = [at for at in islice(bursts(rng(1, "a"), 5.0), 20_000) if at < 3600]
+    assert len(came) / 3600 == pytest.approx(5.0, rel=0.05)
+    assert came == sorted(came)
+    assert sum(b - a for a, b in pairwise(came) if b - a > 3.0) > 0.25 * 3600, "often nobody comes"
+    swung = [at for at in islice(waves(rng(1, "a"), 5.0), 20_000) if at < 3600]
+    assert len(swung) / 3600 == pytest.approx(5.0, rel=0.05)
+    assert sum((at // 300) % 2 == 0 for at in swung) == pytest.approx(0.2 * len(swung), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "answer"), [("ewsjf", 140, 12), ("reasoning", 250, 2300), ("waves", 660, 150)]
+)
+def test_made_up_traffic_is_a_trace_with_the_lengths_of_its_kind(
+    tmp_path: Path, kind: str, prompt: int, answer: int
+) -> None:
+    path = tmp_path / "made.csv"
+    write_mix(path, 3000, 5.0, 1, kind)
+    rows = read_trace(path)
+    assert len(rows) == 3000
+    assert interpolated([row.input_tokens for row in rows], 0.5) == pytest.approx(prompt, rel=0.3)
+    assert interpolated([row.output_tokens for row in rows], 0.5) == pytest.approx(answer, rel=0.1)
+    write_mix(path, 400, 5.0, 1, "two-lengths")
+    assert {row.input_tokens for row in read_trace(path)} == {60, 6000}
 
 
 def test_uniform_gaps_stay_in_their_interval():
