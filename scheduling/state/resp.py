@@ -33,8 +33,8 @@ from typing import Any, ClassVar
 
 import hiredis
 
+from scheduling.lookup import addresses
 from scheduling.state.address import Address, parse_url
-from scheduling.state.lookup import addresses
 from scheduling.state.script import Script
 from scheduling.state.types import StateError, StateUnavailable
 from scheduling.state.wire import Answered, NotLetIn, Wire, Word, pack
