@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 import hiredis
 
+from scheduling.connecting import connect
 from scheduling.lookup import addresses
 from scheduling.state.address import Address, parse_url
 from scheduling.state.script import Script
@@ -91,14 +92,7 @@ async def _open(
             tls = address.tls.context() if address.tls is not None else None
         except OSError as e:
             raise NotLetIn(f"Redis: {e}") from e
-        named = None if tls is None else address.host
-        for left, host in zip(reversed(range(len(hosts))), hosts, strict=True):
-            try:
-                await loop.create_connection(make, host, address.port, ssl=tls, server_hostname=named)
-                return
-            except OSError:
-                if not left:
-                    raise
+        await connect(make, hosts, address.port, tls, None if tls is None else address.host)
 
     try:
         hosts = [] if address.path else await addresses(address.host, lookup_s)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
+from scheduling.connecting import connect
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.engine.engine_connection import Connection, Stale, UpstreamError
+from scheduling.lookup import addresses
 from scheduling.tls import authorities, refused
 
 MAX_IDLE = 512  # kept-alive connections per replica
@@ -110,16 +112,15 @@ class Backend:
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
+        wait_s, named = self._connect_timeout_s, self._host if self._tls else None
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, loop), self._host, self._port, ssl=self._tls
-                )
+            async with asyncio.timeout(wait_s):
+                hosts = await addresses(self._host, wait_s)
+                return await connect(lambda: Connection(self, loop), hosts, self._port, self._tls, named)
         except TimeoutError:
             raise UpstreamError("connecting took too long", connect=True) from None
         except OSError as exc:
             raise UpstreamError(f"cannot connect ({refused(exc) or type(exc).__name__})", connect=True) from None
-        return connection
 
     def put_back(self, connection: Connection) -> None:
         if self._closed or not connection.reusable or len(self._idle) >= MAX_IDLE:
