@@ -195,29 +195,36 @@ async def counted(client: EngineClient, timeout_s: float = SCRAPE_TIMEOUT_S) -> 
     return metrics
 
 
+FRESH = "quartermaster.fresh"  # an extension of a request that has a connection of its own
+_Origin = tuple[str, str, int | None, bool]  # scheme, host, port, and whether each request has a new connection
+
+
 class _PerReplica(httpx.AsyncBaseTransport):
     """Connections of each replica apart. In one pool of connections those of many replicas would close each other's
     between two looks, replicas that hang would keep the others waiting for a place, and each call looks at all."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str, int | None], httpx.AsyncHTTPTransport] = {}
-        self._asked_s: dict[tuple[str, str, int | None], float] = {}
+        self._of: dict[_Origin, httpx.AsyncHTTPTransport] = {}
+        self._asked_s: dict[_Origin, float] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        origin, now_s = (request.url.scheme, request.url.host, request.url.port), time.monotonic()
+        url, fresh, now_s = request.url, FRESH in request.extensions, time.monotonic()
+        origin = url.scheme, url.host, url.port, fresh
         self._asked_s[origin] = now_s
         if origin not in self._of:
             self._of[origin] = httpx.AsyncHTTPTransport(
                 verify=authorities(),
                 trust_env=False,
-                limits=httpx.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4.0),
+                limits=httpx.Limits(
+                    max_connections=64, max_keepalive_connections=0 if fresh else 8, keepalive_expiry=4.0
+                ),
             )
             gone = [one for one, asked_s in self._asked_s.items() if now_s - asked_s > FORGOTTEN_S]
             for transport in [self._forget(one) for one in gone]:
                 await transport.aclose()
         return await self._of[origin].handle_async_request(request)
 
-    def _forget(self, origin: tuple[str, str, int | None]) -> httpx.AsyncHTTPTransport:
+    def _forget(self, origin: _Origin) -> httpx.AsyncHTTPTransport:
         del self._asked_s[origin]
         return self._of.pop(origin)
 
@@ -242,8 +249,10 @@ async def fetch(
     json: object = None,
     headers: dict[str, str] | None = None,
     limit: int = MAX_BODY_BYTES,
+    fresh: bool = False,
 ) -> tuple[int, bytes]:
-    """Status and body of an engine's answer, at most ``limit`` bytes. ``call`` names it in errors.
+    """Status and body of an engine's answer, at most ``limit`` bytes. ``call`` names it in errors; ``fresh``: on a new
+    connection.
 
     Nothing is unpacked: a few bytes may hold gigabytes.
 
@@ -252,7 +261,12 @@ async def fetch(
     """
     try:
         async with http.stream(
-            method, url, json=json, headers={**(headers or {}), "accept-encoding": "identity"}, timeout=timeout_s
+            method,
+            url,
+            json=json,
+            headers={**(headers or {}), "accept-encoding": "identity"},
+            timeout=timeout_s,
+            extensions={FRESH: True} if fresh else None,
         ) as answer:
             if answer.headers.get("content-encoding", "identity").lower() != "identity":
                 raise EngineProtocolError(f"{call} answered in an encoding that was not asked for")

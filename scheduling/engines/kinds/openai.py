@@ -167,7 +167,7 @@ class OpenAiClient:
 
     async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
         """Asks for one real token, the only proof that an engine generates; of one that generates nothing, for a
-        vector. Never raises."""
+        vector. On a new connection, as gateways may need one: that kept ones work is no proof. Never raises."""
         started = time.monotonic()
         what = "token"
         try:
@@ -199,7 +199,7 @@ class OpenAiClient:
         for path, body in _POOLING_PROBES:
             try:
                 answer = await self._call(
-                    "POST", path, timeout_s=timeout_s, json={"model": model, **self.probe_extras} | body
+                    "POST", path, timeout_s=timeout_s, json={"model": model, **self.probe_extras} | body, fresh=True
                 )
                 if msgspec.json.decode(answer, type=_Pooled).data:
                     return True
@@ -216,6 +216,7 @@ class OpenAiClient:
             "/v1/completions",
             timeout_s=timeout_s,
             json={"model": model, "prompt": "ok", "max_tokens": 1, "temperature": 0, **self.probe_extras},
+            fresh=True,
         )
         try:
             answer = msgspec.json.decode(body, type=_Generated)
@@ -226,9 +227,17 @@ class OpenAiClient:
             raise EngineProtocolError("/v1/completions answered without a token")
 
     async def _call(
-        self, method: str, path: str, *, timeout_s: float, json: object = None, what: str = "the GPU exporter"
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout_s: float,
+        json: object = None,
+        what: str = "the GPU exporter",
+        fresh: bool = False,
     ) -> bytes:
-        """``path`` of the replica, or the whole address of something else, which errors call ``what``."""
+        """``path`` of the replica, or the whole address of something else, which errors call ``what``. ``fresh``: on a
+        new connection."""
         url = path if "://" in path else self.url + path
         call = f"{method} {what if '://' in path else path}"
         headers = self._headers if url.startswith(self.url + "/") else {}
@@ -236,7 +245,7 @@ class OpenAiClient:
             # httpx bounds the gap between two reads, not the whole
             async with asyncio.timeout(timeout_s):
                 status, body = await fetch(
-                    self._http, method, url, call, json=json, headers=headers, timeout_s=timeout_s
+                    self._http, method, url, call, json=json, headers=headers, timeout_s=timeout_s, fresh=fresh
                 )
         except TimeoutError as error:
             raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error

@@ -15,6 +15,7 @@ import pytest
 from scheduling import tls
 from scheduling.engines import client
 from scheduling.engines.client import control_http, fetch
+from scheduling.engines.kinds.vllm import VllmClient
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -113,3 +114,17 @@ def test_where_the_system_has_no_authorities_certifi_has_them(
     monkeypatch.setattr(tls.ssl, "create_default_context", lambda cafile: files.append(cafile))
     tls.authorities.__wrapped__()
     assert files == [None if installed else certifi.where()]
+
+
+async def test_a_probe_is_on_a_new_connection_and_other_calls_keep_theirs() -> None:
+    """Kept connections work on where new ones do not: files ran out, a certificate expired, the name moved."""
+    async with AsyncExitStack() as stack:
+        replica = await stack.enter_async_context(Replica().serving())
+        http = await stack.enter_async_context(control_http())
+        engine = VllmClient(replica.url, http=http, model="m")
+        assert await engine.health()
+        for probes in range(1, 3):
+            await engine.probe()
+            assert await engine.health()
+            assert replica.connections == 1 + probes
+        await until(lambda: replica.open == 1)
