@@ -316,8 +316,9 @@ def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GAT
 
 
 def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:
-    """One entry of the ledger stream: ``r <record>`` as a gateway wrote it, ``swept <entry> at <ms> as <reason>``, or
-    ``unread <entry> of <request> at <ms>``, of which the record tells what there is to tell.
+    """One entry of the ledger stream: ``r <record>`` as a gateway wrote it, with ``after gateway_lost`` where the
+    request was swept before, ``swept <entry> at <ms> as <reason>``, or ``unread <entry> of <request> at <ms>``, of
+    which the record tells what there is to tell.
 
     Raises ValueError (``msgspec.ValidationError`` is one) for anything else.
     """
@@ -334,8 +335,10 @@ def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:
 
 def taken(fields: list[Any], record: LedgerRecord) -> int:
     """Tokens that an entry of the ledger stream says its request took from its bucket: what it used, or its charge
-    where a dead gateway could not say, nothing if it waited then."""
+    where a dead gateway could not say, nothing if it waited then. Nothing more if that gateway says it later."""
     named = dict(zip(fields[::2], fields[1::2], strict=True))
+    if b"after" in named:
+        return 0
     if b"swept" in named:
         entry = decode_entry(named[b"swept"])
         return entry.charge if entry.backend else 0

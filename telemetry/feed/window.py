@@ -32,6 +32,7 @@ _OF_REPLICA = frozenset({Reason.BACKEND_ERROR, Reason.BACKEND_LOST, Reason.BACKE
 _STRIDE = 4096  # histogram keys are measure * _STRIDE + bucket: one dictionary per cell
 _REMEMBERED_IDS = 20_000  # a batch written again after a database error is not counted twice
 
+_Who = tuple[str, str, str]  # tenant, tier, entitlement
 _Key = TypeVar("_Key", int, str)
 
 
@@ -157,6 +158,9 @@ def _cell_of(record: LedgerRecord) -> Cell:
     return cell
 
 
+_Lost = tuple[int, _Who, Cell]  # lost with its gateway: in which second it is counted, of whom, and as what
+
+
 class Window:
     """The last ``WINDOW_S`` seconds of one pool's ended requests."""
 
@@ -166,8 +170,8 @@ class Window:
         self.tiers: dict[str, Cell] = {}
         self.entitlements: dict[str, Cell] = {}
         # second -> (tenant, tier, entitlement) -> what ended in it; seconds in arrival order, mostly ascending
-        self._seconds: dict[int, dict[tuple[str, str, str], Cell]] = {}
-        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._seconds: dict[int, dict[_Who, Cell]] = {}
+        self._ids: OrderedDict[str, _Lost | None] = OrderedDict()
         self._in_flight: deque[tuple[float, int, int]] = deque()  # (at, requests in flight, ended before it)
         self._lost: deque[tuple[int, str, str]] = deque(maxlen=_REMEMBERED_IDS)  # (second, backend, tenant)
         self._ended = 0
@@ -175,11 +179,13 @@ class Window:
 
     def add(self, record: LedgerRecord, now_s: float) -> bool:
         """Counts an ended request; False when it was counted before or ended before the window."""
+        gone = record.reason == Reason.GATEWAY_LOST
+        was = self._ids.get(record.request_id)
+        if was is not None and not gone:
+            self._take_back(was)
+            del self._ids[record.request_id]
         if record.request_id in self._ids or record.done_s <= now_s - WINDOW_S:
             return False
-        self._ids[record.request_id] = None
-        if len(self._ids) > _REMEMBERED_IDS:
-            self._ids.popitem(last=False)
         cell = _cell_of(record)
         who = (record.tenant, record.tier, record.entitlement)
         # A clock of another machine may run ahead: nothing ends in the future.
@@ -187,11 +193,22 @@ class Window:
         self._seconds.setdefault(second, {}).setdefault(who, Cell()).merge(cell)
         self._apply(who, cell, 1)
         self._ended += 1
+        self._ids[record.request_id] = (second, who, cell) if gone else None
+        if len(self._ids) > _REMEMBERED_IDS:
+            self._ids.popitem(last=False)
         if record.outcome == Outcome.FAILED and record.reason in _OF_REPLICA and record.backend:
             self._lost.append((second, record.backend, record.tenant))
         if self._since_s is None or second < self._since_s:
             self._since_s = second
         return True
+
+    def _take_back(self, was: _Lost) -> None:
+        """Its gateway was only cut off, and says now how it ended."""
+        second, who, cell = was
+        self._ended -= 1
+        if second in self._seconds:
+            self._seconds[second][who].merge(cell, -1)
+            self._apply(who, cell, -1)
 
     def knows_since(self, at_s: float) -> None:
         """All that ended from then on was added."""
@@ -238,7 +255,7 @@ class Window:
         then_s, then_in_flight, then_ended = log[0]
         return max(0, self._ended - then_ended + in_flight - then_in_flight), now_s - then_s
 
-    def _apply(self, who: tuple[str, str, str], cell: Cell, sign: int) -> None:
+    def _apply(self, who: _Who, cell: Cell, sign: int) -> None:
         tenant, tier, entitlement = who
         self.pool.merge(cell, sign)
         self.tenants.setdefault(tenant, Cell()).merge(cell, sign)

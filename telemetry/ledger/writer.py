@@ -25,6 +25,7 @@ from django.db import (
 
 from scheduling.core.admission.batch_account import ACCOUNT, owner_of
 from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord, sane
+from scheduling.core.outcomes import Reason
 from scheduling.core.types import MAX_SEQUENCES
 from telemetry.models import LedgerEntry
 
@@ -56,14 +57,16 @@ _BOUNDED = (
 _MOMENTS = ("received_at", "queued_at", "granted_at", "first_token_at", "done_at")
 _ORDER = (*_TEXTS, *_TOKENS, *_AS_THEY_ARE, *_BOUNDED, *_MOMENTS)
 _COLUMNS = [str({f.name: f.column for f in _FIELDS}[name]) for name in _ORDER]
-_REQUEST_ID = _ORDER.index("request_id")
+_REQUEST_ID, _REASON = _ORDER.index("request_id"), _ORDER.index("reason")
 _texts_of, _tokens_of = attrgetter(*_TEXTS), attrgetter(*_TOKENS)
 _as_they_are_of = attrgetter(*_AS_THEY_ARE)
 _times_of = attrgetter("received_s", "queued_s", "granted_s", "first_token_s", "done_s")
 _LONGEST = tuple(_TEXTS.values())
 # Straight SQL: model instances and their preparation cost four times the insert itself, and the worker writes as many
 # rows as all gateways together end requests. Both databases know this form of "ignore what is there".
-_STORED = f"SELECT request_id FROM {LedgerEntry._meta.db_table} WHERE request_id IN "  # noqa: S608 our own names
+_STORED = f"SELECT request_id, reason FROM {LedgerEntry._meta.db_table} WHERE request_id IN "  # noqa: S608 our own names
+# By the number of its row a sum of the hour knows what is new (telemetry.ledger.rollup): one that is put right is new.
+_TAKE_BACK = f"DELETE FROM {LedgerEntry._meta.db_table} WHERE request_id IN "  # noqa: S608 our own names
 _INSERT = (
     f"INSERT INTO {LedgerEntry._meta.db_table} ({', '.join(_COLUMNS)}) "  # noqa: S608 our own names
     f"VALUES ({', '.join(['%s'] * len(_COLUMNS))}) ON CONFLICT (request_id) DO NOTHING"
@@ -71,8 +74,10 @@ _INSERT = (
 
 
 def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
-    """Stores records; those already stored stay as they were. Those that were not stored before, each once, so that who
-    adds them up counts none twice; to count none too few, hand in ``BATCH`` at most.
+    """Stores records; those already stored stay as they were, but for one that was lost with its gateway: what that
+    gateway says of it later stands in its place. Those that were not stored before, each once, so that who adds them up
+    counts none twice (one in another's place is among them: the other had used nothing); to count none too few, hand in
+    ``BATCH`` at most.
 
     Raises:
         django.db.Error: the database is away, or takes nothing for now (read-only, a table that is locked, or it or a
@@ -85,7 +90,7 @@ def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
     try:
         moment = moments()
         for start in range(0, len(records), BATCH):
-            batch = [*_rows(records[start : start + BATCH], moment)]
+            batch = _put_right([*_rows(records[start : start + BATCH], moment)])
             new = _write_batch([row for row, _ in batch])
             for row, record in batch:
                 if row[_REQUEST_ID] in new:
@@ -107,6 +112,12 @@ def _rows(records: Sequence[LedgerRecord], moment: Callable[[float], Any]) -> It
             yield row_of(record, moment), record
         except (ArithmeticError, ValueError, OSError):  # a time that no calendar has
             log.exception("the ledger entry of request %r cannot be stored and is dropped", record.request_id)
+
+
+def _put_right(batch: list[tuple[Row, LedgerRecord]]) -> list[tuple[Row, LedgerRecord]]:
+    """Without what is said to be lost, where the same batch says how it ended."""
+    known = {row[_REQUEST_ID] for row, _ in batch if row[_REASON] != Reason.GATEWAY_LOST}
+    return [(row, r) for row, r in batch if row[_REASON] != Reason.GATEWAY_LOST or row[_REQUEST_ID] not in known]
 
 
 def row_of(record: LedgerRecord, moment: Callable[[float], Any]) -> Row:
@@ -169,18 +180,22 @@ def _write_batch(rows: list[Row]) -> set[str]:
 def _insert(rows: list[Row]) -> set[str]:
     global _lock_ms
     ids = [row[_REQUEST_ID] for row in rows]
+    told = [row[_REQUEST_ID] for row in rows if row[_REASON] != Reason.GATEWAY_LOST]
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             if connection.vendor == "postgresql":
                 cursor.execute(f"SET LOCAL lock_timeout = {_lock_ms}")
             cursor.execute(f"{_STORED}({', '.join(['%s'] * len(ids))})", ids)
-            before = {request_id for (request_id,) in cursor.fetchall()}
+            before = dict(cursor.fetchall())
+            wrong = [name for name in told if before.get(name) == Reason.GATEWAY_LOST]
+            if wrong:
+                cursor.execute(f"{_TAKE_BACK}({', '.join(['%s'] * len(wrong))})", wrong)
             cursor.executemany(_INSERT, rows)
     except OperationalError:
         _lock_ms = LOCKED_MS
         raise
     _lock_ms = LOCK_MS
-    return set(ids) - before
+    return set(ids) - before.keys() | set(wrong)
 
 
 def _whole(value: float) -> int:

@@ -329,8 +329,9 @@ async def test_a_lease_ended_elsewhere_ends_the_stream(world: World) -> None:
         await world.store.sweep(world.epoch)
         answer = await running
     assert sse.events_of(answer.text)[-1]["error"]["code"] == "lease_lost"
-    [record] = await world.ledger_of(1)
-    assert record.reason == "gateway_lost", "who ended it first wrote the ledger"
+    lost, record = await world.ledger_of(2)
+    assert lost.reason == "gateway_lost"
+    assert record.reason == "lease_lost", "its gateway lives, and says what was used"
     await world.settled()
 
 

@@ -68,6 +68,7 @@ def test_the_walks_come_across_every_answer(make_world: Make):
     wanted |= {(move, "handed out") for move in ("admit", "finish", "renew", "requeue")}
     wanted |= {(move, "placed where its adapter is") for move in ("admit", "requeue")}
     wanted |= {("admit", "granted, others evicted"), ("sweep", "evicted"), ("renew", "e evicted")}
+    wanted |= {("finish", "put right")}
     for move, answers in (
         ("admit", "granted queued"), ("requeue", "granted queued stale"), ("finish", "ok stale"),
         ("grant", "ok gone full ent away fenced"), ("evict", "ok gone full ent away fenced"), ("renew", "h w s u"),

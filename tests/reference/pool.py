@@ -284,6 +284,9 @@ class ReferencePool(ReferenceLeader):
             self._settle(e, used(e), now)
             self._settle_limits(e, told, ran)
             self._served(e.entitlement, used(e) - e.served)
+        elif before is Reason.GATEWAY_LOST is not reason:
+            self._put_right(ledger, reason)
+            return FinishResult(FinishStatus.OK)
         elif before is not None:
             return FinishResult(FinishStatus.ENDED, before)
         else:
@@ -429,6 +432,8 @@ class ReferencePool(ReferenceLeader):
         for r in records:
             if r.request_id in self.held or r.request_id in self.queue:
                 in_flight.add(r.request_id)
+            elif self.ended(r.request_id) is Reason.GATEWAY_LOST != r.reason:
+                self._put_right(r, Reason(r.reason))
             elif self.ended(r.request_id) is None:
                 self._mark_ended(r.request_id, Reason(r.reason))
                 self.ledger.append((b"r", codec.encode_ledger(r)))
@@ -437,6 +442,10 @@ class ReferencePool(ReferenceLeader):
                     self._meter(f"{r.entitlement}:refusals", 1)
                 self._settle_forgotten(r.entitlement, ran_for(r), self._now())
         return in_flight
+
+    def _put_right(self, ledger: LedgerRecord, reason: Reason) -> None:
+        self._mark_ended(ledger.request_id, reason)
+        self.ledger.append((b"r", codec.encode_ledger(ledger), b"after", b"gateway_lost"))
 
     def suspect(self, backend: str, why: str) -> None:
         self._notify("s", f"{backend} {why}")

@@ -1,4 +1,5 @@
-"""An address before a Redis that loses replies: the command has run, its connection breaks before the answer."""
+"""An address before a Redis that loses replies (the command has run, its connection breaks before the answer), or from
+which Redis is cut off."""
 
 from __future__ import annotations
 
@@ -19,8 +20,12 @@ class LossyRedis:
         self._open: set[asyncio.StreamWriter] = set()
         self.url = ""
         self.lost = 0
+        self.cut = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.cut:
+            writer.close()
+            return
         try:
             from_redis, to_redis = await asyncio.open_connection(*self._to)
         except OSError:
@@ -57,13 +62,18 @@ class LossyRedis:
         for writer in self._open:
             writer.close()
 
+    def cut_off(self) -> None:
+        """Nobody reaches Redis here until ``cut`` is False again."""
+        self.cut = True
+        self.close()
+
     def at(self, port: int) -> None:
         """It listens there."""
         self.url = f"redis://127.0.0.1:{port}{self._path}"
 
 
 @asynccontextmanager
-async def lossy_redis(redis_url: str, *, every: int, most: int, seed: int = 1) -> AsyncIterator[LossyRedis]:
+async def lossy_redis(redis_url: str, *, every: int = 1, most: int = 0, seed: int = 1) -> AsyncIterator[LossyRedis]:
     """Beside the real address, which loses nothing."""
     lossy = LossyRedis(redis_url, every=every, most=most, seed=seed)
     server = await asyncio.start_server(lossy.serve, "127.0.0.1", 0)

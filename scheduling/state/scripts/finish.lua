@@ -52,6 +52,10 @@ else
       settle(x.ent, x.charge, used(x), now_ms())
       settle_limits(x, told, ran, now_ms())
       add_served(x.ent, used(x) - x.served)
+    elseif before == 'gateway_lost' and reason ~= before then  -- `sweep` gave it up: its gateway was only cut off
+      mark_ended(id, reason)
+      call('XADD', LEDGER, 'MAXLEN', '~', LEDGER_KEPT, '*', 'r', ARGV[6], 'after', before)
+      return {'ok', ''}
     elseif before then
       return {'ended', before}
     else

@@ -88,5 +88,6 @@ class FaultMoves(Sides):
         self.reference.places.kept = POINTS
         self._read = {"events": "-", "ledger": "-"}
         self._ended_at.clear()
+        self._lost.clear()
         self._set_clock()
         self._compare("flush")

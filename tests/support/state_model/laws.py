@@ -38,6 +38,7 @@ class Laws:
     seen: set[tuple[str, str]]
     _ears: Ears
     _ended_at: dict[str, int]
+    _lost: set[str]
 
     def check_laws(self, move: str, before: Dump, after: Dump) -> None:
         """The laws that hold whatever the reference model says."""
@@ -145,8 +146,15 @@ class Laws:
         for fields in after.ledger:
             name = self._ledger_id(fields)
             known = self._ended_at.get(name)
+            if b"after" in fields:
+                assert name in self._lost, f"{name} was put right, and was not lost"
+                self._lost.discard(name)
+                self.seen.add((move, "put right"))
+                known = None
             assert known is None or known + ENDED_MS <= self.now, f"{name} ended twice"
             self._ended_at[name] = self.now
+            if fields[-2:] == (b"as", b"gateway_lost") or b"unread" in fields:
+                self._lost.add(name)
 
     def _check_beginnings(self, move: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
         """What does not count is in flight, once for all prompts that have it, and bounded on each replica."""

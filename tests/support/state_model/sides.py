@@ -76,6 +76,7 @@ class Sides(Laws):
         self.epochs = dict.fromkeys(HOLDERS, 0)  # what each leader believes
         self._read = {"events": "-", "ledger": "-"}  # how far the streams were compared
         self._ended_at: dict[str, int] = {}
+        self._lost: set[str] = set()  # swept, and not put right
         self.seen: set[tuple[str, str]] = set()  # (move, answer) that came up
         self._set_clock()
         self._last = self.reference.dump()

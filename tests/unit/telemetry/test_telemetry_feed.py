@@ -54,6 +54,21 @@ def test_what_ended_is_counted_once_however_often_it_is_handed_in() -> None:
     assert (window.pool.completed, window.pool.refused) == (2, 1)
 
 
+def test_what_a_gateway_says_that_was_only_cut_off_is_counted_instead_of_its_loss() -> None:
+    lost = record(1, outcome="failed", reason="gateway_lost", output_tokens=0, slo_met=False, done_s=NOW - 20)
+    window = filled(lost, record(1), lost, record(1))
+    assert (window.pool.completed, window.pool.failed, window.pool.output_tokens) == (1, 0, 101)
+    assert (window.pool.slo_met, window.pool.slo_missed) == (1, 0)
+    assert window.arrived(0, NOW)[0] == 0
+    window.expire(NOW + WINDOW_S + 1)
+    assert window.pool.empty
+    assert not window.entitlements
+
+    late = filled(lost, record(2))
+    assert not late.add(record(1, done_s=NOW - WINDOW_S), NOW), "it ended before the window"
+    assert (late.pool.completed, late.pool.failed) == (1, 0)
+
+
 def test_what_ended_before_the_window_is_forgotten_and_nothing_stays_behind() -> None:
     window = filled(*(record(n, done_s=NOW - n) for n in range(50)), *(refused(100 + n) for n in range(5)))
     assert window.pool.completed == 50

@@ -27,9 +27,9 @@ from django.utils import timezone
 
 from scheduling.core.ledger.record import MAX_TOKENS, LedgerRecord
 from telemetry import tasks
-from telemetry.ledger import selectors, writer
+from telemetry.ledger import rollup, selectors, writer
 from telemetry.ledger.lately import ended_since
-from telemetry.models import LedgerEntry
+from telemetry.models import LedgerEntry, UsageHour
 from telemetry.recorder import ConfiguredEntitlements, Recorder
 from tests.support.telemetry_world import NOW, record, refused, sample
 
@@ -89,6 +89,43 @@ def test_the_same_records_again_change_nothing() -> None:
     r.write_ledger("llama", [record(1, output_tokens=9999)])
     assert LedgerEntry.objects.count() == 701
     assert LedgerEntry.objects.get(request_id=record(1).request_id).output_tokens == 101
+
+
+def test_what_was_lost_with_its_gateway_is_put_right_once_by_what_that_gateway_says_later() -> None:
+    class Sink:
+        def __init__(self) -> None:
+            self.output_tokens: list[int] = []
+
+        def count(self, pool: str, records: list[LedgerRecord]) -> None:
+            self.output_tokens += [r.output_tokens for r in records]
+
+        def sample(self, *_: Any) -> None:
+            pass
+
+    sink = Sink()
+    r = recorder(sinks=[sink])
+    lost = [record(n, outcome="failed", reason="gateway_lost", input_tokens=0, output_tokens=0) for n in (1, 2, 3)]
+    r.write_ledger("llama", lost)
+    rollup.roll_up()
+    r.write_ledger("llama", [record(1), lost[1]])
+    r.write_ledger("llama", [*lost, record(1), record(1, output_tokens=9999)])  # the same again, by a new leader
+    r.write_ledger("llama", [lost[1], record(2, output_tokens=50), lost[1]])
+    ends = dict(LedgerEntry.objects.values_list("request_id", "output_tokens"))
+    assert ends == {record(1).request_id: 101, record(2).request_id: 50, record(3).request_id: 0}
+    assert sink.output_tokens == [0, 0, 0, 101, 50], "quotas and budgets count each once"
+    rollup.OVERLAP, kept = 0, rollup.OVERLAP  # however many came between the loss and the word
+    try:
+        rollup.roll_up()
+    finally:
+        rollup.OVERLAP = kept
+    (hour,) = UsageHour.objects.all()
+    assert (hour.requests, hour.completed, hour.failed, hour.output_tokens) == (3, 2, 1, 151)
+
+
+def test_what_was_lost_and_put_right_in_one_batch_is_stored_as_it_ended() -> None:
+    lost = record(1, outcome="failed", reason="gateway_lost", output_tokens=0)
+    assert writer.write([lost, record(1)]) == [record(1)]
+    assert LedgerEntry.objects.get().reason == "stop"
 
 
 def test_traces_are_made_of_what_is_stored_once_it_is_stored() -> None:
