@@ -1,4 +1,5 @@
-"""A resolver that takes longer for Redis' name than connecting may take, as one whose first server is dead."""
+"""A resolver that takes longer for a name than connecting may take, as one whose first server is dead: for the name of
+Redis, or of an engine."""
 
 from __future__ import annotations
 
@@ -8,10 +9,17 @@ from typing import Any
 
 import pytest
 
+from scheduling.core.types import BackendSpec
+from scheduling.gateway.engine import upstream
+from scheduling.gateway.engine.engine_connection import UpstreamError
+from scheduling.gateway.engine.upstream import Backend
 from scheduling.state import resp as resp_module
 from scheduling.state.resp import CONNECT_TIMEOUT_S, RespConnection
+from tests.support.fake_engine import FakeEngine
 from tests.support.gateway_world import until
 from tests.support.redis_server import RedisServer
+
+BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}'
 
 
 @pytest.fixture
@@ -53,3 +61,43 @@ async def test_a_name_that_is_never_found_is_told_as_such(
         assert told.endswith("unavailable, Redis: the name redis.example was not looked up within 0.1 s")
     finally:
         await resp.close()
+
+
+async def test_an_engine_whose_name_takes_long_is_reached_and_is_not_taken_for_dead(asked: list[str]):
+    engine = FakeEngine()
+    await engine.start()
+    spec = BackendSpec("b1", "pool", engine.url.replace("127.0.0.1", "engine.example"), 4, 1000)
+    backend = Backend(spec, CONNECT_TIMEOUT_S)
+    try:
+        answers = await asyncio.gather(
+            *(backend.exchange("/v1/chat/completions", BODY, f"r{n}", whole=True, limit=100_000) for n in range(3))
+        )
+        assert [answer.status for answer in answers] == [200, 200, 200]
+        assert asked == ["engine.example"]
+    finally:
+        backend.close()
+        await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        (None, "cannot connect, the name engine.example was not looked up within 0.1 s"),
+        (socket.gaierror(-2, "Name or service not known"), "cannot connect, the name engine.example is not known"),
+    ],
+)
+async def test_an_engine_whose_name_is_not_found_is_told_as_such(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, fails: OSError | None, said: str
+):
+    if fails is not None:
+
+        async def refuse(*_: Any, **__: Any) -> list[Any]:
+            raise fails
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", refuse)
+    monkeypatch.setattr(upstream, "LOOKUP_TIMEOUT_S", 0.1)
+    backend = Backend(BackendSpec("b1", "pool", "http://engine.example:1", 4, 1000), CONNECT_TIMEOUT_S)
+    with pytest.raises(UpstreamError) as error:
+        await backend.exchange("/v1/chat/completions", BODY, "r", whole=True)
+    assert str(error.value) == said
+    assert error.value.connect

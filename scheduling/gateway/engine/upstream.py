@@ -10,6 +10,7 @@ Nor is one whose engine may still say something on it (:mod:`scheduling.gateway.
 from __future__ import annotations
 
 import asyncio
+import socket
 from urllib.parse import urlsplit
 
 from scheduling.connecting import connect
@@ -20,6 +21,11 @@ from scheduling.tls import authorities, refused
 
 MAX_IDLE = 512  # kept-alive connections per replica
 MAX_IDLE_S = 4.0  # uvicorn, and so vLLM, closes after 5 s: leave before
+LOOKUP_TIMEOUT_S = 15.0  # of its name, before the time to connect begins: a dead first name server takes 5 s or more
+
+
+def _unknown(host: str, error: OSError) -> str:
+    return f"the name {host} is not known" if isinstance(error, socket.gaierror) else str(error)
 
 
 class Backend:
@@ -112,10 +118,13 @@ class Backend:
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
-        wait_s, named = self._connect_timeout_s, self._host if self._tls else None
+        named = self._host if self._tls else None
         try:
-            async with asyncio.timeout(wait_s):
-                hosts = await addresses(self._host, wait_s)
+            hosts = await addresses(self._host, LOOKUP_TIMEOUT_S)
+        except OSError as exc:
+            raise UpstreamError(f"cannot connect, {_unknown(self._host, exc)}", connect=True) from None
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
                 return await connect(lambda: Connection(self, loop), hosts, self._port, self._tls, named)
         except TimeoutError:
             raise UpstreamError("connecting took too long", connect=True) from None
