@@ -11,9 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from scheduling.core.placement.pace_wait import pace_wait_until_s
 from scheduling.core.scheduler.prefill_preemption import waits_for
 from scheduling.core.scheduler.step import BASELINE, BURSTS, RESERVED
-from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass, prefill_fits
+from scheduling.core.types import (
+    PREFILL_PER_S,
+    BackendView,
+    Grant,
+    PoolView,
+    QueuedRequest,
+    ServiceClass,
+    prefill_fits,
+)
 
 LAWS: dict[int, str] = {
     1: "no request goes to a replica whose slots all have a sequence, and none to one that is not ready",
@@ -27,6 +36,7 @@ LAWS: dict[int, str] = {
     8: "no replica is granted prompt tokens beyond its prefill credit (owners: twice it), but for one prompt alone",
     9: "a replica is kept for a prompt only while that waits and lacks nothing there but prefill credit",
     10: "what is for an adapter is granted only where that is loaded",
+    11: "who was promised a time between tokens gets no replica too slow for it while it may wait for a faster one",
 }
 
 
@@ -97,6 +107,8 @@ def check_step(
         granted.add(request.id)
         if request.expires_s is not None and request.expires_s <= now_s:
             broken.append(Violation(5, f"{request.id} granted {now_s - request.expires_s:.3f} s late"))
+        if _too_slow(grant, before.backends, now_s):
+            broken.append(Violation(11, f"{request.id} on {grant.backend}"))
         broken.extend(_book(grant, backends, running, BURSTS if rights else (), owner(request)))
     left = {request.id: request for request in after}
     for request_id, request in before.waiting.items():
@@ -119,6 +131,18 @@ def check_step(
         others_wait = [request for request in left.values() if request.id not in waits_for_replica]
         broken.extend(_idle(others_wait, others, ready, running, now_s, BURSTS if rights else (), spared, owner))
     return broken
+
+
+def _too_slow(grant: Grant, backends: Mapping[str, BackendView], now_s: float) -> bool:
+    """Whether a replica that is too slow for the request was chosen before its wait for a faster one was over."""
+    request, backend = grant.request, backends.get(grant.backend)
+    if backend is None or backend.keeps(request.pace_us) or request.resumes_at:
+        return False
+    ready = [b for b in backends.values() if b.ready and b.serves(request.adapter)]
+    others = [b for b in ready if b.id != request.exclude_backend]
+    faster = any(b.keeps(request.pace_us) and b.takes(request.kv_tokens) for b in others or ready)
+    prefill_per_s = PoolView(dict(backends), {}).prefill_per_s(PREFILL_PER_S)
+    return faster and now_s < pace_wait_until_s(request, prefill_per_s)
 
 
 def _book(

@@ -19,6 +19,22 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
+        "pace-kept-by-the-mean",
+        "a replica keeps a promised time between tokens although some of its answers are late",
+        "scheduling/core/placement/pace_wait.py",
+        "KEEPS: Final = 0.85",
+        "KEEPS: Final = 0.95",
+        ("tests/unit/core/placement/test_pace_wait.py",),
+    ),
+    Mutation(
+        "pace-forgotten-by-the-queue",
+        "a request with a promised time between tokens takes what is free, however slow",
+        "scheduling/core/scheduler/step.py",
+        "if len(keeping) == len(able):",
+        "if True:",
+        ("tests/contract/test_pace_laws.py",),
+    ),
+    Mutation(
         "passkeys-of-any-page",
         "what a passkey signed for another page is taken",
         "tenants/passkeys.py",

@@ -55,6 +55,8 @@ def scheduler(*requests: QueuedRequest, rights: bool = False) -> Scheduler:
 
 def test_a_replica_keeps_a_promised_time_between_tokens_whose_mean_leaves_some_of_it():
     assert pace_us(Slo(tbt_s=0.1), 2) == round(KEEPS * 100_000)
+    assert slow(token_us=80_000).keeps(PACE_US), "tiers that it can serve in time would wait for nothing"
+    assert not slow(token_us=90_000).keeps(PACE_US), "answers differ from the mean: some would be late"
     assert pace_us(Slo(ttft_s=1.0), 2) == 0
     assert pace_us(Slo(tbt_s=0.1), 1) == 0, "there is nothing between the tokens of an answer of one"
     assert slow(token_us=PACE_US).keeps(PACE_US)

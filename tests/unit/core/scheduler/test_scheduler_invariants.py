@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduling.core.scheduler.invariants import LAWS, check_step, remember
-from scheduling.core.types import Grant, PoolView, QueuedRequest
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
 ONE = waiting(1)
@@ -37,6 +39,26 @@ def test_a_right_step_breaks_no_law():
 )
 def test_a_wrong_step_breaks_its_law(law: int, view: PoolView, grants: list[Grant], after: list[QueuedRequest]):
     assert broken(view, [ONE], grants, after) == {law}
+
+
+def test_who_was_promised_a_pace_gets_no_slow_replica_while_it_may_wait_for_a_fast_one():
+    slow, fast = backend_view("slow", token_us=120_000), backend_view("fast", running=4)
+    mine = waiting(1, pace_us=85_000, ttft_deadline_s=2010.0)
+
+    def laws(request: QueuedRequest, *backends: BackendView) -> set:
+        return broken(pool_view(*backends), [request], [Grant(request, "slow", "")], [])
+
+    assert laws(mine, slow, fast) == {11}
+    assert laws(replace(mine, exclude_backend="slow"), slow, fast) == {11}
+    assert laws(replace(mine, ttft_deadline_s=2000.0), slow, fast) == set(), "it would be late there, too"
+    assert laws(replace(mine, ttft_deadline_s=None, arrival_s=1980.0), slow, fast) == set(), "it has waited for long"
+    assert laws(replace(mine, expires_s=2000.1), slow, fast) == set(), "it would be refused"
+    assert laws(replace(mine, pace_us=0), slow, fast) == set(), "nothing was promised"
+    assert laws(replace(mine, pace_us=120_000), slow, fast) == set(), "it keeps that"
+    assert laws(replace(mine, exclude_backend="fast"), slow, fast) == set(), "it failed there"
+    assert laws(replace(mine, resumes_at="slow"), replace(slow, resumes=True), fast) == set(), "it goes on there"
+    for other in (replace(fast, ready=False), replace(fast, longest=100), replace(fast, token_us=110_000)):
+        assert laws(mine, slow, other) == set(), "no other one is of use"
 
 
 def test_work_conservation_rests_while_the_bound_is_reached_or_a_replica_is_kept_free():
