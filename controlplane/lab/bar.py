@@ -316,7 +316,7 @@ def _policy_rows(result: Result, asked: BarPlan) -> list[str]:
     tiers = [tier for tier in ("premium", "standard") if f"kept.{tier}" in rows[DEFAULT][0].figures]
     head = ["policy"]
     for trace, load in mixes:
-        head += [f"{trace} at {load:g}: points (95 %)", *tiers]
+        head += [f"{f'{trace} ' if len(asked.traces) > 1 else ''}at {load:g}: points (95 %)", *tiers]
     out = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name in ranked:
         if name in dropped:
