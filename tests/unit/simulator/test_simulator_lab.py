@@ -209,7 +209,9 @@ def test_a_page_shows_what_differs(tmp_path: Path):
     scenario = small(row=[row(run="one", low=1, high=2, note="a reason")])
     figures = {Task("small", "one", 1): {"x": 3.0}}
     page = tables.report([(scenario, lines_of(scenario, figures))], date(2026, 11, 20))
-    assert "0 of 1 figures hold" in page
+    assert "0 of 1 figures hold, 0 contradict the paper as expected, 1 differ." in page
+    assert f"| [{scenario.id}: {scenario.title}](#{tables._anchor(f'{scenario.id}: {scenario.title}')}) | " in page
+    assert " |  |  | 1 |" in page
     assert "| r | s | 1 | 3 | 1 to 2 | **differs**: a reason |" in page
 
 
