@@ -192,7 +192,7 @@ def _by_tier(own: Iterable[EntitlementSpec], window: Window) -> dict[str, Any]:
     """What each tier of the pool promises, and how that went."""
     slos = {spec.tier.name: spec.tier.slo for spec in own}
     rows: dict[str, Any] = {}
-    for name in slos.keys() | {name for name, cell in window.tiers.items() if cell.slo.asked}:
+    for name in slos.keys() | {name for name, cell in window.tiers.items() if cell.slo.asked or cell.left}:
         cell, slo = window.tiers.get(name, _NOTHING), slos.get(name, _NO_SLO)
         targets = {"ttft_s": slo.ttft_s, "tbt_s": slo.tbt_s, "ttlt_s": slo.ttlt_s}
         rows[name] = {key: value for key, value in targets.items() if value is not None} | _slo(cell.slo)
@@ -251,7 +251,7 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
             "burst": round(standing.burst, 4),
         }
     slo = _slo(cell.slo)
-    return row | {name: slo[name] for name in ("attainment", "attainment_served", "asked") if name in slo}
+    return row | {name: slo[name] for name in ("attainment", "attainment_served", "asked", "left") if name in slo}
 
 
 def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[str, Any]:
@@ -353,6 +353,8 @@ def _rates(cell: Cell, span_s: float) -> dict[str, float]:
 
 def _slo(kept: Kept) -> dict[str, float]:
     row: dict[str, float] = {"violations": kept.missed, "total": kept.served, "asked": kept.asked}
+    if kept.left:
+        row["left"] = kept.left
     for name in ("attainment", "attainment_served"):
         share = getattr(kept, name)
         if share is not None:
@@ -362,11 +364,12 @@ def _slo(kept: Kept) -> dict[str, float]:
 
 def _added(rows: Iterable[Mapping[str, float]]) -> Kept:
     """The counts of several :func:`_slo`."""
-    missed = served = asked = 0
+    missed = served = asked = left = 0
     for row in rows:
         missed, served = missed + int(row["violations"]), served + int(row["total"])
         asked += int(row.get("asked", row["total"]))  # an older leader's rows have no refusals
-    return Kept(served - missed, missed, asked - served)
+        left += int(row.get("left", 0))
+    return Kept(served - missed, missed, asked - served, left)
 
 
 def _sum(rows: Any) -> dict[str, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from scheduling.core.ledger.record import LedgerRecord
-from scheduling.core.ledger.slo import Kept, turned_away
+from scheduling.core.ledger.slo import Kept, left_unjudged, turned_away
 from scheduling.core.outcomes import Outcome, Reason
 
 WINDOW_S = 60
@@ -81,6 +81,7 @@ class Cell:
     slo_met: int = 0
     slo_missed: int = 0
     turned_away: int = 0  # refused although an SLO applied to it
+    left: int = 0  # given up by its client before its SLO could be judged
     refusals: dict[str, int] = field(default_factory=dict)
     histogram: dict[int, int] = field(default_factory=dict)
 
@@ -95,6 +96,7 @@ class Cell:
         self.slo_met += sign * other.slo_met
         self.slo_missed += sign * other.slo_missed
         self.turned_away += sign * other.turned_away
+        self.left += sign * other.left
         _merge_counts(self.refusals, other.refusals, sign)
         _merge_counts(self.histogram, other.histogram, sign)
 
@@ -104,7 +106,7 @@ class Cell:
 
     @property
     def slo(self) -> Kept:
-        return Kept(self.slo_met, self.slo_missed, self.turned_away)
+        return Kept(self.slo_met, self.slo_missed, self.turned_away, self.left)
 
     def percentiles(self) -> dict[str, dict[str, float]]:
         """``{measure: {p50, p95, p99}}`` [ms], nearest rank; measures without samples are missing."""
@@ -152,7 +154,7 @@ def _cell_of(record: LedgerRecord) -> Cell:
     if record.slo_met is not None:
         cell.slo_met = int(record.slo_met)
         cell.slo_missed = int(not record.slo_met)
-    cell.turned_away = int(turned_away(record))
+    cell.turned_away, cell.left = int(turned_away(record)), int(left_unjudged(record))
     for measure, value in durations_ms(record).items():
         cell.histogram[measure * _STRIDE + bucket_of(value)] = 1
     return cell

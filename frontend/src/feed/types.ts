@@ -16,6 +16,7 @@ export interface SloFigures {
   attainment?: number; // 0..1: kept of all asked, refusals included
   attainment_served?: number; // 0..1: kept of those served
   asked?: number; // served, and refused with 429 or 503
+  left?: number; // given up by their clients before anything was due, and so not judged
   violations?: number;
   total?: number;
 }
@@ -74,6 +75,7 @@ export interface EntitlementFigures extends LatencyFigures {
   attainment?: number;
   attainment_served?: number;
   asked?: number;
+  left?: number;
 }
 
 /** What a tier promises, and how that goes. */

@@ -2,6 +2,7 @@
 
 import type { Counts, EntitlementFigures, Percentiles, Snapshot, TenantFigures } from "../feed/types";
 import { total } from "../lib/format";
+import { judgedOf } from "./overview/verdict";
 
 export interface Row {
   key: string;
@@ -18,6 +19,8 @@ export interface Row {
   ttft: Percentiles;
   ttlt: Percentiles;
   attainment?: number;
+  /** Of how many that is, where clients left before anything was due. */
+  judged?: string;
   violations?: number;
   refused?: Counts;
   failed?: number;
@@ -44,6 +47,7 @@ const entitlementRow = ([key, e]: [string, EntitlementFigures]): Row => ({
   ttft: e.ttft_ms ?? {},
   ttlt: e.ttlt_ms ?? {},
   attainment: e.attainment,
+  judged: judgedOf(e),
   violations: e.violations,
   refused: e.refused,
   failed: e.failed,
@@ -66,6 +70,7 @@ function tenantRow([key, t]: [string, TenantFigures], limits: Map<string, number
     ttft: t.latency?.ttft_ms ?? {},
     ttlt: t.latency?.ttlt_ms ?? {},
     attainment: t.slo?.attainment,
+    judged: judgedOf(t.slo ?? {}),
     violations: t.slo?.violations,
     refused: t.refusals,
   };

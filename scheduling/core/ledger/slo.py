@@ -30,6 +30,7 @@ class Kept:
     kept: int
     missed: int  # served late, or failed
     turned_away: int  # refused (:func:`turned_away`)
+    left: int = 0  # given up before anything was due (:func:`left_unjudged`): in no share
 
     @property
     def served(self) -> int:
@@ -111,6 +112,12 @@ def turned_away(record: LedgerRecord) -> bool:
     if record.ttft_slo_s is None:
         return record.ttlt_slo_s is not None
     return record.streamed or record.tbt_slo_s is not None
+
+
+def left_unjudged(record: LedgerRecord) -> bool:
+    """Whether a request with an SLO cannot be judged because its client left before anything was due."""
+    promised = record.ttft_slo_s is not None or record.ttlt_slo_s is not None
+    return promised and record.slo_met is None and record.outcome == Outcome.CANCELLED
 
 
 def judged(record: LedgerRecord) -> LedgerRecord:

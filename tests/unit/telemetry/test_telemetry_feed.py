@@ -173,6 +173,21 @@ def test_a_snapshot_says_what_the_sample_and_the_ledger_say() -> None:
     assert shot["backends"]["gpu-1"]["gpu_util"] == 0.9
 
 
+def test_a_snapshot_says_whose_slo_was_not_judged_because_their_clients_left() -> None:
+    gone = {"outcome": "cancelled", "reason": "client_left", "slo_met": None}
+    promised_nothing = gone | {"ttft_slo_s": None, "tbt_slo_s": None}
+    window = filled(record(1), record(2, **gone), record(3, **gone), globex(4, **gone), record(5, **promised_nothing))
+    shot = snapshot(window)
+    assert (shot["slo"]["asked"], shot["slo"]["attainment"], shot["slo"]["left"]) == (1, 1.0, 3)
+    assert shot["slo"]["by_tier"]["premium"]["left"] == 2
+    assert shot["tenants"]["globex"]["slo"] == {"violations": 0, "total": 0, "asked": 0, "left": 1}
+    assert shot["entitlements"]["acme-llama"]["left"] == 2
+    assert "left" not in snapshot(filled(record(1)))["slo"]
+    own = snapshots.visible(shot, frozenset({"acme"}))
+    assert own is not None
+    assert own["slo"]["left"] == 2
+
+
 def test_tokens_come_from_ended_requests_where_no_engine_reports_them() -> None:
     shot = snapshot(filled(record(1)), backends=[])
     assert shot["tokens_per_s"] == {"input": 2.0, "output": 1.7}

@@ -81,7 +81,7 @@ const Line = memo(
         <td className="px-3 text-right whitespace-nowrap">
           <Percentile value={row.ttlt} />
         </td>
-        <td className={`px-3 text-right whitespace-nowrap ${missed ? "font-medium text-bad" : ""}`}>
+        <td className={`px-3 text-right whitespace-nowrap ${missed ? "font-medium text-bad" : ""}`} title={row.judged}>
           {text(percent(row.attainment))}
           <span className={`ml-1.5 inline-block min-w-6 ${row.violations ? "" : "text-faint"}`}>{count(row.violations)}</span>
         </td>

@@ -21,7 +21,7 @@ const columns: Column<Row>[] = [
   { label: "Attainment", unit: "of all asked", right: true, by: (t) => t.attainment, cell: (t) => <span className={(t.attainment ?? 1) < SLO_LOW ? "font-medium text-bad" : ""}>{text(percent(t.attainment))}</span> },
   { label: "Served", unit: "in time", right: true, by: (t) => t.attainment_served, cell: (t) => text(percent(t.attainment_served)) },
   { label: "Refused", unit: "1 min", right: true, by: (t) => (t.asked === undefined ? undefined : t.asked - (t.total ?? 0)), cell: (t) => (t.asked === undefined ? NONE : count(t.asked - (t.total ?? 0))) },
-  { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => (t.total === undefined ? NONE : `${count(t.violations ?? 0)} of ${count(t.total)}`) },
+  { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => (t.total === undefined ? NONE : `${count(t.violations ?? 0)} of ${count(t.total)}${t.left ? `, ${count(t.left)} left` : ""}`) },
   { label: "Rate", unit: "violations/s", right: true, by: (t) => t.violations, cell: (t) => rate(t.violations === undefined ? undefined : t.violations / 60) },
   { label: "TTFT p95 / target", right: true, by: (t) => t.latency?.ttft_ms?.p95, cell: (t) => <Against value={t.latency?.ttft_ms?.p95} target={t.ttft_s} /> },
   { label: "TBT p95 / target", right: true, by: (t) => t.latency?.tbt_ms?.p95, cell: (t) => <Against value={t.latency?.tbt_ms?.p95} target={t.tbt_s} /> },

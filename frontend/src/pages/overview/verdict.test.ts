@@ -42,6 +42,13 @@ it("says what was refused beside what was served", () => {
   expect(attained({ violations: 0, total: 0, asked: 0 })).toBe("no request with an SLO, 1 min");
 });
 
+it("says of how many an attainment is where clients left before anything was due", () => {
+  const two = { attainment: 1, attainment_served: 1, asked: 2, total: 2, violations: 0 };
+  expect(attained({ ...two, left: 8 })).toBe("2 judged of 10, 8 left");
+  expect(attained({ ...two, left: 1 })).toBe("100 % of those served; 0 missed, 0 refused of 2; 1 left");
+  expect(attained({ violations: 0, total: 0, asked: 0, left: 8 })).toBe("0 judged of 8, 8 left");
+});
+
 it("measures by the target that is missed most, or else the strictest", () => {
   const tiers = { premium: { ttft_s: 1, latency: { ttft_ms: { p95: 900 } } }, standard: { ttft_s: 5, latency: { ttft_ms: { p95: 9000 } } } };
   expect(targetsOf(shot({ slo: { by_tier: tiers } })).ttft).toEqual({ tier: "standard", s: 5, ms: 9000 });

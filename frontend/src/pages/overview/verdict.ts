@@ -108,11 +108,19 @@ export const over = (value: number | undefined, limit: number | undefined): "bad
 
 export const refusedShare = ({ asked, total }: SloFigures): number | undefined => (asked && total !== undefined ? (asked - total) / asked : undefined);
 
+/** Of how many an attainment is, where others left: "2 judged of 10, 8 left". Undefined where nobody left unjudged. */
+export function judgedOf({ asked = 0, left = 0 }: SloFigures): string | undefined {
+  return left ? `${count(asked)} judged of ${count(asked + left)}, ${count(left)} left` : undefined;
+}
+
 /** "98.0 % of those served; 46 missed, 150 refused of 900". What failed has missed its SLO as well. */
-export function attained({ attainment_served: served, asked, total, violations }: SloFigures): string {
-  if (!asked) return "no request with an SLO, 1 min";
+export function attained(slo: SloFigures): string {
+  const { attainment_served: served, asked, total, violations } = slo;
+  const judged = judgedOf(slo);
+  if (!asked) return judged ?? "no request with an SLO, 1 min";
+  if (judged && slo.left! > asked) return judged;
   const refused = asked - (total ?? asked);
-  return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} missed, ${count(refused)} refused of ${count(asked)}`;
+  return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} missed, ${count(refused)} refused of ${count(asked)}${judged ? `; ${count(slo.left!)} left` : ""}`;
 }
 
 /** Who waits, and how many requests of tenants whose rows were not sent. */

@@ -12,6 +12,7 @@ import { user } from "../../lib/page";
 import { useCurrentInView } from "../../lib/useCurrentInView";
 import { useCatalog, useRefresh, useSnapshotsOf } from "./data";
 import { Past } from "../objects/ObjectPage";
+import { judgedOf } from "../overview/verdict";
 import { AuditPanel } from "./Audit";
 import { Batches } from "./Batches";
 import { Entitlements } from "./Entitlements";
@@ -66,7 +67,7 @@ function Now({ tenant }: { tenant: string }) {
         <Fact label="Waiting" value={count(use?.waiting)} />
         <Fact label="Tokens" value={use ? compact(use.tokensPerS) : "–"} note={use ? "per s" : undefined} />
         <Fact label="Refused, 1 min" value={count(use?.refused)} />
-        <Fact label="Attainment, 1 min" value={text(percent(attainment(use)))} />
+        <Fact label="Attainment, 1 min" value={text(percent(attainment(use)))} note={use && judgedOf(use)} />
       </dl>
       <Without pools={missing} />
     </section>

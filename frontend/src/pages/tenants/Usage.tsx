@@ -81,6 +81,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     },
     { label: "Attainment", unit: "of all asked", right: true, by: (row) => row.attainment, cell: (row) => text(percent(row.attainment ?? undefined)) },
     { label: "Attainment", unit: "of those served", right: true, by: (row) => row.attainment_served, cell: (row) => text(percent(row.attainment_served ?? undefined)) },
+    { label: "Judged", unit: "of requests", right: true, by: (row) => row.slo_asked, cell: (row) => `${compact(row.slo_asked)} of ${compact(row.requests)}` },
     { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
     { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : row.currency ? money(row.cost, row.currency, costs) : NONE) },
   ];

@@ -13,6 +13,7 @@ const standing = (changes: Partial<Snapshot> = {}, limits = {}) => standingOf(sn
 it("a pool is healthy only if requests with an SLO were served in time, or it serves without one", () => {
   expect(standing()).toEqual({ level: "healthy", why: "99.0 % in time of 100 asked" });
   expect(standing({ slo: {} }).level).toBe("healthy");
+  expect(standing({ slo: { attainment: 1, asked: 2, total: 2, left: 8 } }).why).toBe("100 % in time of 2 asked; 8 left before anything was due");
 });
 
 it("a pool that nobody asks is idle, not healthy", () => {

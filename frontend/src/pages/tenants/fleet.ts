@@ -115,7 +115,7 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   const why = [...gone, ...failing, ...risks].join("; ");
   if (failing.length) return { level: "failing", why };
   if (why) return { level: "at risk", why };
-  if (slo.asked) return { level: "healthy", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked` };
+  if (slo.asked) return { level: "healthy", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked${slo.left ? `; ${count(slo.left)} left before anything was due` : ""}` };
   const { completed, refused: turned, failed, cancelled } = snapshot.rates ?? {};
   if (snapshot.running || queue.depth || completed || turned || failed || cancelled) return { level: "healthy", why: "serves; no request with an SLO ended, 1 min" };
   return { level: "idle", why: "no request, 1 min" };

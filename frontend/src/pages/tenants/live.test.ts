@@ -6,11 +6,11 @@ const shot = (pool: string, changes: Partial<Snapshot>): Snapshot => ({ pool, se
 
 it("adds a tenant up over its pools", () => {
   const pools = [
-    shot("a", { tenants: { acme: { running: 2, waiting: 1, tokens_per_s: { input: 10, output: 5 }, refusals: { concurrency: 2, quota: 1 }, slo: { violations: 1, total: 10, asked: 12 } } }, entitlements: { "acme-a": { tenant: "acme", concurrency: 8 } } }),
+    shot("a", { tenants: { acme: { running: 2, waiting: 1, tokens_per_s: { input: 10, output: 5 }, refusals: { concurrency: 2, quota: 1 }, slo: { violations: 1, total: 10, asked: 12, left: 3 } } }, entitlements: { "acme-a": { tenant: "acme", concurrency: 8 } } }),
     shot("b", { tenants: { acme: { running: 3 } }, entitlements: { "acme-b": { tenant: "acme", concurrency: 4 }, "globex-b": { tenant: "globex", concurrency: 1 } } }),
   ];
   const use = useByTenant(pools);
-  expect(use.get("acme")).toEqual({ running: 5, waiting: 1, limit: 12, tokensPerS: 15, refused: 3, violations: 1, judged: 10, asked: 12 });
+  expect(use.get("acme")).toEqual({ running: 5, waiting: 1, limit: 12, tokensPerS: 15, refused: 3, violations: 1, judged: 10, asked: 12, left: 3 });
   expect(attainment(use.get("acme"))).toBe(0.75);
   expect(attainment(use.get("globex"))).toBeUndefined();
   expect([...entitlementsOf(pools).keys()]).toEqual(["acme-a", "acme-b", "globex-b"]);

@@ -12,6 +12,8 @@ export interface LiveUse {
   violations: number;
   judged: number;
   asked: number;
+  /** Requests whose clients left before anything was due: not judged. */
+  left: number;
 }
 
 const add = (counts: Record<string, number> | undefined): number => Object.values(counts ?? {}).reduce((a, b) => a + b, 0);
@@ -21,7 +23,7 @@ export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse
   const found = new Map<string, LiveUse>();
   const of = (tenant: string): LiveUse => {
     let use = found.get(tenant);
-    if (!use) found.set(tenant, (use = { running: 0, waiting: 0, limit: 0, tokensPerS: 0, refused: 0, violations: 0, judged: 0, asked: 0 }));
+    if (!use) found.set(tenant, (use = { running: 0, waiting: 0, limit: 0, tokensPerS: 0, refused: 0, violations: 0, judged: 0, asked: 0, left: 0 }));
     return use;
   };
   for (const snapshot of snapshots) {
@@ -35,6 +37,7 @@ export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse
       use.violations += t.slo?.violations ?? 0;
       use.judged += t.slo?.total ?? 0;
       use.asked += t.slo?.asked ?? t.slo?.total ?? 0;
+      use.left += t.slo?.left ?? 0;
     }
     for (const e of Object.values(snapshot.entitlements ?? {})) {
       if (!e.tenant || leavesOut(snapshot, e.tenant) || snapshot.tenants?.[e.tenant]?.concurrency !== undefined) continue;
