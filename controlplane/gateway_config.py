@@ -36,3 +36,8 @@ def gateway_config(env: Env) -> GatewayConfig:
 def secret_for(purpose: bytes) -> bytes:
     """The deployment's secret for one purpose: the same in every process that shares ``SECRET_KEY``."""
     return hmac.digest(settings.SECRET_KEY.encode(), purpose, "sha256")
+
+
+def installation_mark() -> str:
+    """What all processes of this installation say in Redis that it is theirs (:mod:`scheduling.state.installation`)."""
+    return secret_for(b"installation").hex()[:16]

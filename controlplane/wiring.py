@@ -10,7 +10,7 @@ from django.conf import settings
 from controlplane import alive
 from controlplane.batches.http import FileRoutes
 from controlplane.batches.starter import BatchStarter
-from controlplane.gateway_config import gateway_config, secret_for
+from controlplane.gateway_config import gateway_config, installation_mark, secret_for
 from controlplane.responses.http import ResponseRoutes
 from controlplane.scaling.controller import Controller
 from controlplane.scaling.planner_loop import Scaler
@@ -104,5 +104,6 @@ def make_dispatch() -> DispatchSetup:
         epochs=BookedEpochs(),
         kv_overcommit=settings.ENV.kv_overcommit,
         prefill_preemption=settings.ENV.prefill_preemption,
+        installation=installation_mark(),
         alive=settings.ENV.home / alive.NAME,
     )

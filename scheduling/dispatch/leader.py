@@ -37,11 +37,20 @@ T = TypeVar("T")
 class Leadership:
     """One process's candidacy for one pool. ``holder`` must be unique per process start."""
 
-    def __init__(self, store: PoolStore, holder: str, floor: EpochFloor, executor: Executor) -> None:
+    def __init__(
+        self,
+        store: PoolStore,
+        holder: str,
+        floor: EpochFloor,
+        executor: Executor,
+        may_lead: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``may_lead``: whether this process may stand at all, or go on (:mod:`scheduling.dispatch.installation`)."""
         self._store = store
         self._holder = holder
         self._book = floor
         self._executor = executor
+        self._may_lead = may_lead
         self._busy: asyncio.Future[Any] | None = None
         self._known_floor = 0
         self._database_well = True  # by the last question; one log line per change
@@ -68,7 +77,7 @@ class Leadership:
             self._free.clear()
             self._left_s = RETRY_S
             try:
-                epoch = await self._stand()
+                epoch = await self._stand() if self._may_lead() else 0
             except StateUnavailable:
                 epoch = 0
             if epoch:
@@ -89,6 +98,9 @@ class Leadership:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(RENEW_AFTER_S)
         while self._until:
+            if not self._may_lead():
+                await self.resign()
+                break
             pause = RETRY_S
             late_s = loop.time() - self._until
             try:

@@ -44,7 +44,9 @@ class PoolDispatcher:
             resources.redis_url, name=f"dispatch-events-{pool_id}", call_timeout=CALL_TIMEOUT_S + BLOCK_MS / 1000
         )
         self._store = PoolStore(resources.resp, pool_id, self._blocking)
-        self._leadership = Leadership(self._store, resources.holder, resources.epochs, resources.database)
+        self._leadership = Leadership(
+            self._store, resources.holder, resources.epochs, resources.database, resources.may_lead
+        )
         self._term: Term | None = None
 
     @property

@@ -26,3 +26,4 @@ class Resources:
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
     kv_overcommit: float = MAX_OVERCOMMIT  # at most
     prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
+    may_lead: Callable[[], bool] = lambda: True  # whether this process may lead pools in this Redis

@@ -24,6 +24,7 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.capacity.kv_overcommit import MAX_OVERCOMMIT
 from scheduling.core.policies.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
+from scheduling.dispatch.installation import Installation
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
 from scheduling.dispatch.replicas.watched import EngineFactory
@@ -52,6 +53,7 @@ class DispatchSetup:
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
     kv_overcommit: float = MAX_OVERCOMMIT  # times a KV cache that may be reserved at most
     prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
+    installation: str = ""  # what all processes of this installation are marked with; empty: not compared
     alive: Path | None = None  # touched as long as the loop runs, for a health check
 
 
@@ -113,14 +115,18 @@ class DispatchService:
             name="dispatch-bell",
             on_ready=catalog.notify,
         )
+        installation = Installation(resp, setup.installation)
         roll_call: asyncio.Task[None] | None = None
+        claims: asyncio.Task[None] | None = None
         try:
             await resp.start()
+            await installation.look()
+            claims = asyncio.create_task(installation.run(), name="dispatch-installation")
             for registered in (orderings, routings, modifiers):
                 registered()  # imports them: the first term of a process that has followed begins at once
             self._resources = Resources(
                 setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, database,
-                setup.engine, setup.kv_overcommit, setup.prefill_preemption,
+                setup.engine, setup.kv_overcommit, setup.prefill_preemption, lambda: installation.ours,
             )  # fmt: skip
             catalog.on_change(self._catalog_changed)
             await catalog.start()
@@ -128,8 +134,9 @@ class DispatchService:
             roll_call = asyncio.create_task(self._call_roll(catalog, telemetry_thread), name="dispatch-roll-call")
             await self._stop.wait()
         finally:
-            if roll_call is not None:
-                roll_call.cancel()
+            for task in (roll_call, claims):
+                if task is not None:
+                    task.cancel()
             # First of all: who follows need not wait until the rest has ended.
             await asyncio.gather(*(d.resign() for d in self.dispatchers.values()), return_exceptions=True)
             for task in self._tasks.values():
