@@ -91,6 +91,7 @@ class ClientConnection(HttpToolsProtocol):
     _place = Place.FREE
     _inside = False
     _upgraded = False
+    _again = b""  # a head that is to be read again, without the wish for another protocol
     _address = ""
     _extensions: dict[str, Any]  # of its requests
 
@@ -164,10 +165,7 @@ class ClientConnection(HttpToolsProtocol):
             self._head_size += size
         body = self._body
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
-                self.handle_websocket_upgrade()
+            self._parse(data)
         except httptools.HttpParserError:
             self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
         if self.timeout_keep_alive_task is not None and (
@@ -183,6 +181,29 @@ class ClientConnection(HttpToolsProtocol):
                 self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
             elif cycle is not None and cycle.response_complete and self._body > UNWANTED_BYTES:
                 self.transport.abort()  # answered already, and it goes on sending
+
+    def _parse(self, data: bytes) -> None:
+        """Until the parser leaves after a head that asks for another protocol. What is not followed is ignored (RFC
+        9110, 7.8): another parser reads that head again, without it, and then what came behind it."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as left:
+                if not self._again:
+                    if self._should_upgrade():
+                        self.handle_websocket_upgrade()
+                    return
+                data, self._again = self._again + data[left.args[0] :], b""
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+
+    def _without_upgrade(self) -> bytes:
+        """The present head, written again without what asks for another protocol."""
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        return head if head.count(b"\n") == len(lines) + 1 else b""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -214,10 +235,16 @@ class ClientConnection(HttpToolsProtocol):
             # A proxy before this server may have gone by another one (RFC 9112, 3.2).
             self._refuse(400, "A request has one Host header.", Reason.INVALID_REQUEST)
             raise _Enough
-        if self.parser.should_upgrade() and not self._should_upgrade() and _has_body(self.headers):
-            # The parser leaves after the head: it would take the body for the next request.
-            self._refuse(400, "This server upgrades to no other protocol.", Reason.INVALID_REQUEST)
-            raise _Enough
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            if any(name == b"upgrade" for name, _ in self.headers):
+                self._again = self._without_upgrade()
+                if self._again:
+                    return
+            if _has_body(self.headers):
+                # A CONNECT, or a line end in a value. The parser leaves after the head: it would take the body for the
+                # next request.
+                self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
+                raise _Enough
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:
@@ -274,6 +301,8 @@ class ClientConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._again:
+            return
         # A head that begins in the read that ended this message counts from the next read on.
         self._head_open, self._head_size = True, 0
         if not self.transport.is_closing():

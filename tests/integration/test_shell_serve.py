@@ -357,18 +357,47 @@ async def test_an_answer_that_is_not_read_is_dropped(ahead):
         writer.transport.abort()
 
 
-@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket2"])
-async def test_a_body_behind_another_protocols_upgrade_is_no_request(port, upgrade):
-    inner = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+INNER = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+BODIES = {
+    "length": (b"content-length: %d\r\n" % len(INNER), INNER),
+    "chunks": (b"transfer-encoding: chunked\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (len(INNER), INNER)),
+    "none": (b"", b""),
+}
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket2", b"TLS/1.0"])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("pause_s", [0.0, 0.05], ids=["in one read", "in several reads"])
+async def test_a_wish_for_another_protocol_is_ignored(port, upgrade, body, pause_s):
+    """As Java's HTTP client sends it with each request, until it knows that it is spoken to in HTTP/1.1."""
+    framing, sent = BODIES[body]
+    head = b"POST /a HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\n" % upgrade
+    one = [head + b"http2-settings: AAEAAEAAAAIAAAAB\r\n" + framing + b"\r\n", sent]
+    last = b"GET /last HTTP/1.1\r\nhost: x\r\n\r\n"
+    parts = [*one, *one, last] if pause_s else [b"".join([*one, *one, last])]
+    answer, closed = await exchange(port, *parts, pause_s=pause_s)
+    length = len(INNER) if body != "none" else 0
+    bodies = [json.loads(part.partition(b"\r\n\r\n")[2]) for part in answer.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [{"path": "/a", "body": length}] * 2 + [{"path": "/last", "body": 0}]
+    assert not closed
+
+
+@pytest.mark.parametrize("asks", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+async def test_a_body_behind_a_wish_for_a_tunnel_is_no_request(port, asks):
     answer, closed = await exchange(
         port,
-        b"POST /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: %s\r\ncontent-length: %d\r\n\r\n"
-        % (upgrade, len(inner)),
-        inner,
+        b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n" % (asks, len(INNER)),
+        INNER,
         pause_s=0.1,
     )
     assert (status(answer), closed) == (400, True)
     assert b"smuggled" not in answer
+
+
+async def test_a_head_that_is_too_large_is_refused_whatever_it_wishes(port):
+    head = b"POST /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\nx: %b\r\n\r\n" % (b"x" * HEAD_BYTES)
+    answer, closed = await exchange(port, head)
+    assert (status(answer), closed) == (431, True)
 
 
 def test_no_more_connections_are_taken_than_there_are_files_for(monkeypatch, caplog):
