@@ -36,7 +36,7 @@ from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.beside import Beside
-from scheduling.gateway.endpoints import AT_ROOT
+from scheduling.gateway.endpoints import AT_ROOT, WITHOUT_V1
 from scheduling.gateway.estimate.questions import QUESTIONS
 from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.metrics import CONTENT_TYPE, make_metrics
@@ -45,6 +45,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+# The gateway's, although they are not below /v1: it serves them, or says which base URL is right.
+OTHER_PATHS_OF_CLIENTS = AT_ROOT | WITHOUT_V1 | QUESTIONS.keys()
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 ONE_PROCESS = b"of=process"  # the question of /readyz that leaves out what no process could help
 NOT_STARTED = (
@@ -87,7 +89,7 @@ class Application:
         kind = scope["type"]
         if kind == "http":
             path = scope["path"]
-            if path.startswith("/v1/") or path == "/v1" or path in AT_ROOT or path in QUESTIONS:
+            if path.startswith(("/v1/", "//v1/")) or path == "/v1" or path in OTHER_PATHS_OF_CLIENTS:
                 if self._gateway is None:
                     await _answer(send, NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
                 else:

@@ -3,6 +3,7 @@ which words errors are told. Another endpoint is a line here."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from scheduling.core.ledger.tracing import CHAT, CLASSIFY, COMPLETION, EMBEDDING
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.answers.answer_types import Asked, WholeAnswer, read_answer
 from scheduling.gateway.answers.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
+from scheduling.gateway.answers.model_list import MODELS
 from scheduling.gateway.answers.named_events import MessageFrames, ResponseFrames, read_message, read_response
 from scheduling.gateway.answers.pooled_answers import read_labels, read_ranking, read_scores, read_vectors
 from scheduling.gateway.answers.sse import Frames
@@ -79,6 +81,7 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/classify": _CLASSIFY,
 }
 AT_ROOT = frozenset(path for path in ENDPOINTS if not path.startswith("/v1/"))  # the server hands these on as well
+WITHOUT_V1 = frozenset(path[3:] for path in ENDPOINTS if path.startswith("/v1/")) - AT_ROOT  # by a wrong base URL
 MESSAGES_PATH = "/v1/messages/"
 _ASKED_OF_RESPONSES = (  # no engine of today has them, and their names are those of no response
     (("/v1/responses/input_tokens",), "POST /tokenize counts the tokens of messages or of a prompt."),
@@ -97,12 +100,25 @@ _UNSERVED = (
     ),
     (("/v1/audio/translations",), "Recordings are written down in their own language, at /v1/audio/transcriptions."),
 )
+_SLASHES = re.compile("/+")
 
 
 def not_served(path: str, stores: bool = False) -> str:
     """The error message for a path that is not served. ``stores``: the path belongs to stored objects."""
     if (served := path.rstrip("/")) in ENDPOINTS:
         return f"{path[:100]} is not served here. Leave the slash at its end out: {served}."
+    if (meant := _meant(path)) is not None:
+        told = "The base URL of OpenAI's clients ends in /v1, that of Anthropic's has no path."
+        return f"{path[:100]} is not served here; {meant} is. {told}"
     known = _ASKED_OF_RESPONSES if stores else _ASKED_OF_RESPONSES + _UNSERVED
     advice = (told for paths, told in known if path.startswith(paths))
     return f"{path[:100]} is not served here. {next(advice, 'docs/reference/v1.md lists what is.')}"
+
+
+def _meant(path: str) -> str | None:
+    """The path that a client would have asked for with the right base URL."""
+    tidy = _SLASHES.sub("/", path)
+    for one in (tidy, f"/v1{tidy}", tidy.removeprefix("/v1")):
+        if one != path and (one in ENDPOINTS or one == MODELS):
+            return one
+    return None

@@ -1,12 +1,13 @@
-"""Who may read the metrics: they name tenants."""
+"""What the web server hands on to whom, and who may read the metrics: they name tenants."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from controlplane.asgi import Application
+from controlplane.asgi import NOT_STARTED, Application
 
 TOKEN = "a-token-of-enough-length"
 
@@ -15,7 +16,7 @@ HERE = ("127.0.0.1", 40000)
 
 
 async def get(
-    path: str, *headers: tuple[bytes, bytes], client: tuple[str, int] = HERE, query: bytes = b""
+    path: str, *headers: tuple[bytes, bytes], client: tuple[str, int] = HERE, query: bytes = b"", method: str = "GET"
 ) -> tuple[int, bytes]:
     sent = []
 
@@ -29,7 +30,7 @@ async def get(
     try:
         scope = {
             "type": "http",
-            "method": "GET",
+            "method": method,
             "path": path,
             "headers": list(headers),
             "client": client,
@@ -82,3 +83,11 @@ async def test_with_one_it_is_closed_to_everybody_else(guarded, header):
 async def test_a_holder_of_the_token_reads_the_metrics(guarded):
     assert (await get("/metrics", (b"authorization", b"Bearer " + TOKEN.encode())))[0] == 200
     assert (await get("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/chat/completions", "/responses", "/messages", "/embeddings", "//v1/chat/completions"]
+)
+async def test_a_client_with_a_wrong_base_url_is_answered_by_the_gateway(path: str) -> None:
+    """Not by the console, which would tell an SDK about cookies, in HTML."""
+    assert await get(path, method="POST") == (NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
