@@ -235,6 +235,41 @@ async def test_wrong_requests_without_end_leave_few_ledger_rows_and_each_is_told
     assert left_out + len(world.metrics.records) == 52, "each is counted, once"
 
 
+async def test_a_tenant_that_takes_its_keys_by_turns_leaves_few_ledger_rows_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storms, "OF_A_TENANT", 2.0)
+    made = [make_key(number, world.entitlement.id) for number in range(20)]
+    plain = world._catalog
+    more = {spec.id: spec for _, spec in made}
+    monkeypatch.setattr(world, "_catalog", lambda version: replace(c := plain(version), keys={**c.keys, **more}))
+    await world.configure(concurrency=1)
+    earlier = len(await world.ledger())  # of other tests
+    async with world.http() as http:
+        for _ in range(3):
+            for key, _ in made:  # three of each: no key is conspicuous
+                answer = await http.post(PATH, json={"model": "demo"}, headers={"authorization": f"Bearer {key}"})
+                assert answer.json()["error"]["param"] == "messages", "each is told what is wrong"
+        calms = {"authorization": f"Bearer {world.calm_key}"}  # type: ignore[attr-defined]
+        assert (await http.post(PATH, json={"model": "demo"}, headers=calms)).status_code == 400
+        assert (await http.post(PATH, json=BODY)).status_code == 200, "what is right is served at once"
+    await world.settled()
+    left_out = len(world.metrics.storm_refusals)
+    records = (await world.ledger_of(earlier + 62 - left_out))[earlier:]
+    mistakes = [r for r in records if r.reason == "invalid_request" and r.tenant == "acme"]
+    assert 2 * storms.STORM_AFTER - 1 <= len(mistakes) <= 4 * storms.STORM_AFTER, "more on a slow machine"
+    assert sorted(r.tenant for r in records if r.outcome == "completed" or r.tenant == "calm") == ["acme", "calm"]
+
+
+def test_what_leaves_no_row_for_its_key_does_not_count_for_the_tenant() -> None:
+    """A single key in a storm takes no rows from the mistakes of the others."""
+    access, storms_ = Clock(Overload()).access, Storms()
+    other = replace(access, key=replace(access.key, id="o" * 12))
+    wrong = Refusal(Reason.INVALID_REQUEST, detail="no")
+    assert sum(not storms_.mistaken(access, wrong, 0.0) for _ in range(50_000)) == STORM_AFTER - 1
+    assert not storms_.mistaken(other, wrong, 0.0)
+
+
 async def test_users_beyond_their_limit_leave_few_ledger_rows_and_others_of_the_key_are_served(world: World) -> None:
     world.key_spec = replace(world.key_spec, user_limits=RateLimits(requests_per_minute=1))
     await world.configure(concurrency=1)

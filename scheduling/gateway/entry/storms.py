@@ -16,7 +16,8 @@ it: the same reason, from memory, after the key was checked and its body read. S
 
 What is refused for what it is (a body that is wrong, a model that the key has not got) says nothing of the next
 request, so each is looked at and told what is wrong with it. A key that sends such requests as often as one that storms
-is held back as long, and from then on they leave no ledger row either: there would be thousands a second.
+is held back as long, and from then on they leave no ledger row either: there would be thousands a second. So are the
+keys of a tenant which together send :data:`OF_A_TENANT` times as many.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 STORM_PER_S = 20.0  # refusals of one key that cost what they cost
 STORM_AFTER = 200  # as many beyond that, and beyond its admissions, and the key storms
+OF_A_TENANT = 10.0  # times what is one key's, for all keys of a tenant: it may have thousands, and take them by turns
 STORM_MOST = 240  # so that it is over two seconds after the refusals are
 MEMO_S = 0.05
 HOLD_S = 0.5
@@ -68,6 +70,7 @@ class _Key:
     back_at: float = 0.0  # when its client was told to come back
     since: float = 0.0  # when the storm began
     refused: int = 0  # without asking, in this storm
+    times: float = 1.0  # as often as one key may
 
 
 class Storms:
@@ -76,7 +79,8 @@ class Storms:
     def __init__(self) -> None:
         # by `Access.door`: a key at each entitlement it opens; forgotten when their score is 0
         self._keys: dict[str, _Key] = {}
-        self._mistaken: dict[str, _Key] = {}  # by key: those whose requests are refused for what they are
+        # by key, and by tenant: those whose requests are refused for what they are
+        self._mistaken: dict[str, _Key] = {}
         self.held_back = 0
 
     def __bool__(self) -> bool:
@@ -105,21 +109,27 @@ class Storms:
         key.back_at = now + (refusal.retry_s or 0.0)
 
     def mistaken(self, access: Access, refusal: Refusal, now: float) -> bool:
-        """Counts a refused request of this key. True where so many of them are invalid in themselves that it is held
-        back and leaves no ledger row."""
+        """Counts a refused request of this key. True where so many of it, or of all keys of its tenant, are invalid in
+        themselves that it is held back and leaves no ledger row."""
         if _stands(refusal) or refusal.reason not in OF_THEIR_OWN:
             return False
-        key = self._mistaken.get(access.key.id)
+        tenant = access.entitlement.tenant
+        one, all_of_them = access.key.id, f"all keys of {tenant}"
+        return self._too_many(one, f"key {one} of {tenant}", 1.0, refusal, now) or self._too_many(
+            all_of_them, all_of_them, OF_A_TENANT, refusal, now
+        )
+
+    def _too_many(self, who: str, name: str, times: float, refusal: Refusal, now: float) -> bool:
+        key = self._mistaken.get(who)
         if key is None:
-            name = f"key {access.key.id} of {access.entitlement.tenant}"
-            key = self._mistaken[access.key.id] = _Key(name, 0.0, now)
+            key = self._mistaken[who] = _Key(name, 0.0, now, times=times)
         self._add(key, 1.0, now)
-        if key.score < STORM_AFTER and key.refusal is None:
+        if key.score < STORM_AFTER * times and key.refusal is None:
             return False
         if key.refusal is None:
             key.refusal, key.since, key.refused = Refusal(refusal.reason), now, 0
             log.warning(
-                "%s sends what is refused (%s) again and again; for as long it is held back and leaves no ledger rows",
+                "%s: what is refused (%s) comes again and again; for as long it is held back and leaves no ledger rows",
                 key.name,
                 refusal.reason.value,
             )
@@ -159,14 +169,14 @@ class Storms:
         """``over`` is what is said of a storm that ends: the key, how many requests, and in how many seconds."""
         for key_id, key in list(keys.items()):
             self._add(key, 0.0, now)
-            if key.refusal is not None and key.score < STORM_AFTER:
+            if key.refusal is not None and key.score < STORM_AFTER * key.times:
                 key.refusal = None
                 log.warning(over, key.name, key.refused, now - key.since)
             if key.score <= 0.0:
                 del keys[key_id]
 
     def _add(self, key: _Key, by: float, now: float) -> None:
-        key.score = min(STORM_MOST, max(0.0, key.score - STORM_PER_S * (now - key.at)) + by)
+        key.score = min(STORM_MOST * key.times, max(0.0, key.score - STORM_PER_S * key.times * (now - key.at)) + by)
         key.at = now
 
 
