@@ -113,6 +113,11 @@ class LedgerEntry(models.Model):
         help_text="How long it ran after it was queued, in attempts that were interrupted or failed [s]. It is no part "
         "of its wait.",
     )
+    client_retry = models.PositiveSmallIntegerField(
+        default=0,
+        db_default=0,
+        help_text="How often its client says that it sent it before (x-stainless-retry-count); 0: never, or not said.",
+    )
 
     @property
     def wait_s(self) -> float | None:

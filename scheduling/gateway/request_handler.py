@@ -136,7 +136,7 @@ class RequestHandler:
         check_size(head, config.max_body_bytes)
         access = await self._authenticator.access(head.authorization, call.received_s)
         trace = trace_line(endpoint.operation, head.traceparent) if config.traces else ""
-        identified = call.identified = Identified(call, access, trace, endpoint)
+        identified = call.identified = Identified(call, access, trace, endpoint, client_retry=head.client_retry)
         if self.draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
         whose = _whose(call, access)

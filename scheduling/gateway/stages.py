@@ -202,6 +202,7 @@ class Identified:
     trace: str  # where traces are on
     endpoint: Endpoint
     user: str = ""  # to whom it is attributed, as in the ledger
+    client_retry: int = 0  # how often its client says that it has sent it before
     streamed: bool = False  # its body was read, and asks for a stream
     body_bytes: int = 0
     hints: Mapping[bytes, float] | None = None  # when its client wishes to have the answer [s], by header

@@ -355,6 +355,10 @@ def _slo(kept: Kept) -> dict[str, float]:
     row: dict[str, float] = {"violations": kept.missed, "total": kept.served, "asked": kept.asked}
     if kept.left:
         row["left"] = kept.left
+    if kept.retries:
+        row |= {"retries": kept.retries, "retries_kept": kept.retries_kept}
+        if kept.attainment_first is not None:
+            row["attainment_first"] = round(kept.attainment_first, 4)
     for name in ("attainment", "attainment_served"):
         share = getattr(kept, name)
         if share is not None:
@@ -364,12 +368,13 @@ def _slo(kept: Kept) -> dict[str, float]:
 
 def _added(rows: Iterable[Mapping[str, float]]) -> Kept:
     """The counts of several :func:`_slo`."""
-    missed = served = asked = left = 0
+    missed = served = asked = left = retries = retries_kept = 0
     for row in rows:
         missed, served = missed + int(row["violations"]), served + int(row["total"])
         asked += int(row.get("asked", row["total"]))  # an older leader's rows have no refusals
         left += int(row.get("left", 0))
-    return Kept(served - missed, missed, asked - served, left)
+        retries, retries_kept = retries + int(row.get("retries", 0)), retries_kept + int(row.get("retries_kept", 0))
+    return Kept(served - missed, missed, asked - served, left, retries, retries_kept)
 
 
 def _sum(rows: Any) -> dict[str, float]:

@@ -82,6 +82,8 @@ class Cell:
     slo_missed: int = 0
     turned_away: int = 0  # refused although an SLO applied to it
     left: int = 0  # given up by its client before its SLO could be judged
+    retries: int = 0  # of those judged and turned away, what their clients had sent before
+    retries_kept: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
     histogram: dict[int, int] = field(default_factory=dict)
 
@@ -97,6 +99,8 @@ class Cell:
         self.slo_missed += sign * other.slo_missed
         self.turned_away += sign * other.turned_away
         self.left += sign * other.left
+        self.retries += sign * other.retries
+        self.retries_kept += sign * other.retries_kept
         _merge_counts(self.refusals, other.refusals, sign)
         _merge_counts(self.histogram, other.histogram, sign)
 
@@ -106,7 +110,7 @@ class Cell:
 
     @property
     def slo(self) -> Kept:
-        return Kept(self.slo_met, self.slo_missed, self.turned_away, self.left)
+        return Kept(self.slo_met, self.slo_missed, self.turned_away, self.left, self.retries, self.retries_kept)
 
     def percentiles(self) -> dict[str, dict[str, float]]:
         """``{measure: {p50, p95, p99}}`` [ms], nearest rank; measures without samples are missing."""
@@ -155,6 +159,8 @@ def _cell_of(record: LedgerRecord) -> Cell:
         cell.slo_met = int(record.slo_met)
         cell.slo_missed = int(not record.slo_met)
     cell.turned_away, cell.left = int(turned_away(record)), int(left_unjudged(record))
+    if record.client_retry:
+        cell.retries, cell.retries_kept = cell.slo.asked, cell.slo_met
     for measure, value in durations_ms(record).items():
         cell.histogram[measure * _STRIDE + bucket_of(value)] = 1
     return cell

@@ -45,7 +45,7 @@ EXPORTED = (
     "total_s", "tenant", "tier", "entitlement", "key_id", "pool", "model", "backend", "outcome", "reason", "status",
     "streamed", "attempts", "policy", "input_tokens_est", "output_tokens_est", "output_bound", "input_tokens",
     "output_tokens", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category", "interruptions",
-    "sequences", "ran_before_s",
+    "sequences", "ran_before_s", "client_retry",
 )  # fmt: skip
 SORTS = ("requests", "waited_p95", "ttft_p95", "total_p95")
 

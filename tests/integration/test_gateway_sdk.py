@@ -79,6 +79,25 @@ async def test_a_chat_completes_and_is_booked(world: World) -> None:
     assert world.metrics.records == [record]
 
 
+async def test_a_request_that_the_sdk_sends_again_says_so_in_the_ledger(world: World) -> None:
+    await world.configure(concurrency=1)
+    world.engines[0].script.pause_s = 0.05
+    async with world.sdk() as busy, world.sdk(max_retries=5) as client:
+        stream = await busy.chat.completions.create(model="demo", messages=HELLO, max_tokens=10, stream=True)
+        await client.chat.completions.create(model="demo", messages=HELLO, max_tokens=2)
+        async for _ in stream:
+            pass
+    records = await world.ledger()
+    async with asyncio.timeout(20):
+        while not any(r.client_retry and r.outcome == "completed" for r in records):
+            await asyncio.sleep(0.05)
+            records = await world.ledger()
+    refused = [r.client_retry for r in sorted(records, key=lambda r: r.received_s) if r.reason == "concurrency"]
+    assert refused == list(range(len(refused))), "each is one attempt, and says which"
+    [served] = [r for r in records if r.client_retry and r.outcome == "completed"]
+    assert served.client_retry == len(refused)
+
+
 async def test_only_what_is_known_and_bounded_reaches_the_engine(world: World) -> None:
     async with world.sdk() as client:
         await client.chat.completions.create(

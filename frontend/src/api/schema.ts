@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 64f33cf26b44a5f9, body 64eb50bf06c7668d
+// schema 1751572ddd38767b, body f6fda43117a73524
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1926,6 +1926,8 @@ export interface components {
             cached_tokens: number;
             /** @description What the prompt is about. */
             category: string;
+            /** @description How often its client says that it sent it before (x-stainless-retry-count); 0: never, or not said. */
+            client_retry: number;
             done_at: string;
             entitlement: string;
             /** @description The predictor that was used. */
@@ -2013,6 +2015,8 @@ export interface components {
             cached_tokens: number;
             /** @description What the prompt is about. */
             category: string;
+            /** @description How often its client says that it sent it before (x-stainless-retry-count); 0: never, or not said. */
+            client_retry: number;
             done_at: string;
             entitlement: string;
             /** @description The predictor that was used. */

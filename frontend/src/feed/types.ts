@@ -19,6 +19,9 @@ export interface SloFigures {
   left?: number; // given up by their clients before anything was due, and so not judged
   violations?: number;
   total?: number;
+  retries?: number; // of those asked, as their clients say
+  retries_kept?: number;
+  attainment_first?: number; // 0..1: kept of those asked that are no retries
 }
 
 export interface LatencyFigures {

@@ -62,6 +62,7 @@ class LedgerRecord:
     interruptions: int = 0  # of its prefill, for better tiers; no attempts
     sequences: int = 1  # places that it takes while it runs: its answers, or prompts, up to MAX_SEQUENCES
     ran_before_s: float = 0.0  # from queued_s on, how long attempts before the last one ran on their replicas
+    client_retry: int = 0  # how often its client sent it before, by its own word; no attempts of ours
 
     @property
     def waited_s(self) -> float | None:

@@ -31,6 +31,8 @@ class Kept:
     missed: int  # served late, or failed
     turned_away: int  # refused (:func:`turned_away`)
     left: int = 0  # given up before anything was due (:func:`left_unjudged`): in no share
+    retries: int = 0  # of those asked, such that their clients say that they sent them before
+    retries_kept: int = 0  # of those kept
 
     @property
     def served(self) -> int:
@@ -50,6 +52,13 @@ class Kept:
     def attainment_served(self) -> float | None:
         """Kept / served [0..1], which does not count refusals; None: nothing was served."""
         return self.kept / self.served if self.served else None
+
+    @property
+    def attainment_first(self) -> float | None:
+        """Of those that are no retries, kept / asked [0..1]; None: nothing was asked. Who was refused at first waited,
+        so a retry counts for nothing. What a client says of itself changes this figure alone."""
+        asked = self.asked - self.retries
+        return (self.kept - self.retries_kept) / asked if asked else None
 
 
 def slo_met(record: LedgerRecord) -> bool | None:

@@ -23,6 +23,8 @@ LINGER_S = 5.0
 TTFT_HINT = b"x-quartermaster-slo-ttft-ms"
 TBT_HINT = b"x-quartermaster-slo-tbt-ms"
 TTLT_HINT = b"x-quartermaster-slo-ttlt-ms"
+CLIENT_RETRY = b"x-stainless-retry-count"  # as the SDKs of OpenAI and Anthropic say which attempt this is
+MOST_RETRIES = 100  # that are believed: more are none
 
 
 class ClientGone(Exception):
@@ -30,15 +32,14 @@ class ClientGone(Exception):
 
 
 _HINTS = (TTFT_HINT, TBT_HINT, TTLT_HINT)
-_LENGTHS = frozenset(
-    map(len, (b"authorization", b"content-length", b"idempotency-key", b"traceparent", b"x-api-key", *_HINTS))
-)
+_READ = (b"authorization", b"content-length", b"idempotency-key", b"traceparent", b"x-api-key", CLIENT_RETRY, *_HINTS)
+_LENGTHS = frozenset(map(len, _READ))
 
 
 class Head:
     """The few request headers that matter here."""
 
-    __slots__ = ("authorization", "content_length", "hints", "idempotency_key", "traceparent")
+    __slots__ = ("authorization", "client_retry", "content_length", "hints", "idempotency_key", "traceparent")
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> None:
         self.authorization: bytes | None = None
@@ -46,6 +47,7 @@ class Head:
         self.hints: dict[bytes, float] | None = None
         self.idempotency_key: bytes | None = None
         self.traceparent: bytes | None = None
+        self.client_retry = 0
         api_key: bytes | None = None
         total = 0
         for name, value in headers:
@@ -61,6 +63,8 @@ class Head:
                 self.idempotency_key = value if self.idempotency_key is None else b""  # two are none that can be used
             elif name == b"traceparent":
                 self.traceparent = value
+            elif name == CLIENT_RETRY:
+                self.client_retry = _retries(value)
             elif name == b"x-api-key":  # as Anthropic's clients send it
                 api_key = _once(name, value, api_key)
             elif name in _HINTS:
@@ -91,6 +95,12 @@ def _once(name: bytes, value: bytes, before: bytes | None) -> bytes:
         detail = f"The header {name.decode('ascii')} is there more than once. Send one key."
         raise Refusal(Reason.INVALID_REQUEST, close=True, detail=detail)
     return value
+
+
+def _retries(value: bytes) -> int:
+    """How often the client says that it has sent this before; what cannot be so is not said."""
+    said = int(value) if value.isdigit() and len(value) <= 3 else 0
+    return said if said <= MOST_RETRIES else 0
 
 
 def _length(value: bytes) -> int:

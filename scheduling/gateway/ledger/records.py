@@ -78,6 +78,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         interruptions=run.interruptions,
         sequences=sequences,
         ran_before_s=run.ran_before_s,
+        client_retry=identified.client_retry,
     )  # fmt: skip
 
 

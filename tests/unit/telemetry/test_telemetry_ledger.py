@@ -379,7 +379,7 @@ def test_the_ledgers_fields_are_these_and_none_holds_what_was_said() -> None:
         "output_bound", "input_tokens", "output_tokens", "received_at", "queued_at", "granted_at", "first_token_at",
         "done_at", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category", "estimate_source",
         "output_tokens_p90", "output_rank", "admission", "user", "instead_of", "instead_why",
-        "cached_tokens", "project", "interruptions", "sequences", "ran_before_s",
+        "cached_tokens", "project", "interruptions", "sequences", "client_retry", "ran_before_s",
     }  # fmt: skip
     assert {f.name for f in dataclasses.fields(LedgerRecord)} - {"trace"} == {
         {"received_at": "received_s", "queued_at": "queued_s", "granted_at": "granted_s", "done_at": "done_s",

@@ -42,6 +42,12 @@ it("says what was refused beside what was served", () => {
   expect(attained({ violations: 0, total: 0, asked: 0 })).toBe("no request with an SLO, 1 min");
 });
 
+it("says how many of those asked are retries of clients that were refused, and what holds without them", () => {
+  const shot = { attainment: 0.6, attainment_served: 0.9, asked: 306, total: 204, violations: 20, retries: 116, retries_kept: 60 };
+  expect(attained({ ...shot, attainment_first: 0.65 })).toBe("90.0 % of those served; 20 missed, 102 refused of 306; 116 are retries, 65.0 % in time at the first attempt");
+  expect(attained(shot)).toContain("116 are retries, – in time");
+});
+
 it("says of how many an attainment is where clients left before anything was due", () => {
   const two = { attainment: 1, attainment_served: 1, asked: 2, total: 2, violations: 0 };
   expect(attained({ ...two, left: 8 })).toBe("2 judged of 10, 8 left");

@@ -117,10 +117,11 @@ export function judgedOf({ asked = 0, left = 0 }: SloFigures): string | undefine
 export function attained(slo: SloFigures): string {
   const { attainment_served: served, asked, total, violations } = slo;
   const judged = judgedOf(slo);
+  const retries = slo.retries ? `; ${count(slo.retries)} are retries, ${text(percent(slo.attainment_first))} in time at the first attempt` : "";
   if (!asked) return judged ?? "no request with an SLO, 1 min";
   if (judged && slo.left! > asked) return judged;
   const refused = asked - (total ?? asked);
-  return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} missed, ${count(refused)} refused of ${count(asked)}${judged ? `; ${count(slo.left!)} left` : ""}`;
+  return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} missed, ${count(refused)} refused of ${count(asked)}${judged ? `; ${count(slo.left!)} left` : ""}${retries}`;
 }
 
 /** Who waits, and how many requests of tenants whose rows were not sent. */
