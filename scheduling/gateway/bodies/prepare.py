@@ -184,7 +184,21 @@ def parse_as(data: bytes, form: Form[T]) -> T:
     except RecursionError:
         raise invalid("The body is nested too deeply.") from None
     except (msgspec.DecodeError, ValueError) as exc:
-        raise invalid(f"The body is not valid JSON: {str(exc)[:MAX_MESSAGE_CHARS]}.") from None
+        raise invalid(f"The body is not valid JSON: {_written_as(data) or str(exc)[:MAX_MESSAGE_CHARS]}.") from None
+
+
+_WRITTEN_AS = (
+    (b"\x1f\x8b", "it is compressed (gzip); send it as it is"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed (zstd); send it as it is"),
+    (b"\xef\xbb\xbf", "it begins with a byte order mark; send UTF-8 without one"),
+    (b"\xff\xfe", "it is UTF-16; send UTF-8"),
+    (b"\xfe\xff", "it is UTF-16; send UTF-8"),
+)
+
+
+def _written_as(data: bytes) -> str:
+    """What a body that cannot be read is, where its first bytes tell."""
+    return next((told for begin, told in _WRITTEN_AS if data.startswith(begin)), "")
 
 
 class _Named(msgspec.Struct):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -497,3 +499,19 @@ def test_bytes_that_are_no_text_are_refused_wherever_they_stand(field: str) -> N
         parse(body, chat=True)
     assert refused.value.reason is Reason.INVALID_REQUEST
     assert "not valid JSON" in refused.value.fields["detail"]
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (gzip.compress, "it is compressed (gzip); send it as it is."),
+        (lambda body: b"\x28\xb5\x2f\xfd" + body, "it is compressed (zstd); send it as it is."),
+        (lambda body: body.decode().encode("utf-8-sig"), "it begins with a byte order mark; send UTF-8 without one."),
+        (lambda body: body.decode().encode("utf-16"), "it is UTF-16; send UTF-8."),
+    ],
+)
+def test_a_body_that_is_written_otherwise_is_told_how(write: Callable[[bytes], bytes], told: str) -> None:
+    body = json.dumps({"model": "demo", "messages": [USER]}).encode()
+    with pytest.raises(Refusal) as refused:
+        parse(write(body), chat=True)
+    assert refused.value.fields["detail"] == f"The body is not valid JSON: {told}"
