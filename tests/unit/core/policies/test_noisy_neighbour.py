@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scheduling.core.capacity import headroom
 from scheduling.core.capacity.headroom import Headroom
 from scheduling.core.capacity.pool import automatic_headroom, most_headroom
 from scheduling.core.percentiles import nearest_rank
@@ -127,6 +128,37 @@ def test_without_a_credit_of_their_own_they_wait_for_its_prompts(monkeypatch: py
 def test_without_headroom_they_wait_for_its_requests_to_end(noisy: ServiceClass):
     alone, beside = (p95_wait_s(each, headroom=0, **KINDS["long answers"]) for each in (None, noisy))
     assert beside > 1.2 * alone + ALMOST_S
+
+
+def share_that_waits(begins_s: list[float]) -> tuple[float, int]:
+    """Of the requests of quiet ones who are there for a minute from each of these moments on, beside a noise without an
+    end; and how many of the noise's ran."""
+    end_s, answer = begins_s[-1] + 60.0, (200, 600)
+    specs = [entitled(f"quiet-{n:02}", GUARANTEED, 1, OverLimit.REFUSE) for n in range(QUIET)]
+    loud = entitled("noisy", SPOT, SLOTS, OverLimit.WAIT)
+    clients = [
+        Client(spec, at_s, at_s + 60.0, 0.25 * SLOTS / QUIET, False, 200, answer) for spec in specs for at_s in begins_s
+    ]
+    clients.append(Client(loud, 0.0, end_s, 100 * SLOTS / (QUIET + 1), False, 200, answer, 0))
+    kept, most = automatic_headroom(SLOTS, [*specs, loud]), most_headroom(SLOTS, [*specs, loud])
+    pool = PoolSpec(
+        "pool", "model", "model", (BackendSpec("b", "pool", "", SLOTS, 1 << 40),), headroom_slots=kept,
+        headroom_most=most,
+    )  # fmt: skip
+    model = PoolModel(pool, clients, Service(1 / 8000, 0.02), make_policy("unified"), seed=3)
+    ran = [a for a in model.run(end_s).attempts if a.start_s is not None]
+    waits = [a.start_s - a.arrival_s for a in ran if a.client.spec is not loud and a.arrival_s > 60.0 and a.start_s]
+    return sum(wait > ALMOST_S for wait in waits) / len(waits), len(ran) - len(waits)
+
+
+def test_who_comes_back_within_five_minutes_finds_the_room_that_it_needed(monkeypatch: pytest.MonkeyPatch):
+    """Why headroom stays when those it is for have gone, though others wait: docs/internals/decisions/admission.md."""
+    again = [n * 210.0 for n in range(4)]  # away for 150 s each time
+    remembered, lent = share_that_waits(again)
+    monkeypatch.setattr(headroom, "MEMORY_S", 60.0)
+    forgotten, more = share_that_waits(again)
+    assert remembered < 0.7 * forgotten
+    assert lent < more, "what that costs those who have no baseline"
 
 
 def test_headroom_is_a_share_of_what_replicas_offer_where_that_is_less_than_configured():
