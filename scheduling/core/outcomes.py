@@ -238,6 +238,16 @@ class Reason(StrEnum):
         retry=True,
         no_room=True,
     )
+    # It waited past its deadline, and a newer one of its entitlement has its place.
+    SUPERSEDED = _refused(
+        "superseded",
+        429,
+        "rate_limit_error",
+        "After {waited_s:.0f} s this request was too late for its SLO, and a newer one of the same entitlement took "
+        "its place.",
+        retry=True,
+        no_room=True,
+    )
     # No healthy replica.
     NO_BACKEND = _refused(
         "no_backend",

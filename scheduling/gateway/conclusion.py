@@ -95,7 +95,10 @@ class Conclusion:
 
     def plain_refusal(self, call: Call, reason: Reason) -> Refusal:
         fields: dict[str, Any] = {}
-        if reason is Reason.QUEUE_TIMEOUT:
+        if reason is Reason.SUPERSEDED and call.submitted is not None:
+            fields["waited_s"] = call.loop.time() - call.started_loop
+            fields["retry_s"] = call.submitted.retry_s or fields["waited_s"]
+        elif reason is Reason.QUEUE_TIMEOUT:
             # all that is known of the queue: it is at least this long
             fields["waited_s"] = fields["retry_s"] = call.loop.time() - call.started_loop
         elif reason is Reason.EVICTED and call.identified is not None:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.stages import Submitted
+from scheduling.gateway.stages import Submitted, ended_by_others
 from scheduling.state.codec import decode_notice
 from scheduling.state.notices import (
     CancelNotice,
@@ -22,6 +22,7 @@ from scheduling.state.notices import (
     GrantNotice,
     PreemptionNotice,
     RefusalNotice,
+    SupersededNotice,
 )
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BATCH, SERVICE_MS, AnnounceStatus, Renewal, RenewStatus, StateUnavailable
@@ -87,6 +88,11 @@ class InFlight:
             # ">=": the answer that names a later attempt may still be on its way
             if notice.attempt >= submitted.attempt:
                 submitted.call.interrupt(Reason.EVICTED)
+            return
+        if isinstance(notice, SupersededNotice):
+            if notice.attempt >= submitted.attempt:
+                submitted.retry_s = notice.retry_ms / 1000
+                submitted.call.interrupt(Reason.SUPERSEDED)
             return
         if isinstance(notice, PreemptionNotice):
             submitted.preempted(notice)
@@ -202,8 +208,7 @@ class InFlight:
                     )
                     submitted.wake()
             case RenewStatus.ENDED:
-                reason = renewal.reason
-                submitted.call.interrupt(reason if reason in (Reason.OPERATOR, Reason.EVICTED) else Reason.LEASE_LOST)
+                submitted.call.interrupt(ended_by_others(renewal.reason))
             case RenewStatus.STALE:
                 submitted.call.interrupt(Reason.LEASE_LOST)
 
@@ -215,4 +220,4 @@ class InFlight:
             prefill=submitted.prefill, sent_s=submitted.call.now_s(),
         )  # fmt: skip
         if result.status is AnnounceStatus.ENDED:
-            submitted.call.interrupt(Reason.EVICTED if result.reason is Reason.EVICTED else Reason.LEASE_LOST)
+            submitted.call.interrupt(ended_by_others(result.reason))

@@ -7,7 +7,7 @@ import asyncio
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.conclusion import Conclusion
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.stages import NEVER, Submitted
+from scheduling.gateway.stages import NEVER, Submitted, ended_by_others
 from scheduling.state.types import Admission, AdmissionStatus
 
 
@@ -40,8 +40,7 @@ class GrantWaiter:
                 raise Refusal(Reason.WAKING, retry_s=admission.wakes_s, wakes_s=admission.wakes_s)
             await self._wait(submitted)
         else:
-            reason = Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST
-            raise self._conclusion.plain_refusal(call, reason)
+            raise self._conclusion.plain_refusal(call, ended_by_others(admission.reason))
 
     async def _wait(self, submitted: Submitted) -> None:
         """Waits until the leader grants the attempt; the tier's longest wait interrupts it."""

@@ -248,6 +248,7 @@ class Progress:
     why_there: str = ""
     notice: GrantNotice | None = None
     preemption: PreemptionNotice | None = None  # it is being taken back from its replica
+    retry_s: float | None = None  # it was superseded, and its client should come back after so long
     resuming: QueuedRequest | None = None  # as it waits again, or runs, after that
     computed: int = 0  # tokens of its prompt that were computed at least when it was taken back
     waits_from: float | None = None  # loop time of that, from which its tier's longest wait counts; None: from the call
@@ -274,6 +275,12 @@ class Progress:
     def tries(self) -> int:
         """The number of its attempts, without those that were preempted, which did not fail."""
         return self.attempt - self.interruptions
+
+
+def ended_by_others(reason: Reason | None) -> Reason:
+    """How a request ends that shared state says has ended already: by whom, or else its lease was lost."""
+    known = (Reason.OPERATOR, Reason.EVICTED, Reason.SUPERSEDED)
+    return reason if reason is not None and reason in known else Reason.LEASE_LOST
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

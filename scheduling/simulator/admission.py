@@ -14,21 +14,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from scheduling.core.admission import entitlement as standing
 from scheduling.core.admission.rule import (
     NO_BACKEND_RETRY_MS,
     SERVICE_MS,
+    SUPERSEDABLE,
     AdmissionAnswer,
     AdmissionDecision,
     AdmissionView,
     Ask,
+    MissedDeadline,
     PreemptibleLease,
     choose_victims,
     decide_admission,
     first_weight,
     learned_service_ms,
+    missed_deadline,
     not_entitled,
     refill,
     stored_level,
@@ -132,6 +136,7 @@ class Admission:
         self._kept = pool.headroom_slots
         self._looks = 0
         self._ticked_ms = 0
+        self._queues: dict[str, dict[str, None]] = {}  # by entitlement: what waits, in order of arrival
         self._queued_tokens: dict[str, float] = {}
         self._queued_kv: dict[str, int] = {}
         view.coefficients = pool.coefficients
@@ -202,6 +207,7 @@ class Admission:
             kept=self._kept,
             told_ms=max(0, share.told_ms - now_ms),
             warmth=self._places.warmth(request.prefixes),
+            missed=self._missed_deadline(spec.id, now_ms),
         )
         charge = _cost(request) if spec.tokens_per_s > 0 else 0
         ask = Ask(
@@ -209,9 +215,9 @@ class Admission:
             sequences=request.sequences, pace_us=request.pace_us,
         )  # fmt: skip
         decision = decide_admission(spec, self.pool, ask, seen, NO_BACKEND_RETRY_MS)
+        if decision.told_ms is not None:
+            share.told_ms = now_ms + decision.told_ms
         if decision.verdict is AdmissionAnswer.REFUSE:
-            if decision.told_ms is not None:
-                share.told_ms = now_ms + decision.told_ms
             self.refused(request, decision.reason)
         return decision
 
@@ -355,6 +361,15 @@ class Admission:
 
     # --- accounts
 
+    def _missed_deadline(self, entitlement: str, now_ms: int) -> MissedDeadline | None:
+        """The first of its first waiting requests, in order of arrival, that waits in vain."""
+        for name in islice(self._queues.get(entitlement, ()), SUPERSEDABLE):
+            entry = self._entries[name]
+            tried = entry.request.attempt + entry.request.preempted  # live, each is an attempt of its own
+            if missed_deadline(tried, entry.request.ttft_deadline_s, now_ms):
+                return MissedDeadline(name, entry.request.kv_tokens, entry.body_bytes)
+        return None
+
     def _backends(self) -> tuple[BackendView, ...]:
         return tuple(b for b in self.view.backends.values() if b.ready)
 
@@ -392,6 +407,11 @@ class Admission:
         self.waiting += wait
         self._waiting_bytes += wait * entry.body_bytes
         if wait:
+            waits = self._queues.setdefault(name, {})
+            if wait > 0:
+                waits[request.id] = None
+            else:
+                del waits[request.id]
             tokens = wait * (request.input_tokens + request.output_tokens)
             self._queued_tokens[name] = self._queued_tokens.get(name, 0.0) + tokens
             self._queued_kv[name] = self._queued_kv.get(name, 0) + wait * request.kv_tokens

@@ -27,7 +27,7 @@ DECIDED_ANEW = frozenset(
     reason.value
     for reason in (
         Reason.CONCURRENCY, Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL,
-        Reason.QUEUE_TIMEOUT, Reason.NO_BACKEND, Reason.REBUILDING,
+        Reason.QUEUE_TIMEOUT, Reason.SUPERSEDED, Reason.NO_BACKEND, Reason.REBUILDING,
     )
 )  # fmt: skip
 

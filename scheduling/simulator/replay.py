@@ -256,6 +256,9 @@ class Replay:
         if decision.verdict is AdmissionAnswer.GRANT:
             self._run_at_once(queued, decision.backend, "at once")
             return
+        if decision.supersedes:
+            assert decision.retry_ms is not None
+            self._end_wait(decision.supersedes, Reason.SUPERSEDED, decision.retry_ms / 1000, admission)
         self._wait(queued)
 
     def _wait(self, queued: QueuedRequest) -> None:
@@ -289,10 +292,15 @@ class Replay:
         if admission is None:
             return
         for queued in self._scheduler.expire(self._now_s):
-            request = self._requests.pop(queued.id)
-            admission.left(queued.id, self._now_ms)
-            admission.refused(queued, Reason.QUEUE_TIMEOUT, waited=True)
-            self._refuse(request, Reason.QUEUE_TIMEOUT, None)
+            self._end_wait(queued.id, Reason.QUEUE_TIMEOUT, None, admission)
+
+    def _end_wait(self, request_id: str, reason: Reason, retry_s: float | None, admission: Admission) -> None:
+        """Refuses a request that waits."""
+        self._scheduler.withdraw(request_id)
+        request = self._requests.pop(request_id)
+        admission.left(request_id, self._now_ms)
+        admission.refused(request.queued, reason, waited=True)
+        self._refuse(request, reason, retry_s)
 
     def _evict(self, request_id: str, admission: Admission) -> None:
         """Evicts a preemptible request, which is charged for what it has generated."""

@@ -37,6 +37,7 @@ from scheduling.state.notices import (
     GrantNotice,
     PreemptionNotice,
     RefusalNotice,
+    SupersededNotice,
 )
 from scheduling.state.types import ENTRY_FORMAT, Attempts, Offer, RequestFacts, StoredRequest
 
@@ -143,7 +144,9 @@ def encode_homes(loads: bool, replicas: Iterable[str]) -> str:
     return f"{int(loads)} " + "".join(f"{name} " for name in sorted(replicas))
 
 
-Notice = GrantNotice | EvictionNotice | PreemptionNotice | CancelNotice | RefusalNotice | CompletionNotice
+Notice = (
+    GrantNotice | EvictionNotice | SupersededNotice | PreemptionNotice | CancelNotice | RefusalNotice | CompletionNotice
+)
 
 
 def decode_notice(payload: bytes) -> Notice:
@@ -157,6 +160,8 @@ def decode_notice(payload: bytes) -> Notice:
         return CompletionNotice(request_id, secret, completion.encode())
     if backend == "-" and note == Reason.NO_ADAPTER:
         return RefusalNotice(request_id, int(attempt), Reason.NO_ADAPTER)
+    if backend == "-" and note == Reason.SUPERSEDED:
+        return SupersededNotice(request_id, int(attempt), int(more[0]))
     if backend == "-":
         return EvictionNotice(request_id, int(attempt))
     if note == _PREEMPTED:

@@ -28,6 +28,15 @@ class EvictionNotice:
 
 
 @dataclass(frozen=True, slots=True)
+class SupersededNotice:
+    """Heard on the same channel: a newer request of its entitlement has the place of this one, which has ended."""
+
+    request_id: str
+    attempt: int
+    retry_ms: int  # when its client should come back
+
+
+@dataclass(frozen=True, slots=True)
 class PreemptionNotice:
     """Heard on the same channel: this request is to be taken back from its replica, where so many tokens of its prompt
     are computed, and to wait again."""

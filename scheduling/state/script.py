@@ -33,8 +33,8 @@ NAMES: Final = (
     "sweep", "take_leg", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
-    "keys", "adapters", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants",
-    "buckets", "limits", "events", "placement", "leaderless", "legs",
+    "keys", "adapters", "entries", "events", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue",
+    "grants", "buckets", "limits", "placement", "leaderless", "legs",
 )  # fmt: skip
 
 # Called for several requests at once where they come together: what a call costs before it does anything, a fifth of
@@ -53,7 +53,10 @@ return answers
 """
 
 # Entered by few calls of the scripts that contain them: what only they use is declared inside them.
-SELDOM: Final = ("hand_out", "make_room", "limiting", "settle_forgotten", "drop_unread", "drop_waiting")
+SELDOM: Final = (
+    "hand_out", "make_room", "limiting", "settle_forgotten", "drop_unread", "drop_waiting", "missed_deadline",
+    "supersede",
+)  # fmt: skip
 
 _COMMENT = re.compile(r"--.*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -69,7 +72,9 @@ _PACE = ("TURNAROUND_MS", "LONGEST_STEP_MS", "WHOLE_AT_ONCE")
 _PLACEMENT = (
     "POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS", "GAIN", "HALF_GAIN_TOKENS", "FIRST_GAIN", "MAX_WORTH"
 )  # fmt: skip
-_ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", "NO_BACKEND_RETRY_MS")
+_ADMISSION = (
+    "MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", "NO_BACKEND_RETRY_MS", "SUPERSEDABLE"
+)  # fmt: skip
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/internals/state.md, "Time"). `believe` says what
 # has really passed since state time `since`, by a monotonic clock (-1: not known): of steps forward, which

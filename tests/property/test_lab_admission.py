@@ -73,13 +73,18 @@ class Shadowed(Admission):
         spec = self.specs[request.entitlement]
         cost = request.input_tokens + request.output_bound
         estimate = Estimate(request.input_tokens, request.output_bound, request.output_tokens, request.kv_tokens, cost)
-        theirs = self.reference.admit(spec, self.pool, request, estimate, body_bytes_of(request), FACTS)
+        body_bytes, sent_s = body_bytes_of(request), now_ms / 1000
+        theirs = self.reference.admit(spec, self.pool, request, estimate, body_bytes, FACTS, sent_s=sent_s)
         said = (ANSWERS[theirs.status], theirs.backend, theirs.reason, theirs.retry_s)
-        retry_s = None if mine.retry_ms is None else mine.retry_ms / 1000
-        assert said == (mine.verdict, mine.backend, mine.reason, retry_s), f"{request.id} at {now_ms} ms"
+        refused = mine.verdict is AdmissionAnswer.REFUSE
+        retry_s = None if mine.retry_ms is None or not refused else mine.retry_ms / 1000
+        reason = mine.reason if refused else None
+        assert said == (mine.verdict, mine.backend, reason, retry_s), f"{request.id} at {now_ms} ms"
+        superseded = {name for name, reason in self.reference._ended.items() if reason[0] is Reason.SUPERSEDED}
+        assert superseded == ({mine.supersedes} if mine.supersedes else set()), f"{request.id} at {now_ms} ms"
         evicted = {name for name, reason in self.reference._ended.items() if reason[0] is Reason.EVICTED}
         assert set(mine.evict) <= evicted
-        self.said.append((request.id, mine.verdict.value, mine.reason))
+        self.said.append((request.id, mine.verdict.value, reason))
         return mine
 
     def granted(self, request: QueuedRequest, backend: str, now_ms: int) -> None:
@@ -204,7 +209,7 @@ def test_an_overload_meets_every_rule() -> None:
     wanted = {"grant", "queue", Reason.CONCURRENCY, Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.QUEUE_FULL,
               Reason.LOW_PRIORITY}  # fmt: skip
     assert wanted <= set(seen), seen
-    assert {"queue_timeout", "evicted"} <= set(ends), ends
+    assert {"queue_timeout", "evicted", "superseded"} <= set(ends), ends
 
 
 @pytest.mark.parametrize("state", [EntitlementState.PENDING, EntitlementState.EXPIRED])

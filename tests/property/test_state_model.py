@@ -67,6 +67,7 @@ def test_the_walks_come_across_every_answer(make_world: Make):
     wanted = {("admit", f"refused {reason}") for reason in refusals.split()}
     wanted |= {(move, "handed out") for move in ("admit", "finish", "renew", "requeue")}
     wanted |= {(move, "placed where its adapter is") for move in ("admit", "requeue")}
+    wanted |= {("admit", "queued, another one superseded"), ("renew", "e superseded")}
     wanted |= {("admit", "granted, others evicted"), ("sweep", "evicted"), ("renew", "e evicted")}
     wanted |= {("finish", "put right")}
     for move, answers in (

@@ -278,6 +278,14 @@ class ReferenceLeader(PoolMemory):
         self._mark_ended(request_id, Reason.EVICTED, math.inf)  # until its accounts are closed
         self._publish(gateway_channel(e.gateway), f"{request_id} {e.attempt} - evicted".encode())
 
+    def _supersede(self, request_id: str, now: int, retry_ms: int) -> None:
+        e = self._drop_waiting(request_id)
+        self.evicted[request_id], self.leaving[request_id] = e, now + LEASE_MS
+        self._mark_ended(request_id, Reason.SUPERSEDED, math.inf)  # until its accounts are closed
+        self._notify("x", request_id)
+        told = f"{request_id} {e.attempt} - superseded {retry_ms}"
+        self._publish(gateway_channel(e.gateway), told.encode())
+
     def set_standing(self, epoch: int, standings: Mapping[str, Standing], gone: Sequence[str] = ()) -> None:
         self._fence(epoch)
         for name, s in standings.items():
@@ -385,7 +393,8 @@ class ReferenceLeader(PoolMemory):
             swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
         for request_id in self._due(self.leaving, now):
             del self.leaving[request_id]
-            swept.append(self._bury(request_id, self.evicted.pop(request_id), now, Reason.EVICTED))
+            reason = self.ended(request_id) or Reason.EVICTED
+            swept.append(self._bury(request_id, self.evicted.pop(request_id), now, reason))
         return swept
 
     def rebuild(self, epoch: int) -> list[str]:

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission.rule import PreemptibleLease, first_weight, learned_service_ms, refill, stored_level
+from scheduling.core.admission.rule import (
+    SUPERSEDABLE,
+    MissedDeadline,
+    PreemptibleLease,
+    first_weight,
+    learned_service_ms,
+    missed_deadline,
+    refill,
+    stored_level,
+)
 from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
 from scheduling.core.capacity.prefill_pace import TURNAROUND_MS, PrefillPace
 from scheduling.core.capacity.uncounted import NO_BEGINNINGS, Beginnings
@@ -393,6 +402,14 @@ class PoolMemory(LimitMemory):
         del self.waiting[request_id]
         self._count(e, 0, -1)
         return e
+
+    def _missed_deadline(self, entitlement: str, now: int) -> MissedDeadline | None:
+        waiting = sorted((self.queue[i].seq, i) for i in self.order if self.queue[i].entitlement == entitlement)
+        for _, request_id in waiting[:SUPERSEDABLE]:
+            e = self.queue[request_id]
+            if missed_deadline(e.attempt, e.queued_request().ttft_deadline_s, now):
+                return MissedDeadline(request_id, e.kv, e.body_bytes)
+        return None
 
     def _promote(self, request_id: str, backend: str, now: int, note: str, point: str = "", tokens: int = 0) -> Entry:
         """Waiting -> lease. It ends when the waiting entry would have ended."""

@@ -140,6 +140,7 @@ class ReferencePool(ReferenceLeader):
             loads=loads,
             decides=self._decided(now),
             least_again=self.least_again,
+            missed=self._missed_deadline(spec.id, now),
         )
         ask = Ask(
             estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,
@@ -181,6 +182,11 @@ class ReferencePool(ReferenceLeader):
             held = entry.prefill
             return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend, prefill=held)
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
+        if decision.supersedes:
+            assert decision.told_ms is not None
+            assert decision.retry_ms is not None
+            self.told[spec.id] = now + decision.told_ms
+            self._supersede(decision.supersedes, now, decision.retry_ms)
         self.meta["headroom"] = pool.headroom_slots if view.kept is None else view.kept
         wakes_s = view.waking_ms / 1000 if view.waking_ms and not self.ready else None
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"), wakes_s=wakes_s)
@@ -276,7 +282,7 @@ class ReferencePool(ReferenceLeader):
             self._settle(e, used(e), now)
             self._settle_limits(e, told, ran)
             self._notify("x", request_id)
-        elif (before := self.ended(request_id)) is Reason.EVICTED and request_id in self.evicted:
+        elif (before := self.ended(request_id)) in (Reason.EVICTED, Reason.SUPERSEDED) and request_id in self.evicted:
             e = self.evicted[request_id]
             if e.attempt > attempt:
                 return FinishResult(FinishStatus.STALE)

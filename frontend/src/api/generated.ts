@@ -3,7 +3,7 @@
 /** Reasons that are in the ledger, by outcome. */
 export const REASONS: Record<string, readonly string[]> = {
   completed: ["stop", "length", "replayed"],
-  refused: ["not_entitled", "tenant_paused", "unknown_model", "invalid_request", "too_large", "too_long", "slow_request", "concurrency", "key_limit", "user_limit", "token_budget", "kv_budget", "low_priority", "quota_exceeded", "budget_exceeded", "duplicate", "already_done", "key_reused", "tenant_connections", "queue_full", "queue_timeout", "no_backend", "waking", "no_adapter", "rebuilding", "state_unavailable", "shutting_down"],
+  refused: ["not_entitled", "tenant_paused", "unknown_model", "invalid_request", "too_large", "too_long", "slow_request", "concurrency", "key_limit", "user_limit", "token_budget", "kv_budget", "low_priority", "quota_exceeded", "budget_exceeded", "duplicate", "already_done", "key_reused", "tenant_connections", "queue_full", "queue_timeout", "superseded", "no_backend", "waking", "no_adapter", "rebuilding", "state_unavailable", "shutting_down"],
   failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "evicted", "lease_lost", "deadline", "slow_reader", "internal"],
   cancelled: ["client_left", "operator", "key_revoked"],
 };

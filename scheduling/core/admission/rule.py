@@ -14,6 +14,10 @@ Otherwise the capacity is idle and belongs to whoever asks. In a contended pool 
 weigh more than the lightest entitlement in flight. Who is the lightest itself is refused only where somebody weighs
 more: equals, and a tenant alone with its pool, wait for each other in the queue (``docs/reference/admission.md``).
 
+Whoever is over its own limit of requests in flight, or of its queue, takes the place of the first of its own that wait
+in vain: whose first token is late already. That one is refused instead, and told what the newer one would have been.
+So what cannot be in time keeps nobody out who can.
+
 Where **no replica serves** and one can be woken, there is no room and everything else holds: what may wait waits,
 and is told how long that is expected to take; without one to be woken nobody waits.
 
@@ -51,6 +55,7 @@ from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState
 
 MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
 MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
+SUPERSEDABLE: Final = 8  # of an entitlement's waiting requests, the first ones, are looked at for one to supersede
 SERVED_PER_RETURN: Final = 3  # as many of an entitlement's requests are served while one refused client comes back
 SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
 NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
@@ -73,12 +78,14 @@ def first_weight(spec: EntitlementSpec, pool: PoolSpec) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """``backend`` goes with a grant; ``evict`` names the preemptible requests that end for it; ``charge`` is what the
-    bucket pays; ``reason`` and ``retry_ms`` go with a refusal (None: waiting will not help)."""
+    """``backend`` goes with a grant; ``evict`` names the preemptible requests that end for it; ``supersedes`` the
+    waiting request of its entitlement that is refused in its place; ``charge`` is what the bucket pays; ``reason`` and
+    ``retry_ms`` go with a refusal (None: waiting will not help)."""
 
     verdict: AdmissionAnswer
     backend: str = ""
     evict: tuple[str, ...] = ()
+    supersedes: str = ""
     charge: int = 0
     reason: Reason | None = None
     retry_ms: int | None = None
@@ -94,6 +101,15 @@ class PreemptibleLease:
     kv: int
     prefill: int = 0  # what it still holds of its replica's prefill credit [prompt tokens]
     sequences: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MissedDeadline:
+    """A request that waits although its promised first token is late already."""
+
+    id: str
+    kv: int
+    body_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +150,7 @@ class AdmissionView:
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
     over: Over | None = None  # the limit of its key or user that it would exceed
+    missed: MissedDeadline | None = None  # the first of its entitlement's waiting requests that :func:`missed_deadline`
     waking_ms: int = 0  # how long it takes until a replica serves that is woken for who waits; 0: none would be
     loads: bool = False  # a replica that lacks the adapter may be asked to load it
     decides: bool = True  # somebody leads, who can have a request wait for a cache
@@ -153,6 +170,13 @@ class Ask:
     sequences: int = 1  # places of its entitlement that it takes
     pace_us: int = 0  # most that a replica may take between tokens; 0: none was promised
     avoid: frozenset[str] = frozenset()  # replicas that it leaves to others (``core/admission/batch_account.py``)
+
+
+def missed_deadline(attempt: int, ttft_deadline_s: float | None, now_ms: int) -> bool:
+    """Whether a waiting request may be refused in the place of a newer one of its entitlement: its first token was
+    promised for an earlier time [epoch s], and no replica has worked on it. Among :data:`SUPERSEDABLE` requests of the
+    entitlement, in order of arrival, the first one is."""
+    return attempt == 1 and ttft_deadline_s is not None and ttft_deadline_s < now_ms / 1000
 
 
 def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:
@@ -307,8 +331,13 @@ def decide_admission(
     may_burst = rights.bursts and not contended
     may_wait_over = tier.over_limit is OverLimit.WAIT
 
+    full: AdmissionDecision | None = None  # what its entitlement's limit would have said
     if not within and not may_burst and not may_wait_over:
-        return refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
+        full = refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
+        if view.missed is None:
+            return full
+        protected = rights.reserved
+    missed = view.missed if full is not None else None
     charge = ask.charge
     if charge > view.level:
         if not (rights.over_budget and not contended):
@@ -319,14 +348,15 @@ def decide_admission(
             every_ms = served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
             return refuse(Reason.TOKEN_BUDGET, missing_ms, every_ms)
         charge = 0
-    if spec.kv_tokens > 0 and view.ent_kv + ask.kv > spec.kv_tokens and not may_burst:
+    ent_kv = view.ent_kv - (0 if missed is None else missed.kv)
+    if spec.kv_tokens > 0 and ent_kv + ask.kv > spec.kv_tokens and not may_burst:
         in_reach = ask.kv <= spec.kv_tokens
         return refuse(Reason.KV_BUDGET, served_ms if in_reach else None)
 
     if contended and not protected and not may_wait_over and _outranked(pool, view):
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
-    queue_full = view.ent_waiting >= tier.queue_limit
-    pool_full = view.waiting >= pool.queue_limit or view.waiting_bytes + ask.body_bytes > pool.queue_bytes
+    queue_full = view.ent_waiting - (missed is not None) >= tier.queue_limit
+    pool_full = _pool_full(pool, ask, view, missed)
     at_once = not contended and (within or rights.bursts)
     at_once = at_once and goes_at_once(view.backends, backend, first, ask.prefill)
     if at_once and view.decides and (protected or not (queue_full or pool_full)):
@@ -343,10 +373,24 @@ def decide_admission(
             # The time its own waiting requests take to get through the slots it may use.
             lanes = max(1, min(spec.concurrency, slots))
             each_ms = served_every_ms(lanes, view.ent_service_ms, ask.sequences)
-            return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * each_ms)
+            full = refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * each_ms)
+            if missed is not None or view.missed is None:
+                return full
+            missed = view.missed
+            pool_full = _pool_full(pool, ask, view, missed)
         if pool_full:
             return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
-    return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
+    if full is None or missed is None:
+        return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
+    return replace(full, verdict=AdmissionAnswer.QUEUE, charge=charge, supersedes=missed.id, reason=Reason.SUPERSEDED)
+
+
+def _pool_full(pool: PoolSpec, ask: Ask, view: AdmissionView, missed: MissedDeadline | None) -> bool:
+    """Whether the pool's queue has no place, without the request that is superseded."""
+    waiting, waiting_bytes = view.waiting, view.waiting_bytes
+    if missed is not None:
+        waiting, waiting_bytes = waiting - 1, waiting_bytes - missed.body_bytes
+    return waiting >= pool.queue_limit or waiting_bytes + ask.body_bytes > pool.queue_bytes
 
 
 def _outranked(pool: PoolSpec, view: AdmissionView) -> bool:

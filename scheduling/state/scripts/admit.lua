@@ -65,12 +65,15 @@ end
 local sequences = sequences_of(ARGV[10])
 local function every(places, ms) return math.min(ms, ms / math.max(1, places) * sequences) end
 local served_ms = every(inflight, tonumber(b[5]) or ent_service)
-local function refuse(reason, first_ms, every_ms)
-  if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
+local function come_back(first_ms, every_ms)
   local told = math.min(MAX_TOLD_MS, math.max(0, (tonumber(b[4]) or 0) - now))
   local next_told = math.min(MAX_TOLD_MS, told + math.ceil((every_ms or served_ms) * SERVED_PER_RETURN))
   call('HSET', BUCKETS, ent .. ':told', now + next_told)
-  return wait(reason, math.ceil(first_ms + told))
+  return math.ceil(first_ms + told)
+end
+local function refuse(reason, first_ms, every_ms)
+  if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
+  return wait(reason, come_back(first_ms, every_ms))
 end
 
 -- Others go first: the weight is under the pool's own threshold, or it is the lightest of several in flight.
@@ -116,8 +119,13 @@ local first = (protected or based and headroom > 0) and v[9] or math.max(0, able
 local contended = not roomy or free - (based and 0 or headroom) <= first
 local may_burst = bursts and not contended
 
+-- The request that is refused in the place of this one, and after how long it should return.
+local missed, first_ms
 if not within and not may_burst and not waits_over then
-  return refuse('concurrency', every(r_e, ent_service))
+  first_ms = every(r_e, ent_service)
+  missed = missed_deadline(ent, now)
+  if not missed then return refuse('concurrency', first_ms) end
+  protected = reserved
 end
 if rate > 0 and charge > level then
   if contended or ARGV[24] == '0' then
@@ -127,7 +135,7 @@ if rate > 0 and charge > level then
   charge = 0
 end
 local share = tonumber(ARGV[16])
-if share > 0 and v[7] + kv > share and not may_burst then
+if share > 0 and v[7] - (missed and missed.x.kv or 0) + kv > share and not may_burst then
   return refuse('kv_budget', kv <= share and served_ms)
 end
 if contended and not protected and not waits_over and outranked() then
@@ -137,8 +145,12 @@ end
 -- `goes_at_once` in Python: free slots are enough for the requests that go first as well; a prefill credit may not be.
 local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
   and not beside_long(backend, credit, v[at + 3], pre)
-local queue_full = ent_wait >= tonumber(ARGV[13])
-local pool_full = waiting >= tonumber(ARGV[19]) or v[3] + bytes > tonumber(ARGV[20])
+local function no_place()
+  local n, size = waiting, v[3]
+  if missed then n, size = n - 1, size - missed.x.bytes end
+  return n >= tonumber(ARGV[19]) or size + bytes > tonumber(ARGV[20])
+end
+local queue_full, pool_full = ent_wait - (missed and 1 or 0) >= tonumber(ARGV[13]), no_place()
 if direct and waits and (protected or not (queue_full or pool_full)) then
   local _, decides = led(now)
   direct = not decides
@@ -149,7 +161,11 @@ if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, n
 evicting = evicting and backend
 if not direct and not evicting and not protected then
   if queue_full then
-    return refuse('queue_full', math.max(1, ent_wait) * every(math.min(r_e, slots), ent_service))
+    local superseded = not missed and missed_deadline(ent, now)
+    first_ms = math.max(1, ent_wait) * every(math.min(r_e, slots), ent_service)
+    if not superseded then return refuse('queue_full', first_ms) end
+    missed = superseded
+    pool_full = no_place()
   end
   if pool_full then
     return refuse('queue_full', math.max(1, waiting) * service / math.max(1, slots))
@@ -206,6 +222,10 @@ if direct then
 end
 x.queued = now
 put_waiting(id, x, now)
-inflight = inflight + 1
+inflight, waiting = inflight + 1, waiting + 1
+if missed then
+  supersede(missed.id, missed.x, now, math.max(MIN_RETRY_MS, come_back(first_ms)))
+  inflight, waiting = inflight - 1, waiting - 1
+end
 call('HSET', META, 'headroom', headroom)  -- for hand-outs while there is no leader
-return answer('queued', #ready == 0 and m[5] or '', waiting + 1, seq, x.attempt)
+return answer('queued', #ready == 0 and m[5] or '', waiting, seq, x.attempt)

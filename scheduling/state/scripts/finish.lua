@@ -41,7 +41,7 @@ else
     notify('x', id)
   else
     local before = ended(id)
-    text = before == 'evicted' and call('HGET', EVICTED, id)
+    text = (before == 'evicted' or before == 'superseded') and call('HGET', EVICTED, id)
     x = text and parse(text)
     if text and not x then
       drop_unread(id)

@@ -1,5 +1,5 @@
 -- Ends what was not renewed, <= 100 leases and <= 100 waiting entries, each with its ledger entry in the same step, and
--- settles <= 100 evicted requests whose gateways have not reported their use.
+-- settles <= 100 evicted or superseded requests whose gateways have not reported their use.
 -- A waiting request is refunded; what a running one used is not known, so its charge stands.
 -- After an outage of Redis all leases look expired although their gateways live: renewals come first then.
 -- `passed`: ms since the leader's last sweep, by its monotonic clock; -1: this is its first.
@@ -68,7 +68,7 @@ for _, id in ipairs(call('ZRANGEBYSCORE', LEAVING, '-inf', now, 'LIMIT', 0, 100)
   if x then
     call('HDEL', EVICTED, id)
     call('ZREM', LEAVING, id)
-    bury(id, text, 'evicted')
+    bury(id, text, ended(id) or 'evicted')
   end
 end
 return out

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from scheduling.core.admission.key_limits import read_limits
+from scheduling.core.outcomes import Reason
 from scheduling.core.rights import RIGHTS, able_to_run
 from scheduling.core.types import RateLimits, ServiceClass
 from scheduling.state import codec
@@ -27,6 +28,8 @@ from tests.support.state_model.members import (
     RESERVED,
 )
 from tests.support.state_model.scripts import USERS
+
+OUT = (Reason.EVICTED.value, Reason.SUPERSEDED.value)  # ends of which others' accounts stay open
 
 
 class Laws:
@@ -51,7 +54,7 @@ class Laws:
         assert set(after.order) <= places, "the order of what waits names what does not"
         assert not (set(held) | set(queue)) & set(after.ended), "a request lives after its end"
         evicted = set(after.evicted)
-        assert evicted == set(after.leaving) == {i for i in after.evicted if after.ended.get(i) == "evicted"}
+        assert evicted == set(after.leaving) == {i for i in after.evicted if after.ended.get(i) in OUT}
         assert not evicted & (set(held) | set(queue)), "an evicted request runs or waits"
         assert set(after.prefills) == {
             i for i, e in held.items() if e.prefill and not codec.decode_request(e.record).facts.streamed
@@ -92,7 +95,10 @@ class Laws:
         for name, weight in after.weights.items():
             known = after.standing.get(name)
             assert known is None or weight == read_standing(known).weight, f"{name} is compared by an old weight"
-        if move in ("admit", "evict") and (out := evicted - set(before.evicted)):
+        out = evicted - set(before.evicted)
+        superseded = {name for name in out if after.ended[name] == Reason.SUPERSEDED}
+        self._check_superseded(move, superseded, before, queue)
+        if move in ("admit", "evict") and (out := out - superseded):
             for name in out:
                 known = before.held.get(name) or before.queue[name]  # it may have waited: handed out, and taken back
                 assert known.split(b" ")[2] == b"preemptible", "who is not preemptible lost its slot"
@@ -155,6 +161,20 @@ class Laws:
             self._ended_at[name] = self.now
             if fields[-2:] == (b"as", b"gateway_lost") or b"unread" in fields:
                 self._lost.add(name)
+
+    def _check_superseded(self, move: str, names: set[str], before: Dump, queue: Mapping[str, Entry]) -> None:
+        """Who is superseded waited in vain, and one newer request of its entitlement has its place."""
+        if not names:
+            return
+        [name] = names if move == "admit" else []
+        old = codec.decode_entry(before.queue[name])
+        new = [e for name, e in queue.items() if name not in before.queue]
+        assert [e.entitlement for e in new] == [old.entitlement], "it made room for nobody of its entitlement"
+        due_s = old.queued_request().ttft_deadline_s
+        assert old.attempt == 1, "a replica has worked on it"
+        assert due_s is not None, "nothing was promised"
+        assert due_s < self.now / 1000, "it did not wait in vain"
+        self.seen.add(("admit", "queued, another one superseded"))
 
     def _check_beginnings(self, move: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
         """What does not count is in flight, once for all prompts that have it, and bounded on each replica."""

@@ -36,6 +36,7 @@ from tests.support.state_model.listeners import Ears
 from tests.support.state_model.members import (
     ADAPTERS,
     CAPS,
+    DEADLINES_S,
     ENTITLEMENTS,
     GATEWAYS,
     HOLDERS,
@@ -145,7 +146,7 @@ class Sides(Laws):
             name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
             attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n), rank=n // 4 % 3,
             adapter=ADAPTERS[n // 8 % 2] if n % 8 == 5 else "", sequences=self.sequences_of(n),
-            pace_us=PACES_US[n % 3],
+            pace_us=PACES_US[n % 3], ttft_deadline_s=DEADLINES_S[n // 9 % 4],
         )  # fmt: skip
 
     # --- both sides

@@ -17,6 +17,7 @@ export const CAUSES: Record<string, string> = {
   low_priority: "the pool was contended and other entitlements had more weight",
   queue_full: "the pool's queue was full",
   queue_timeout: "it waited as long as its tier permits",
+  superseded: "it was late already, and a newer request of its own took its place",
   no_backend: "the pool had no backend that answered",
   no_adapter: "no backend had its adapter, and none could load it",
   rebuilding: "the pool's state was being rebuilt",

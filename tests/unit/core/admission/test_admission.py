@@ -13,10 +13,12 @@ from scheduling.core.admission.rule import (
     AdmissionAnswer,
     AdmissionView,
     Ask,
+    MissedDeadline,
     PreemptibleLease,
     choose_victims,
     decide_admission,
     first_weight,
+    missed_deadline,
     refill,
 )
 from scheduling.core.outcomes import Reason
@@ -419,3 +421,56 @@ def test_owners_are_let_in_beside_more_than_is_offered_and_nobody_else():
     assert not tight.has_slot_and_kv(51)
     assert not tight.has_slot_and_kv(51, owner=True)
     assert not dataclasses.replace(over, running=over.slots).has_slot_and_kv(100, owner=True)
+
+
+LATE = MissedDeadline("late", kv=100, body_bytes=200)
+UNMETERED = dataclasses.replace(ACME, kv_tokens=0, tokens_per_s=0.0)
+
+
+def test_who_is_over_its_limit_takes_the_place_of_a_request_whose_first_token_is_late():
+    elastic = of_class(ServiceClass.ELASTIC, UNMETERED)
+    full = view(backends=(FULL,), ent_running=2, ent_waiting=1, waiting=1)
+    assert decide(full, spec=elastic)[:2] == (AdmissionAnswer.REFUSE, Reason.CONCURRENCY)
+    refusal = decide_admission(elastic, POOL, ASK, full, 5000)
+    taken = decide_admission(elastic, POOL, ASK, dataclasses.replace(full, missed=LATE), 5000)
+    assert (taken.verdict, taken.supersedes, taken.reason) == (AdmissionAnswer.QUEUE, "late", Reason.SUPERSEDED)
+    assert (taken.retry_ms, taken.told_ms) == (refusal.retry_ms, refusal.told_ms), "it is told what this one would be"
+
+
+def test_who_is_within_its_limit_supersedes_nobody():
+    elastic = of_class(ServiceClass.ELASTIC, UNMETERED)
+    waits = view(backends=(FULL,), ent_running=1, ent_waiting=1, waiting=1, missed=LATE)
+    taken = decide_admission(elastic, POOL, ASK, waits, 5000)
+    assert (taken.verdict, taken.supersedes) == (AdmissionAnswer.QUEUE, "")
+
+
+def test_a_place_in_a_full_queue_of_its_own_is_taken_likewise():
+    waiting = of_class(ServiceClass.ELASTIC, UNMETERED, over_limit=OverLimit.WAIT)
+    full = view(backends=(FULL,), ent_running=3, ent_waiting=2, waiting=2)
+    assert decide(full, spec=waiting)[:2] == (AdmissionAnswer.REFUSE, Reason.QUEUE_FULL)
+    taken = decide_admission(waiting, POOL, ASK, dataclasses.replace(full, missed=LATE), 5000)
+    assert (taken.verdict, taken.supersedes) == (AdmissionAnswer.QUEUE, "late")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"level": 0.0}, Reason.TOKEN_BUDGET),
+        ({"ent_kv": 450}, Reason.KV_BUDGET),
+        ({"weight": 1.0, "lightest": 1.0, "heaviest": 9.0}, Reason.LOW_PRIORITY),
+        ({"waiting": 11}, Reason.QUEUE_FULL),
+    ],
+)
+def test_its_other_limits_hold_for_who_would_take_a_place(state: dict[str, Any], reason: Reason):
+    spec = of_class(ServiceClass.ELASTIC)
+    given: dict[str, Any] = {"backends": (FULL,), "ent_running": 2, "ent_waiting": 1, "waiting": 1, "ent_kv": 300}
+    assert decide_admission(spec, POOL, ASK, view(missed=LATE, **given), 5000).supersedes == "late"
+    refused = decide_admission(spec, POOL, ASK, view(missed=LATE, **(given | state)), 5000)
+    assert (refused.verdict, refused.reason, refused.supersedes) == (AdmissionAnswer.REFUSE, reason, "")
+
+
+def test_only_first_attempts_with_a_promise_that_is_broken_give_their_places_away():
+    assert missed_deadline(1, 9.999, 10_000)
+    assert not missed_deadline(1, 10.0, 10_000)
+    assert not missed_deadline(1, None, 10_000)
+    assert not missed_deadline(2, 9.0, 10_000), "replicas have worked on it"
