@@ -511,6 +511,7 @@ class Standing:
     weight: float  # w_e, eq. 1
     debt: float = 0.0  # d_e, eq. 2; negative: it had more than its baseline
     burst: float = 0.0  # b_e, eq. 3
+    share: float = 1.0  # of the tokens that its class had, as a multiple of its part by concurrency; the leader's alone
 
 
 @dataclass(slots=True)

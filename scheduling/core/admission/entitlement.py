@@ -21,6 +21,7 @@ Where the paper leaves a gap, and what is done here:
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
@@ -219,6 +220,25 @@ def next_burst(burst: float, excess: float, coefficients: Coefficients, ticks: f
     return kept * burst + (1.0 - kept) * excess
 
 
+def shares_of(baselines: Mapping[str, Baseline], usage: Mapping[str, Usage]) -> dict[str, float]:
+    """What each entitlement that had or wanted tokens got of those that its band got, as a multiple of what its
+    concurrency is of theirs: 1 is its part. ``baselines``: of one pool."""
+    had: dict[ServiceClass, float] = defaultdict(float)
+    places: dict[ServiceClass, float] = defaultdict(float)
+    active = [n for n, used in usage.items() if n in baselines and used.wanted_tokens_per_s > 0]
+    for name in active:
+        band = baselines[name].service_class
+        had[band] += usage[name].tokens_per_s
+        places[band] += baselines[name].concurrency
+    found = {}
+    for name in active:
+        band = baselines[name].service_class
+        if had[band] > 0:
+            part = had[band] * max(1.0, baselines[name].concurrency) / max(1.0, places[band])
+            found[name] = usage[name].tokens_per_s / part
+    return found
+
+
 def gap_of(baseline: Baseline, usage: Usage) -> float:
     """``g_e`` in tokens per second where they are promised (the paper's unit), else in sequences."""
     if baseline.tokens_per_s > 0:
@@ -251,6 +271,8 @@ def tick(
     """
     ticks = max(0.0, elapsed_s) / TICK_S
     mean = slo_mean((baseline.slo_s for baseline in baselines.values()), slo_mean_s)
+    shares = shares_of(baselines, usage)
+    kept = math.pow(coefficients.gamma_burst, ticks)
     after = {}
     for name, baseline in baselines.items():
         standing = before.get(name)
@@ -260,5 +282,6 @@ def tick(
             debt = next_debt(standing.debt if standing else 0.0, gap_of(baseline, used), coefficients, ticks)
         burst = next_burst(standing.burst if standing else 0.0, burst_excess(baseline, used), coefficients, ticks)
         ratio = slo_ratio(baseline.slo_s, mean)
-        after[name] = Standing(weight(baseline.service_class, ratio, debt, burst, coefficients), debt, burst)
+        share = kept * (standing.share if standing else 1.0) + (1.0 - kept) * shares.get(name, 1.0)
+        after[name] = Standing(weight(baseline.service_class, ratio, debt, burst, coefficients), debt, burst, share)
     return after

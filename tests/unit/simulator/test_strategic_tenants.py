@@ -5,12 +5,16 @@ Each test is one strategy of ``docs/internals/threat-model.md``, in the lab, beh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+import pytest
+
 from scheduling.core.engine.step_time import load_preset
-from scheduling.core.policies.compose import compose
+from scheduling.core.policies.compose import make_named
+from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
@@ -19,7 +23,16 @@ from scheduling.simulator.replay import Replay
 from scheduling.simulator.replay_events import ARRIVED, LOOK
 from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome
-from scheduling.simulator.workload import CONV, Belief, ClippedLognormal, Quantiles, SimRequest, Tier, make_request
+from scheduling.simulator.workload import (
+    CODE,
+    CONV,
+    Belief,
+    ClippedLognormal,
+    Quantiles,
+    SimRequest,
+    Tier,
+    make_request,
+)
 from tests.support.state_world import pool_spec
 
 STANDARD = Tier("standard", Slo(ttft_s=5.0, tbt_s=0.2), 1, 30.0, 1.0, ServiceClass.ELASTIC)
@@ -65,7 +78,7 @@ def both(
     places: int,
     slots: int = 128,
     kind: type[Replay] = Replay,
-    modifiers: Sequence[str] = (),
+    policy: str = "unified",
 ) -> tuple[Got, Got]:
     """What the neighbour and the strategist get on two replicas, each with so many places of its own."""
     queued = requests[0].queued
@@ -79,9 +92,8 @@ def both(
         for name in ("neighbour", "strategist")
     ]
     replica = Replica(load_preset("llama-3-8b-a100").step_time, slots, 421_000, 1024, None, "priority")
-    policy = compose(make_ordering("unified"), {name: {} for name in modifiers})
     replay = kind(
-        [replica] * 2, policy, make_routing("prefix_affinity"), signal_s=0.005,
+        [replica] * 2, make_named(policy), make_routing("prefix_affinity"), signal_s=0.005,
         admission=lambda view: Admission(pool_spec(backends=()), specs, view),
     )  # fmt: skip
     outcomes = replay.run(requests)
@@ -152,13 +164,75 @@ def test_a_bound_that_is_far_too_high_gains_nothing_where_lengths_are_predicted(
     assert strategist.ttft_s >= 0.95 * honest.ttft_s
 
 
-def test_who_asks_for_everything_three_times_gains_it_from_its_neighbour_only_where_shares_are_not_fair() -> None:
-    """Where nothing is promised, as to spot, turns go by deadline: who sends more gets more."""
+@pytest.mark.parametrize(("policy", "gains"), [("unified", False), ("relegate+hybrid", True)])
+def test_who_asks_for_everything_three_times_gains_nothing_from_its_neighbour(policy: str, gains: bool) -> None:
+    """Where nothing is promised, as to spot, entitlements take turns by what they had. Where turns go by deadline, who
+    sends more gets more."""
     requests = asked(BATCH, 16.0, 40.0, ALIKE)
     thrice = [r for r in requests for _ in range(3 if r.label == "strategist" else 1)]
     thrice = [replace(r, index=n, queued=replace(r.queued, id=f"r{n}", seq=n)) for n, r in enumerate(thrice)]
-    honest, _ = both(requests, places=64, slots=32)
-    beside, _ = both(thrice, places=64, slots=32)
-    fair, _ = both(thrice, places=64, slots=32, modifiers=("bands", "fair"))
-    assert beside.ttft_s > 1.5 * honest.ttft_s
-    assert fair.ttft_s <= 1.05 * honest.ttft_s
+    honest, _ = both(requests, places=64, slots=32, policy=policy)
+    beside, _ = both(thrice, places=64, slots=32, policy=policy)
+    assert (beside.ttft_s > 1.05 * honest.ttft_s) is gains
+
+
+QUIET = ("one", "two", "three", "four")
+
+
+def crowd(seconds: float, quiet_per_s: float, loud_per_s: float, backlog: int = 0) -> list[SimRequest]:
+    """Four quiet tenants and a loud one of one tier, with long prompts, beside so many requests of batch."""
+    rows = []
+    for name in (*QUIET, "loud"):
+        draw, at_s = Random(name), 0.0
+        while (at_s := at_s + draw.expovariate(loud_per_s if name == "loud" else quiet_per_s)) < seconds:
+            rows.append((at_s, name, CODE[0].draw(draw), CODE[1].draw(draw)))
+    rows += [(0.0, "backlog", 1000, 200)] * backlog
+    belief = Belief(60.0, 1024, (60.0,), (1.0,))
+    return [
+        make_request(n, at_s, given, out, BATCH if name == "backlog" else STANDARD, belief, label=name, tenant=name)
+        for n, (at_s, name, given, out) in enumerate(sorted(rows))
+    ]
+
+
+def served(requests: list[SimRequest], places: int, policy: OrderingPolicy) -> list[Outcome]:
+    """By two replicas. Each of the five has so many places."""
+    tiers = [
+        TierSpec(
+            each.name, each.service_class, each.rank, each.weight, each.slo, over_limit=over, queue_limit=2000,
+            max_wait_s=60.0 if over is OverLimit.REFUSE else 600.0,
+        )
+        for each, over in ((STANDARD, OverLimit.REFUSE), (BATCH, OverLimit.WAIT))
+    ]  # fmt: skip
+    specs = [
+        EntitlementSpec(name, name, "p", tiers[name == "backlog"], EntitlementState.BOUND, 0.0, 0.0, 0, places)
+        for name in (*QUIET, "loud", "backlog")
+    ]
+    replica = Replica(load_preset("llama-3-8b-a100").step_time, 128, 421_000, 1024, None, "priority")
+    replay = Replay(
+        [replica] * 2, policy, make_routing("prefix_affinity"), signal_s=0.005,
+        admission=lambda view: Admission(pool_spec(backends=()), specs, view),
+    )  # fmt: skip
+    return replay.run(requests)
+
+
+def in_time(outcomes: Sequence[Outcome], names: Sequence[str]) -> float:
+    """Share of what these tenants asked for."""
+    theirs = [o for o in outcomes if o.label in names]
+    return sum(not o.late and not o.refused for o in theirs) / len(theirs)
+
+
+def test_a_loud_tenant_of_the_same_rights_takes_little_from_quiet_ones_in_an_overload() -> None:
+    """Within everybody's limits there is neither debt nor burst: what each had of the class's tokens tells them
+    apart."""
+    requests, default = crowd(60.0, 0.5, 14.0), make_ordering("unified")
+    assert in_time(served([r for r in requests if r.label != "loud"], 40, default), QUIET) == 1.0
+    assert in_time(served(requests, 40, make_ordering("unified", {"debt_s": 0.0})), QUIET) < 0.8
+    assert in_time(served(requests, 40, default), QUIET) > 0.9
+
+
+def test_what_is_late_already_keeps_no_newer_request_of_its_tenant_out() -> None:
+    """As many are refused, and others: no more of the loud tenant's are in flight than it may have."""
+    outcomes = served(crowd(90.0, 1.0, 14.0, backlog=900), 50, make_ordering("unified"))
+    ends = Counter(o.refused for o in outcomes if o.label == "loud")
+    assert ends["superseded"] > ends["concurrency"]
+    assert in_time(outcomes, ["loud"]) > 0.55, "0.4 where they do"

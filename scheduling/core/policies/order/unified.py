@@ -10,8 +10,9 @@ without is treated as if it had to end ``patience_s`` after its arrival, and amo
 ``X = O^2/2 + I*O`` [token steps of KV]: what runs here runs to its end, and of such the least mean goes first. With
 ``preempts`` = 1, inside an engine that takes running requests out for better ones, ``G`` is the Gittins index of what
 is left of ``X = O^2/2 + I*(O + 300)``. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times
-the cost. What an entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of
-deadline each.
+the cost. What an entitlement is owed, and what it had of its class, moves its requests by ``ln f``
+(``queues/standing.py``): so many grades of cost, or ``debt_s`` seconds of deadline each. In spot and preemptible, where
+nothing is promised, entitlements take turns by what they had (``queues/fair.py``), and this orders each one's own.
 What cannot be in time gives way (``queues/relegated.py``) to all that can be of the classes with a baseline, and goes
 before spot and preemptible, which have the surplus only: timely reserved, timely elastic, late reserved, late elastic,
 then spot and preemptible, each with its own late ones behind. What is reserved for an owner it has either way: the
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import floor, inf, log
 
 from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
@@ -41,7 +42,8 @@ from scheduling.core.policies.contracts import Key, Maker, RequestQueue
 from scheduling.core.policies.gittins_index import CostDistribution, cost_of, service_cost
 from scheduling.core.policies.order.hybrid import Hybrid, work_left
 from scheduling.core.policies.parameters import NO_UNIT, above, at_least, one_of, parameter
-from scheduling.core.policies.queues.bands import BAND_OF, BANDS, BandQueue, Bands
+from scheduling.core.policies.queues.bands import BAND_OF, BANDS, BandQueue
+from scheduling.core.policies.queues.fair import Fair
 from scheduling.core.policies.queues.keyed import LOOK_PAST
 from scheduling.core.policies.queues.leaving import LeavingRate
 from scheduling.core.policies.queues.overdue import OverdueTurns
@@ -88,7 +90,11 @@ class Unified:
         3.0, "How many times the cost a better tier's request may have and still go first.", NO_UNIT, at_least(1)
     )
     debt_s: float = parameter(
-        5.0, "How much earlier the deadlines of an entitlement count for each grade of its debt.", "s", at_least(0)
+        5.0,
+        "How much earlier or later the deadlines of an entitlement count for each e-fold of its standing: debt, burst"
+        " and share.",
+        "s",
+        at_least(0),
     )
     patience_s: float = parameter(
         600.0, "How long after its deadline a request is overdue and gets turns out of order.", "s", above(0)
@@ -115,16 +121,15 @@ class Unified:
 
     def queue(self) -> RequestQueue:
         look = _Look(self)
-
-        def promises(group: str) -> RequestQueue:
-            return _Promises(self, look)
-
-        late = Relegate(pace_s=self.pace_s)
-        if self.relegate == ACROSS:
-            make = _across(late, promises, look.due_s)
+        promises = partial(_Promises, self, look)  # no closure: a copy of the queue makes lanes that have its own look
+        surplus = Fair().around(promises)
+        if self.relegate:
+            late = Relegate(pace_s=self.pace_s)
+            bands = _across if self.relegate == ACROSS else _within
+            queue = bands(partial(late.around, due_s=look.due_s), promises, surplus)
         else:
-            make = Bands().around(late.around(promises, look.due_s) if self.relegate else promises)
-        return OverdueTurns(make(""), self.patience_s, self.every)
+            queue = _bands(promises, surplus)
+        return OverdueTurns(queue, self.patience_s, self.every)
 
     def urgency(self, request: QueuedRequest) -> Key:
         """When a request with an SLO should have been served [s] under load, before anything is measured."""
@@ -175,19 +180,24 @@ def _index(
     return age if index == inf else index
 
 
-def _across(late: Relegate, make: Maker, due_s: Callable[[QueuedRequest], float]) -> Maker:
+def _bands(owners: Maker, surplus: Maker) -> BandQueue:
+    """Each band by itself."""
+    return BandQueue(tuple((owners if n < SURPLUS else surplus)(f"{band}/") for n, band in enumerate(BANDS)))
+
+
+def _within(late: Callable[[Maker], Maker], owners: Maker, surplus: Maker) -> BandQueue:
+    """Bands that relegate each by itself."""
+    return _bands(late(owners), late(surplus))
+
+
+def _across(late: Callable[[Maker], Maker], owners: Maker, surplus: Maker) -> BandQueue:
     """Bands: those with a baseline relegate together, each of the surplus by itself."""
 
-    def owners(group: str) -> RequestQueue:
-        bands = tuple(make(f"{group}{BANDS[band]}/") for band in range(SURPLUS))
-        return BandQueue(bands, BANDS[:SURPLUS])
+    def together(group: str) -> RequestQueue:
+        return BandQueue(tuple(owners(f"{group}{band}/") for band in BANDS[:SURPLUS]), BANDS[:SURPLUS])
 
-    def queue(group: str) -> RequestQueue:
-        surplus = (late.around(make, due_s)(f"{group}{name}/") for name in BANDS[SURPLUS:])
-        parts = (late.around(owners, due_s)(group), *surplus)
-        return BandQueue(parts, ("", *BANDS[SURPLUS:]), {c: max(0, band - SURPLUS + 1) for c, band in BAND_OF.items()})
-
-    return queue
+    parts = (late(together)(""), *(late(surplus)(f"{band}/") for band in BANDS[SURPLUS:]))
+    return BandQueue(parts, ("", *BANDS[SURPLUS:]), {c: max(0, band - SURPLUS + 1) for c, band in BAND_OF.items()})
 
 
 class _Look:
@@ -271,7 +281,7 @@ class _Look:
 class _Promises:
     """One band: requests with an SLO by urgency, the others by cost."""
 
-    def __init__(self, policy: Unified, look: _Look) -> None:
+    def __init__(self, policy: Unified, look: _Look, _group: str) -> None:
         self._look = look
         self._patience_s = policy.patience_s
         self._timed = PairedQueue(

@@ -19,7 +19,7 @@ whole request is charged at once, as a grant cannot be taken back token by token
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar
@@ -58,7 +58,7 @@ class Fair:
         groups: dict[str, Counters] = {}
 
         def make_queue(group: str) -> RequestQueue:
-            return FairQueue(groups.setdefault(group, Counters(self, group)), lambda: make(group))
+            return FairQueue(groups.setdefault(group, Counters(self, group)), make, group)
 
         return make_queue
 
@@ -286,9 +286,10 @@ class _Lane:
 class FairQueue:
     """A :class:`scheduling.core.policies.contracts.RequestQueue` of one queue per entitlement."""
 
-    def __init__(self, counters: Counters, make: Callable[[], RequestQueue]) -> None:
+    def __init__(self, counters: Counters, make: Maker, group: str) -> None:
         self._counters = counters
         self._make = make
+        self._group = group
         self._lanes: dict[str, _Lane] = {}
         self._home: dict[str, str] = {}  # request id -> entitlement
         self._able = Least()  # lanes that may have something for this round
@@ -321,7 +322,7 @@ class FairQueue:
             home = None
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane(self._make())
+            lane = self._lanes[name] = _Lane(self._make(self._group))
         lane.concurrency = request.concurrency
         lane.queue.push(request, now_s)
         if home is None:

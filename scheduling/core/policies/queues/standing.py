@@ -1,13 +1,16 @@
-"""A queue that minds where entitlements stand: one that is owed goes earlier, one that burst later.
+"""A queue that minds where entitlements stand: one that is owed goes earlier, one that burst or had more than its share
+later.
 
 Question: whose request goes first, when what they ask for is alike?
 Formula: an entitlement's requests keep their order among themselves; against those of others the first component of
-their key is less by ``shift = unit * ln(f)``, ``f = (1 + a_debt * debt) / (1 + a_burst * burst)``: the two factors of
-token pools eq. 1 that change while requests wait. ``unit`` is what a weight e times as high is worth in the key.
+their key is less by ``shift = unit * ln(f)``, ``f = (1 + a_debt * debt) / (1 + a_burst * burst) / share``: the two
+factors of token pools eq. 1 that change while requests wait, and what it had of the tokens of its class, as a multiple
+of its part by concurrency. ``unit`` is what a weight e times as high is worth in the key.
 Inputs: ``PoolView.standings`` and the pool's ``coefficients``, as last seen; an entitlement without a standing is owed
 nothing.
 Cost: O(log n); O(entitlements that wait) in a step in which standings or coefficients are others.
-Source: token pools 3.3, eq. 1.
+Source: token pools 3.3, eq. 1; the share is ours: in an overload within everybody's limits there is neither debt nor
+burst, and who sends most would get most.
 """
 
 from __future__ import annotations
@@ -22,16 +25,18 @@ from scheduling.core.policies.rounds import Round
 from scheduling.core.types import COEFFICIENTS, QueuedRequest, ServiceClass, Standing
 
 MAX_BURST = 4.0  # what counts of a burst: with debt within 1 the default coefficients shift by at most ln(5) units
-MAX_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MAX_BURST))  # units, either way, by these
+MAX_SHARE = 8.0  # times its part: what counts of a share; of a small one an eighth
 
 
 def standing_factor(standing: Standing, coefficients: Coefficients = COEFFICIENTS) -> float:
     """The factor by which debt raises and burst lowers an entitlement's weight, bounded either way by that of a full
-    debt or of the largest burst that counts (5 with the default coefficients)."""
+    debt or of the largest burst that counts (5 with the default coefficients); less for who had more than its share of
+    what its class had, and more for who had less."""
     debt, burst = max(-1.0, min(1.0, standing.debt)), max(0.0, min(MAX_BURST, standing.burst))
     parts = factors(ServiceClass.ELASTIC, 1.0, debt, burst, coefficients)
     most = 1.0 + max(coefficients.debt, coefficients.burst * MAX_BURST)
-    return max(1.0 / most, min(most, parts.debt * parts.burst))
+    owed = max(1.0 / most, min(most, parts.debt * parts.burst))
+    return owed / max(1.0 / MAX_SHARE, min(MAX_SHARE, standing.share))
 
 
 class StandingQueue(KeyedQueue):

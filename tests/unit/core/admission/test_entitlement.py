@@ -14,6 +14,7 @@ from scheduling.core.admission.entitlement import (
     next_debt,
     read_coefficients,
     service_gap,
+    shares_of,
     slo_mean,
     slo_target,
     tick,
@@ -158,3 +159,30 @@ def test_coefficients_that_are_left_out_keep_the_papers_values() -> None:
 def test_a_wrong_coefficient_is_refused_with_what_would_be_right(values: object, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         read_coefficients(values)
+
+
+def had(tokens_per_s: float, wanted: float | None = None) -> Usage:
+    return Usage(tokens_per_s=tokens_per_s, wanted_tokens_per_s=tokens_per_s if wanted is None else wanted)
+
+
+def test_a_share_is_what_an_entitlement_had_over_its_part_of_the_class_by_concurrency() -> None:
+    small, large = baseline(concurrency=5.0), baseline(concurrency=15.0)
+    assert shares_of({"a": small, "b": small}, {"a": had(90.0), "b": had(10.0)}) == {"a": 1.8, "b": 0.2}
+    assert shares_of({"a": small, "b": large}, {"a": had(25.0), "b": had(75.0)}) == {"a": 1.0, "b": 1.0}
+    assert shares_of({"a": small, "b": small}, {"a": had(90.0), "b": had(0.0)}) == {"a": 1.0}, "who wants nothing"
+    assert shares_of({"a": small, "b": small}, {"a": had(90.0), "b": had(0.0, 50.0)}) == {"a": 2.0, "b": 0.0}
+    assert shares_of({"a": small}, {"a": had(0.0, 50.0)}) == {}, "nobody had anything"
+    other = baseline(ServiceClass.SPOT, concurrency=5.0)
+    assert shares_of({"a": small, "b": other}, {"a": had(90.0), "b": had(10.0)}) == {"a": 1.0, "b": 1.0}
+
+
+def test_a_share_follows_within_ticks_and_is_even_again_for_who_wants_nothing() -> None:
+    baselines = {"a": baseline(), "b": baseline()}
+    standings: dict[str, Standing] = {}
+    for _ in range(12):
+        standings = tick(baselines, {"a": had(90.0), "b": had(10.0)}, standings, COEFFICIENTS)
+    assert standings["a"].share == pytest.approx(1.8, abs=0.02)
+    assert standings["b"].share == pytest.approx(0.2, abs=0.02)
+    for _ in range(12):
+        standings = tick(baselines, {}, standings, COEFFICIENTS)
+    assert standings["a"].share == pytest.approx(1.0, abs=0.02)

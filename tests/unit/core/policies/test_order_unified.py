@@ -12,7 +12,7 @@ import pytest
 from scheduling.core.policies.contracts import RequestQueue, parts_of
 from scheduling.core.policies.order.hybrid import work_left
 from scheduling.core.policies.order.unified import PREFILL_STEPS, Unified, index_left, mean_left
-from scheduling.core.policies.queues.standing import MAX_SHIFT, StandingQueue, standing_factor
+from scheduling.core.policies.queues.standing import StandingQueue, standing_factor
 from scheduling.core.policies.registry import PolicyError, make_ordering, make_routing
 from scheduling.core.policies.rounds import Round
 from scheduling.core.scheduler.loop import Scheduler
@@ -256,7 +256,15 @@ def test_a_debt_of_a_grade_outweighs_a_cost_of_a_grade() -> None:
     assert standing_factor(owed) == pytest.approx(5.0)
     view = PoolView({}, standings={"poor": owed})
     assert queue.select(Round(view, lambda r: True), 0.0).id == "poor"  # type: ignore[union-attr]  # 25 - 10 ln 5 = 8.9
-    assert queue.shift("poor") == pytest.approx(10.0 * log(5.0)) == pytest.approx(10.0 * MAX_SHIFT)
+    assert queue.shift("poor") == pytest.approx(10.0 * log(5.0))
+
+
+def test_who_had_more_than_its_share_goes_later_and_who_had_less_earlier() -> None:
+    loud, even, quiet = (request(name, entitlement=name, seq=n) for n, name in enumerate(("loud", "even", "quiet")))
+    view = PoolView({}, standings={"loud": Standing(1.0, share=3.0), "quiet": Standing(1.0, share=0.2)})
+    queue, round_ = filled(loud, even, quiet), Round(view, lambda r: True)
+    taken = [queue.select(round_, 0.0) for _ in range(3)]
+    assert [r.entitlement for r in taken if r is not None] == ["quiet", "even", "loud"]
 
 
 def test_what_is_owed_counts_by_the_pools_own_coefficients() -> None:
@@ -276,9 +284,19 @@ def test_what_is_owed_counts_by_the_pools_own_coefficients() -> None:
     assert taken.entitlement == "owed", "coefficients that change while requests wait count at once"
 
 
-def test_extreme_standings_stay_within_a_factor_of_five() -> None:
+def test_extreme_standings_stay_within_a_factor_of_five_and_shares_within_one_of_eight() -> None:
     for debt, burst in ((9.0, 0.0), (-9.0, 0.0), (0.0, 99.0), (-1.0, 99.0), (1.0, 99.0)):
         assert 1 / 5 <= standing_factor(Standing(1.0, debt, burst)) <= 5
+    assert standing_factor(Standing(1.0, share=0.0)) == 8.0
+    assert standing_factor(Standing(1.0, share=1e9)) == 1 / 8
+
+
+def test_in_spot_entitlements_take_turns_by_what_they_had() -> None:
+    """Whatever their deadlines: who sends more there does not get more."""
+    mine = [request(f"a{n}", entitlement="a", service_class=ServiceClass.SPOT, seq=n) for n in range(4)]
+    yours = [request(f"b{n}", entitlement="b", service_class=ServiceClass.SPOT, seq=9 + n) for n in range(2)]
+    for relegate in (0, 1, 2):
+        assert order(filled(*mine, *yours, relegate=relegate)) == ["a0", "b0", "a1", "b1", "a2", "a3"]
 
 
 def test_what_is_too_late_gives_way_and_is_not_forgotten() -> None:
@@ -324,7 +342,7 @@ def test_the_parts_of_what_waits_are_named_in_the_order_in_which_they_are_looked
         ("spot band", "band", 1), ("preemptible band", "band", 0),
     ]  # fmt: skip
     assert queue.explain(late).startswith("relegated, reserved band, due ")
-    assert queue.explain(spot).startswith("spot band, due ")
+    assert queue.explain(spot).startswith("spot band, served 0 per weight, due ")
 
 
 def order_of_one(queue: RequestQueue, now_s: float) -> str:
