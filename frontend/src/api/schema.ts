@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 1751572ddd38767b, body f6fda43117a73524
+// schema 81f802ca91c5867c, body ece3e68f2a58e46c
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
