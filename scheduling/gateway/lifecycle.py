@@ -221,6 +221,7 @@ class Lifecycle:
                 estimated.facts,
                 sent_s=call.now_s(),
                 avoid=self._avoided(access.pool),
+                supersedes=access.supersedes,
             )
         except StateUnavailable:
             raise Refusal(Reason.STATE_UNAVAILABLE) from None

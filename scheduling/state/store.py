@@ -96,11 +96,13 @@ class PoolStore(PoolKeys):
         *,
         sent_s: float = 0.0,
         avoid: Collection[str] = (),
+        supersedes: bool = True,
     ) -> Admission:
         """Grants a free slot or that of a preemptible request, queues, or refuses; a refusal changes nothing.
 
         ``sent_s``, here and below: now, by the clock of the request's times. ``avoid``: replicas that it leaves to
-        others. For who waits in no queue: there nobody knows of it.
+        others. For who waits in no queue: there nobody knows of it. ``supersedes``: it may take the place of one of its
+        entitlement that is late already.
         """
         tier, rights = spec.tier, rights_of(spec)
         excluded = " ".join((request.exclude_backend, *avoid)) if avoid else request.exclude_backend
@@ -115,6 +117,7 @@ class PoolStore(PoolKeys):
                 spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
                 excluded, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
                 int(rights.evicts), int(rights.baseline), pool.headroom_slots, request.prefill_tokens, request.pace_us,
+                *(() if supersedes else ("-",)),
             ),
         )  # fmt: skip
         return replies.admission(reply)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduling.core.types import BackendSpec, Catalog, EntitlementState, FallbackSpec, PoolSpec, ProjectSpec
+from scheduling.core.types import BackendSpec, Catalog, EntitlementState, FallbackSpec, PoolSpec, ProjectSpec, Slo
 from scheduling.state.store import PoolStore
 from tests.support.gateway_world import World, gateway_world, make_key, until
 from tests.support.state_world import leads_on
@@ -204,6 +204,28 @@ async def test_a_fallback_that_has_ended_takes_nothing(redis_url: str) -> None:
         made.entitlements["small"] = replace(made.entitlements["small"], state=EntitlementState.EXPIRED)
         await made.configure(fallbacks={"big": FallbackSpec("small", frozenset({"unavailable"}))})
         assert (await made.ask("big")).headers["x-quartermaster-reason"] == "no_backend"
+
+
+async def test_a_request_over_its_limit_falls_back_rather_than_take_the_place_of_a_late_one(redis_url: str) -> None:
+    async with team(redis_url) as made:
+        big, ent = made.pools["big"], made.entitlements["big"]
+        made.pools["big"] = replace(big, backends=(replace(big.backends[0], slots=1),))
+        tier = replace(ent.tier, slo=Slo(ttft_s=0.3, tbt_s=1.0))
+        made.entitlements["big"] = replace(ent, concurrency=2, tier=tier)
+        await made.lead(*BOTH)
+        await made.configure(fallbacks={"big": FallbackSpec("small", frozenset({"over_limit"}))})
+        made.world.engines[0].script.first_pause_s = 2.0
+        asking = [asyncio.create_task(made.ask("big"))]
+        await until(lambda: made.world.engines[0].open == 1)
+        asking.append(asyncio.create_task(made.ask("big")))
+        while (await made.stores["big"].view()).waiting < 1:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)  # its first token is late
+        taken = await made.ask("big")
+        assert (taken.status_code, taken.headers["x-quartermaster-fallback"]) == (200, "big; concurrency")
+        assert not asking[1].done(), "it waits on"
+        asking[1].cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def test_a_request_that_takes_no_fallback_asks_shared_state_once(redis_url: str) -> None:

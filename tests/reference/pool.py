@@ -76,6 +76,7 @@ class ReferencePool(ReferenceLeader):
         *,
         sent_s: float = 0.0,
         avoid: Collection[str] = (),
+        supersedes: bool = True,
     ) -> Admission:
         now = self._now()
         rate, depth = spec.tokens_per_s, spec.burst_tokens
@@ -140,7 +141,7 @@ class ReferencePool(ReferenceLeader):
             loads=loads,
             decides=self._decided(now),
             least_again=self.least_again,
-            missed=self._missed_deadline(spec.id, now),
+            missed=self._missed_deadline(spec.id, now) if supersedes else None,
         )
         ask = Ask(
             estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter,

@@ -86,6 +86,13 @@ class Access:
         return self.reach.access(self.key, rule[0])
 
     @property
+    def supersedes(self) -> bool:
+        """Whether a request that finds its entitlement full may take the place of a late one of it: not where another
+        entitlement would take it."""
+        rule = self.reach.fallbacks.get(self.entitlement.id) if self.reach is not None else None
+        return rule is None or rule[1].isdisjoint((Reason.CONCURRENCY, Reason.QUEUE_FULL))
+
+    @property
     def one_model(self) -> bool:
         """Whether every request of the key is for this entitlement, whatever it says."""
         return self.reach is None or self.reach.single

@@ -2,7 +2,7 @@
 -- the next one.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill
--- pace
+-- pace; and for who supersedes nobody: -
 -- -> {granted|queued|refused|ended, backend or reason (queued: ms until a replica is awake), position or retry_ms,
 -- inflight, level, seq, attempt, prefill credit held}; with limits of a key or user in the record: their levels
 -- (`said`), and which of them refused the request
@@ -10,6 +10,7 @@ local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
 local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local r_e, rate, depth = tonumber(ARGV[11]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local waits_over, reserved, bursts = ARGV[12] == '1', ARGV[22] == '1', ARGV[23] == '1'
+local supersedes = ARGV[30] ~= '-'
 local has_baseline, pre = ARGV[26] == '1', tonumber(ARGV[28])
 local now = now_ms()
 
@@ -123,7 +124,7 @@ local may_burst = bursts and not contended
 local missed, first_ms
 if not within and not may_burst and not waits_over then
   first_ms = every(r_e, ent_service)
-  missed = missed_deadline(ent, now)
+  missed = supersedes and missed_deadline(ent, now)
   if not missed then return refuse('concurrency', first_ms) end
   protected = reserved
 end
@@ -161,7 +162,7 @@ if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, n
 evicting = evicting and backend
 if not direct and not evicting and not protected then
   if queue_full then
-    local superseded = not missed and missed_deadline(ent, now)
+    local superseded = not missed and supersedes and missed_deadline(ent, now)
     first_ms = math.max(1, ent_wait) * every(math.min(r_e, slots), ent_service)
     if not superseded then return refuse('queue_full', first_ms) end
     missed = superseded

@@ -393,6 +393,7 @@ BROKEN = {
         "  drop_waiting(id, x)\n  call('HSET', EV",
         "  call('HSET', EV",
     ),
+    "superseding where another entitlement would take it": ("admit", "ARGV[30] ~= '-'", "true"),
     "superseded requests that nobody is told of": ("admit", "' - superseded '", "' - evicted '"),
     "a superseded request of which no account is kept": ("finish", " or before == 'superseded')", ")"),
     "a superseded request that ends as evicted": ("sweep", "ended(id) or 'evicted'", "'evicted'"),

@@ -18,7 +18,7 @@ from tests.support.state_world import ledger
 class RequestMoves(Sides):
     def admit(self, n: int, again: bool) -> None:
         args = (self.spec_of(n), self.pool_of(n), self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24))
-        self._both("admit", again, *args, self.facts_of(n), sent_s=SENT_S[n % 2])
+        self._both("admit", again, *args, self.facts_of(n), sent_s=SENT_S[n % 2], supersedes=n % 5 > 0)
         self._compare_told()
 
     def requeue(self, n: int, off: int, again: bool) -> None:
