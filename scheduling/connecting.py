@@ -2,7 +2,7 @@
 
 One after the other, an address that is gone without a word would take all the time that connecting may take, and the
 server could not be reached although another one answers. What decides whether a replica is well connects like this, too
-(httpx): otherwise it would be ready for the leader and fail each request of a gateway.
+(:mod:`scheduling.engines.reach`): otherwise it would be ready for the leader and fail each request of a gateway.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ NEXT_S = 0.25  # until the next address is tried beside those that have not answ
 MOST = 8  # addresses that are tried
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+T = TypeVar("T")
 
 
 async def connect(
@@ -36,13 +37,20 @@ async def connect(
         raise
 
 
-async def _first(hosts: Sequence[str], port: int) -> socket.socket:
+async def race(hosts: Sequence[str], attempt: Callable[[str], Awaitable[T]], let_go: Callable[[T], object]) -> T:
+    """What ``attempt`` made of the first of ``hosts`` where it raised nothing. ``let_go``: of what came of another one
+    meanwhile. Raises what the first that failed raised where none did otherwise, OSError where there is no host."""
     left, failed = _by_turns(hosts)[:MOST], list[BaseException]()
-    trying: set[asyncio.Task[socket.socket]] = set()
+    trying: set[asyncio.Future[T]] = set()
+
+    def let_it_go(one: asyncio.Future[T]) -> None:
+        if not one.cancelled() and one.exception() is None:
+            let_go(one.result())
+
     try:
         while left or trying:
             if left:
-                trying.add(asyncio.ensure_future(_try(left.pop(0), port)))
+                trying.add(asyncio.ensure_future(attempt(left.pop(0))))
             done, trying = await asyncio.wait(
                 trying, timeout=NEXT_S if left else None, return_when=asyncio.FIRST_COMPLETED
             )
@@ -54,8 +62,12 @@ async def _first(hosts: Sequence[str], port: int) -> socket.socket:
     finally:
         for task in trying:
             task.cancel()
-            task.add_done_callback(_let_go)
+            task.add_done_callback(let_it_go)
     raise failed[0] if failed else OSError("the name has no address")
+
+
+async def _first(hosts: Sequence[str], port: int) -> socket.socket:
+    return await race(hosts, lambda host: _try(host, port), socket.socket.close)
 
 
 def _by_turns(hosts: Sequence[str]) -> list[str]:
@@ -75,9 +87,3 @@ async def _try(host: str, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _let_go(task: asyncio.Task[socket.socket]) -> None:
-    """It connected while another one was taken."""
-    if not task.cancelled() and task.exception() is None:
-        task.result().close()

@@ -14,6 +14,7 @@ import httpx
 
 from scheduling.core.capacity.engine_limits import EngineFacts
 from scheduling.core.engine.calibration import LoggedStep
+from scheduling.engines.reach import Transport
 from scheduling.tls import authorities, refused
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
@@ -204,7 +205,7 @@ class _PerReplica(httpx.AsyncBaseTransport):
     between two looks, replicas that hang would keep the others waiting for a place, and each call looks at all."""
 
     def __init__(self) -> None:
-        self._of: dict[_Origin, httpx.AsyncHTTPTransport] = {}
+        self._of: dict[_Origin, Transport] = {}
         self._asked_s: dict[_Origin, float] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -212,19 +213,13 @@ class _PerReplica(httpx.AsyncBaseTransport):
         origin = url.scheme, url.host, url.port, fresh
         self._asked_s[origin] = now_s
         if origin not in self._of:
-            self._of[origin] = httpx.AsyncHTTPTransport(
-                verify=authorities(),
-                trust_env=False,
-                limits=httpx.Limits(
-                    max_connections=64, max_keepalive_connections=0 if fresh else 8, keepalive_expiry=4.0
-                ),
-            )
+            self._of[origin] = Transport(authorities(), kept=0 if fresh else 8)
             gone = [one for one, asked_s in self._asked_s.items() if now_s - asked_s > FORGOTTEN_S]
             for transport in [self._forget(one) for one in gone]:
                 await transport.aclose()
         return await self._of[origin].handle_async_request(request)
 
-    def _forget(self, origin: _Origin) -> httpx.AsyncHTTPTransport:
+    def _forget(self, origin: _Origin) -> Transport:
         del self._asked_s[origin]
         return self._of.pop(origin)
 

@@ -16,8 +16,12 @@ import uvloop
 
 from scheduling import connecting
 from scheduling.connecting import connect
+from scheduling.engines import client
+from scheduling.engines.client import control_http
+from scheduling.engines.kinds.vllm import VllmClient
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
+from tests.support.fake_engine import FakeEngine
 from tests.support.gateway_world import World, gateway_world, until
 from tests.support.redis_server import RedisServer
 from tests.support.tls import tls_port, write_certificate
@@ -76,6 +80,36 @@ async def test_redis_is_reached_at_the_address_that_answers(private_redis: Redis
             await until(lambda: connection.available)
         finally:
             await connection.close()
+
+
+async def test_a_leader_reaches_an_engine_at_the_address_that_answers() -> None:
+    engine = FakeEngine()
+    await engine.start()
+    try:
+        with gone(int(engine.url.rpartition(":")[2])):
+            async with control_http() as http:
+                control = VllmClient(engine.url.replace(HERE, "engine.example"), http=http, model="m")
+                assert await control.health()
+                assert (await control.probe()).ok
+    finally:
+        await engine.stop()
+
+
+async def test_a_leader_asks_for_the_certificate_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    await engine.start()
+    certificate = write_certificate(tmp_path / "engine.pem", names=["engine.example"])
+    trusts = ssl.create_default_context(cafile=str(certificate))
+    monkeypatch.setattr(client, "authorities", lambda: trusts)
+    try:
+        async with tls_port(HERE, int(engine.url.rpartition(":")[2]), certificate) as port, control_http() as http:
+            with gone(port):
+                assert await VllmClient(f"https://engine.example:{port}", http=http, model="m").health()
+                probe = await VllmClient(f"https://other.example:{port}", http=http, model="m").probe()
+        assert not probe.ok
+        assert "certificate" in probe.why
+    finally:
+        await engine.stop()
 
 
 class Heard(asyncio.Protocol):

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from scheduling.core.types import BackendSpec
+from scheduling.engines import reach
+from scheduling.engines.client import control_http
+from scheduling.engines.kinds.vllm import VllmClient
 from scheduling.gateway.engine import upstream
 from scheduling.gateway.engine.engine_connection import UpstreamError
 from scheduling.gateway.engine.upstream import Backend
@@ -101,3 +104,38 @@ async def test_an_engine_whose_name_is_not_found_is_told_as_such(
         await backend.exchange("/v1/chat/completions", BODY, "r", whole=True)
     assert str(error.value) == said
     assert error.value.connect
+
+
+async def test_a_leader_sees_an_engine_whose_name_takes_longer_than_its_calls_may(asked: list[str]):
+    """What its lookup takes says nothing of the engine."""
+    engine = FakeEngine()
+    await engine.start()
+    try:
+        async with control_http() as http:
+            control = VllmClient(engine.url.replace("127.0.0.1", "engine.example"), http=http, model="m")
+            assert all(await asyncio.gather(*(control.health(CONNECT_TIMEOUT_S) for _ in range(3))))
+            assert asked == ["engine.example"], "once for all three"
+            assert (await control.probe(CONNECT_TIMEOUT_S)).ok
+            assert await control.health(CONNECT_TIMEOUT_S), "on the connection that it had"
+            assert len(asked) == 2
+    finally:
+        await engine.stop()
+
+
+async def test_a_leader_says_which_name_is_not_found(asked: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reach, "LOOKUP_TIMEOUT_S", 0.1)
+    async with control_http() as http:
+        probe = await VllmClient("http://engine.example:1", http=http, model="m").probe(CONNECT_TIMEOUT_S)
+    assert not probe.ok
+    assert probe.why.endswith("failed: the name engine.example was not looked up within 0.1 s")
+
+
+async def test_an_engine_that_does_not_answer_is_given_up_after_the_lookup(asked: list[str]):
+    server = await asyncio.start_server(lambda *_: asyncio.sleep(600), "127.0.0.1", 0)
+    try:
+        async with control_http() as http:
+            url = f"http://engine.example:{server.sockets[0].getsockname()[1]}"
+            probe = await VllmClient(url, http=http, model="m").probe(CONNECT_TIMEOUT_S)
+        assert probe.why.endswith("did not answer within 0.5 s")
+    finally:
+        server.close()

@@ -6,7 +6,6 @@ leases and by what gateways see arrive. Other kinds add to this client what thei
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import replace
 from typing import ClassVar
@@ -33,6 +32,7 @@ from scheduling.engines.client import (
     StepPage,
     fetch,
 )
+from scheduling.engines.reach import answered_within
 
 MAX_MODELS, MAX_NAME_CHARS = 1000, 256
 MAX_CONTEXT = 1_000_000_000
@@ -243,7 +243,7 @@ class OpenAiClient:
         headers = self._headers if url.startswith(self.url + "/") else {}
         try:
             # httpx bounds the gap between two reads, not the whole
-            async with asyncio.timeout(timeout_s):
+            async with answered_within(timeout_s):
                 status, body = await fetch(
                     self._http, method, url, call, json=json, headers=headers, timeout_s=timeout_s, fresh=fresh
                 )
