@@ -122,7 +122,7 @@ class Unified:
     def queue(self) -> RequestQueue:
         look = _Look(self)
         promises = partial(_Promises, self, look)  # no closure: a copy of the queue makes lanes that have its own look
-        surplus = Fair().around(promises)
+        surplus = Fair().around(promises, MAX_MISSES)
         if self.relegate:
             late = Relegate(pace_s=self.pace_s)
             bands = _across if self.relegate == ACROSS else _within

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar
 
-from scheduling.core.policies.contracts import Maker, RequestQueue, Served, Shares
+from scheduling.core.policies.contracts import Maker, RequestQueue, Served, Shares, counts_service
 from scheduling.core.policies.parameters import NO_UNIT, at_least, parameter
 from scheduling.core.policies.queues.keyed import LOOK_PAST
 from scheduling.core.policies.queues.least import Least
@@ -54,11 +54,13 @@ class Fair:
         if self.input_weight + self.output_weight == 0:
             raise ValueError("input_weight or output_weight must be above 0")
 
-    def around(self, make: Maker) -> Maker:
+    def around(self, make: Maker, misses: int = MISSES) -> Maker:
+        """``misses``: of an order that bounds what one round looks past over all its queues. Asked further, each of
+        thousands of lanes would say that it has nothing."""
         groups: dict[str, Counters] = {}
 
         def make_queue(group: str) -> RequestQueue:
-            return FairQueue(groups.setdefault(group, Counters(self, group)), make, group)
+            return FairQueue(groups.setdefault(group, Counters(self, group)), make, group, misses)
 
         return make_queue
 
@@ -155,6 +157,11 @@ class Counters:
             self._take_charge(next(iter(self._charges)))
         self._resumed = None
         self._add(request.entitlement, amount)
+
+    def charged(self, request_id: str) -> str:
+        """The entitlement that was charged for it; "": none is."""
+        charge = self._charges.get(request_id)
+        return "" if charge is None else charge.entitlement
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
         """Replaces a request's charge with what it used; False where it was not charged here."""
@@ -286,10 +293,11 @@ class _Lane:
 class FairQueue:
     """A :class:`scheduling.core.policies.contracts.RequestQueue` of one queue per entitlement."""
 
-    def __init__(self, counters: Counters, make: Maker, group: str) -> None:
+    def __init__(self, counters: Counters, make: Maker, group: str, misses: int) -> None:
         self._counters = counters
         self._make = make
         self._group = group
+        self._misses = misses
         self._lanes: dict[str, _Lane] = {}
         self._home: dict[str, str] = {}  # request id -> entitlement
         self._able = Least()  # lanes that may have something for this round
@@ -353,7 +361,7 @@ class FairQueue:
                 if round_.has_turn(name):
                     self._counters.rest(name)
                 continue
-            if counting.misses >= MISSES:
+            if counting.misses >= self._misses:
                 return None
             request = lane.queue.select(counting, now_s)
             if request is None:
@@ -367,6 +375,9 @@ class FairQueue:
         return None
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
+        lane = self._lanes.get(self._counters.charged(request_id))
+        if lane is not None and counts_service(lane.queue):  # an order that takes turns itself
+            lane.queue.settle(request_id, input_tokens, output_tokens)
         return self._counters.settle(request_id, input_tokens, output_tokens)
 
     def shares(self, service_class: ServiceClass) -> Iterator[Shares]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from scheduling.core.policies.compose import make_policy
-from scheduling.core.policies.contracts import Served
-from scheduling.core.policies.registry import make_routing
+from scheduling.core.policies.contracts import RequestQueue, Served, counts_service, shares_of
+from scheduling.core.policies.queues.fair import Fair
+from scheduling.core.policies.registry import make_ordering, make_routing
+from scheduling.core.policies.rounds import Round
 from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import QueuedRequest, ServiceClass
 from tests.support.scheduling_world import backend_view, pool_view, waiting
@@ -163,3 +165,23 @@ def test_a_change_of_the_policy_keeps_the_share_counters():
         world.served(served("direct", number))
     world.swap(make_policy("edf", None, {"fair": {}}), make_routing("least_work"), 1001.0)
     assert turns(world, 5) == ["waits"] * 5
+
+
+def test_an_order_that_takes_turns_itself_learns_what_its_requests_used():
+    """Else it would remember each of them: `unified`, the default, takes turns in spot."""
+    ordering = make_ordering("fifo")
+    inside: list[RequestQueue] = []
+
+    def make(group: str) -> RequestQueue:
+        inside.append(Fair().around(lambda _: ordering.queue())(group))
+        return inside[-1]
+
+    queue = Fair().around(make)("")
+    for number in range(2):
+        queue.push(asked("acme", number), 1000.0)
+    chosen = queue.select(Round(pool_view(backend_view(slots=1)), lambda r: True), 1000.0)
+    assert chosen is not None
+    assert counts_service(queue)
+    assert queue.settle(chosen.id, 30, 0)
+    (shares,) = shares_of(inside[0], ELASTIC)
+    assert shares.kept()["acme"] == pytest.approx(30 / chosen.weight)

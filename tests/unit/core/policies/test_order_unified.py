@@ -11,7 +11,7 @@ import pytest
 
 from scheduling.core.policies.contracts import RequestQueue, parts_of
 from scheduling.core.policies.order.hybrid import work_left
-from scheduling.core.policies.order.unified import PREFILL_STEPS, Unified, index_left, mean_left
+from scheduling.core.policies.order.unified import MAX_MISSES, PREFILL_STEPS, Unified, index_left, mean_left
 from scheduling.core.policies.queues.standing import StandingQueue, standing_factor
 from scheduling.core.policies.registry import PolicyError, make_ordering, make_routing
 from scheduling.core.policies.rounds import Round
@@ -297,6 +297,19 @@ def test_in_spot_entitlements_take_turns_by_what_they_had() -> None:
     yours = [request(f"b{n}", entitlement="b", service_class=ServiceClass.SPOT, seq=9 + n) for n in range(2)]
     for relegate in (0, 1, 2):
         assert order(filled(*mine, *yours, relegate=relegate)) == ["a0", "b0", "a1", "b1", "a2", "a3"]
+
+
+def test_where_much_has_no_room_a_step_asks_few_of_the_entitlements_that_take_turns() -> None:
+    """What one round looks past is bounded over all of them: asked further, each of thousands would have nothing."""
+    queue = filled(*(request(f"s{n}", service_class=ServiceClass.SPOT) for n in range(1000)))
+    asked: list[str] = []
+
+    def has_turn(name: str) -> bool:
+        asked.append(name)
+        return True
+
+    assert queue.select(Round(FREE, lambda r: False, has_turn), 0.0) is None
+    assert len(asked) < 3 * MAX_MISSES, "each is asked once or twice"
 
 
 def test_what_is_too_late_gives_way_and_is_not_forgotten() -> None:
