@@ -362,12 +362,14 @@ class Admission:
     # --- accounts
 
     def _missed_deadline(self, entitlement: str, now_ms: int) -> MissedDeadline | None:
-        """The first of its first waiting requests, in order of arrival, that waits in vain."""
+        """The first of its waiting requests, in order of arrival, that no replica has worked on, if it waits in
+        vain."""
         for name in islice(self._queues.get(entitlement, ()), SUPERSEDABLE):
             entry = self._entries[name]
-            tried = entry.request.attempt + entry.request.preempted  # live, each is an attempt of its own
-            if missed_deadline(tried, entry.request.ttft_deadline_s, now_ms):
-                return MissedDeadline(name, entry.request.kv_tokens, entry.body_bytes)
+            if entry.request.attempt + entry.request.preempted > 1:  # live, each is an attempt of its own
+                continue
+            late = missed_deadline(entry.request.ttft_deadline_s, now_ms)
+            return MissedDeadline(name, entry.request.kv_tokens, entry.body_bytes) if late else None
         return None
 
     def _backends(self) -> tuple[BackendView, ...]:

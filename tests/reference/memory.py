@@ -407,8 +407,9 @@ class PoolMemory(LimitMemory):
         waiting = sorted((self.queue[i].seq, i) for i in self.order if self.queue[i].entitlement == entitlement)
         for _, request_id in waiting[:SUPERSEDABLE]:
             e = self.queue[request_id]
-            if missed_deadline(e.attempt, e.queued_request().ttft_deadline_s, now):
-                return MissedDeadline(request_id, e.kv, e.body_bytes)
+            if e.attempt == 1:
+                late = missed_deadline(e.queued_request().ttft_deadline_s, now)
+                return MissedDeadline(request_id, e.kv, e.body_bytes) if late else None
         return None
 
     def _promote(self, request_id: str, backend: str, now: int, note: str, point: str = "", tokens: int = 0) -> Entry:

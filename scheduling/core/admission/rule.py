@@ -150,7 +150,7 @@ class AdmissionView:
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
     over: Over | None = None  # the limit of its key or user that it would exceed
-    missed: MissedDeadline | None = None  # the first of its entitlement's waiting requests that :func:`missed_deadline`
+    missed: MissedDeadline | None = None  # its entitlement's waiting request that :func:`missed_deadline`, if any
     waking_ms: int = 0  # how long it takes until a replica serves that is woken for who waits; 0: none would be
     loads: bool = False  # a replica that lacks the adapter may be asked to load it
     decides: bool = True  # somebody leads, who can have a request wait for a cache
@@ -172,11 +172,12 @@ class Ask:
     avoid: frozenset[str] = frozenset()  # replicas that it leaves to others (``core/admission/batch_account.py``)
 
 
-def missed_deadline(attempt: int, ttft_deadline_s: float | None, now_ms: int) -> bool:
+def missed_deadline(ttft_deadline_s: float | None, now_ms: int) -> bool:
     """Whether a waiting request may be refused in the place of a newer one of its entitlement: its first token was
-    promised for an earlier time [epoch s], and no replica has worked on it. Among :data:`SUPERSEDABLE` requests of the
-    entitlement, in order of arrival, the first one is."""
-    return attempt == 1 and ttft_deadline_s is not None and ttft_deadline_s < now_ms / 1000
+    promised for an earlier time [epoch s]. Only one is asked about, as every refusal looks for it: of the
+    entitlement's first :data:`SUPERSEDABLE` waiting requests, in order of arrival, the first one that is in its first
+    attempt. No replica has worked on it, and those behind it are due later."""
+    return ttft_deadline_s is not None and ttft_deadline_s < now_ms / 1000
 
 
 def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:

@@ -385,8 +385,13 @@ BROKEN = {
         "end\nif backend",
     ),
     "requests in flight of a key that stay wrong": ("rebuild", "limited(text)\n  if queue", "if queue"),
-    "a request that may be in time, superseded": ("admit", "due < now / 1000", "true"),
-    "a later attempt, superseded": ("admit", "x and x.attempt == 1 and tonumber(", "x and tonumber("),
+    "a request that may be in time, superseded": ("admit", "due and due < now / 1000 and", "due and"),
+    "who waits behind one that may be in time, superseded": (
+        "admit",
+        "return due and due < now / 1000 and {id = id, x = x}",
+        "if due and due < now / 1000 then return {id = id, x = x} end",
+    ),
+    "a later attempt, superseded": ("admit", "if x and x.attempt == 1 then", "if x then"),
     "lateness by the clocks of gateways": ("admit", "if sent and sent > 0 then due", "if false then due"),
     "superseded requests that go on waiting": (
         "admit",

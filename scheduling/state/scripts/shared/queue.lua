@@ -21,19 +21,21 @@ local function drop_waiting(id, x)
   count(x, 0, -1)
 end
 
--- `missed_deadline` in Python: of an entitlement's first waiting requests, in order of arrival, the first one whose first
--- token is late already; nothing if there is none. Times in a record are those of its gateway's clock, which read
--- `sent_s`.
+-- `missed_deadline` in Python: of an entitlement's first waiting requests, in order of arrival, the first one that no
+-- replica has worked on, if its first token is late already; nothing else: those behind it are due later, and this is
+-- read at every refusal. Times in a record are those of its gateway's clock, which read `sent_s`.
 local function missed_deadline(ent, now)
   local first = call('ZRANGEBYLEX', ORDER, '[' .. ent .. ' ', '(' .. ent .. '!', 'LIMIT', 0, SUPERSEDABLE)
   for _, member in ipairs(first) do
     local id = string.match(member, '^%S+ %d+ (.*)$')
     local text = id and call('HGET', QUEUE, id)
     local x = text and parse(text)
-    local due = x and x.attempt == 1 and tonumber(string.match(x.record, '"ttft_deadline_s":(%d[%d.]*)'))
-    local sent = due and tonumber(string.match(x.record, '"sent_s":(%d[%d.]*)'))
-    if sent and sent > 0 then due = due + ((tonumber(x.queued) or 0) / 1000 - sent) end
-    if due and due < now / 1000 then return {id = id, x = x} end
+    if x and x.attempt == 1 then
+      local due = tonumber(string.match(x.record, '"ttft_deadline_s":(%d[%d.]*)'))
+      local sent = due and tonumber(string.match(x.record, '"sent_s":(%d[%d.]*)'))
+      if sent and sent > 0 then due = due + ((tonumber(x.queued) or 0) / 1000 - sent) end
+      return due and due < now / 1000 and {id = id, x = x}
+    end
   end
 end
 
