@@ -70,6 +70,9 @@ async def test_a_mark_ends_by_itself_and_is_kept_by_each_of_its_processes(privat
         assert KEPT_MS - 1000 < await resp.call("PTTL", KEY) <= KEPT_MS
         await resp.call("FLUSHALL")
         assert await claim(resp, "bb") == "bb"
+        await resp.call("PERSIST", KEY)  # as a copy that was made key by key has it: RESTORE takes 0 for no end
+        assert await claim(resp, "aa") == "bb"
+        assert 0 < await resp.call("PTTL", KEY) <= KEPT_MS, "a mark that nobody keeps locks nobody out for ever"
     finally:
         await resp.close()
 
