@@ -35,6 +35,8 @@ async def addresses(host: str, wait_s: float) -> list[str]:
             return [str(place[4][0]) for place in await asyncio.shield(found)]
     except TimeoutError:
         raise OSError(f"the name {host} was not looked up within {wait_s:g} s") from None
+    except UnicodeError:  # a part of it is empty or longer than 63 characters
+        raise OSError(f"{host} is no name that can be looked up") from None
 
 
 def _answered(asked: dict[str, Found], host: str, found: Found) -> None:

@@ -139,3 +139,20 @@ async def test_an_engine_that_does_not_answer_is_given_up_after_the_lookup(asked
         assert probe.why.endswith("did not answer within 0.5 s")
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example"])
+async def test_what_is_no_name_is_told_as_such(host: str, caplog: pytest.LogCaptureFixture):
+    backend = Backend(BackendSpec("b1", "pool", f"http://{host}:1", 4, 1000), CONNECT_TIMEOUT_S)
+    with pytest.raises(UpstreamError) as error:
+        await backend.exchange("/v1/chat/completions", BODY, "r", whole=True)
+    assert str(error.value) == f"cannot connect, {host} is no name that can be looked up"
+    async with control_http() as http:
+        probe = await VllmClient(f"http://{host}:1", http=http, model="m").probe()
+    assert f"{host} is no name" in probe.why
+    resp = RespConnection(f"redis://{host}:1/0")
+    try:
+        assert not await resp.start()
+        await until(lambda: f"Redis: {host} is no name that can be looked up" in caplog.text)
+    finally:
+        await resp.close()
