@@ -18,7 +18,7 @@ from scheduling.core.capacity.planner import ENTITLED, Demand, keeps_awake, one_
 from scheduling.core.capacity.pool import Amounts
 from scheduling.core.capacity.prefill_credit import USUAL_BUDGET
 from scheduling.core.ledger.record import LedgerRecord
-from scheduling.core.outcomes import NO_ROOM, Outcome
+from scheduling.core.outcomes import NO_ROOM, Outcome, unmet
 from scheduling.core.types import EntitlementSpec
 from scheduling.dispatch.ports import Sample
 
@@ -114,13 +114,13 @@ class DemandWindow:
         return replace(one, tokens_per_s=min(paces)) if paces else one
 
     def _refused(self, entitled: Mapping[str, EntitlementSpec], span_s: float) -> float:
-        """Slots that refused requests would have taken."""
+        """Slots that refused requests would have taken; what waited before was counted while it did."""
         times: dict[str, list[float]] = {}
         counts: dict[str, int] = {}  # places
         for r in self._ended:
             if r.granted_s is not None and r.outcome == Outcome.COMPLETED:
                 times.setdefault(r.entitlement, []).append(r.done_s - r.granted_s)
-            elif r.reason in NO_ROOM and r.entitlement in entitled:
+            elif unmet(r.reason, waited=r.queued_s is not None) and r.entitlement in entitled:
                 counts[r.entitlement] = counts.get(r.entitlement, 0) + r.sequences
         every = [t for seconds in times.values() for t in seconds]
         usual_s = sum(every) / len(every) if every else UNKNOWN_OCCUPATION_S

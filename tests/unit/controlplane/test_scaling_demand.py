@@ -68,3 +68,17 @@ def test_requests_of_several_answers_call_for_as_many_places_whether_they_wait_o
     assert (one.waiting.slots, four.waiting.slots) == (2, 5)
     assert four.refused.slots == pytest.approx(4 * one.refused.slots)
     assert one.refused.slots > 0
+
+
+@pytest.mark.parametrize("reason", ["superseded", "queue_timeout"])
+def test_what_waited_until_it_was_refused_calls_for_no_second_place(reason: str) -> None:
+    """An entitlement whose late requests give their places to newer ones asks for no more than its places."""
+    own = replace(entitlement("acme-llama", "acme", pool=pool_spec().id), concurrency=4)
+    window = DemandWindow(60.0)
+    full = replace(sample(), waiting={"acme-llama": 4}, waiting_sequences={"acme-llama": 4})
+    for second in range(60):
+        at_s = NOW - 59 + second
+        window.add([refused(second, reason=reason, queued_s=at_s - 5, done_s=at_s)])
+        window.look(replace(full, at_s=at_s))
+    asked = window.demand(full, {own.id: own})
+    assert asked.used.slots + asked.waiting.slots + asked.refused.slots == pytest.approx(4)
