@@ -240,6 +240,9 @@ class PoolModel:
             self._start(attempt, request, decision.backend)
             booked.take(self._view, request, decision.backend)
             return
+        if decision.supersedes:
+            self._scheduler.withdraw(decision.supersedes)
+            self._end_wait(decision.supersedes, Reason.SUPERSEDED, decision.retry_ms)
         self._asked[request.id] = attempt
         self._scheduler.offer(request, self.now_s)
         self._pump()
@@ -279,13 +282,17 @@ class PoolModel:
         else:
             self._again(attempt, retry_ms / 1000)
 
+    def _end_wait(self, request_id: str, reason: Reason, retry_ms: int | None) -> None:
+        """Refuses a request that waits no longer."""
+        attempt = self._asked.pop(request_id)
+        self._entry.left(request_id, self._now_ms)
+        self._refuse(attempt, reason, retry_ms, waited=True)
+
     # --- slots
 
     def _pump(self) -> None:
         for over in self._scheduler.expire(self.now_s):
-            attempt = self._asked.pop(over.id)
-            self._entry.left(over.id, self._now_ms)
-            self._refuse(attempt, Reason.QUEUE_TIMEOUT, None, waited=True)
+            self._end_wait(over.id, Reason.QUEUE_TIMEOUT, None)
         for grant in self._scheduler.step(self._view, self.now_s):
             attempt = self._asked.pop(grant.request.id)
             self._entry.granted(grant.request, grant.backend, self._now_ms)

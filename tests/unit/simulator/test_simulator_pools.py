@@ -94,6 +94,13 @@ def test_every_request_ends_once_and_no_slot_is_given_twice(
     assert all(sum(look.running.values()) <= look.slots for look in story.looks)
 
 
+def test_who_takes_the_place_of_a_late_request_lets_no_more_wait_than_before() -> None:
+    """The scripts end the late one (docs/reference/admission.md#superseded-requests)."""
+    story = played([client("a", ServiceClass.ELASTIC, 6, 12)], slots=2)
+    assert Reason.SUPERSEDED in {a.refused for a in of(story, "a")}
+    assert max(look.waiting + look.running.get("a", 0) for look in story.looks) == 6
+
+
 def test_the_same_seed_gives_the_same_story() -> None:
     clients = [client("a", ServiceClass.ELASTIC, 4, 6, even=False), client("b", ServiceClass.SPOT, 8, even=False)]
     assert played(clients).attempts == played(clients).attempts
@@ -107,7 +114,7 @@ def test_spot_makes_way_for_a_guaranteed_tenant_that_joins_and_comes_back_when_i
             client("b", ServiceClass.SPOT, 8, 9.0),
         ]
     )
-    assert not [a for a in of(story, "a") if a.refused is not None and a.refused is not Reason.CONCURRENCY]
+    assert {a.refused for a in of(story, "a")} <= {None, Reason.CONCURRENCY, Reason.SUPERSEDED}, "its own limit"
     held = {look.at_s: look.running["b"] for look in story.looks}
     assert min(fmean(held[t + n] for n in range(10)) for t in (10.0, 50.0)) >= 6
     assert fmean(held[30.0 + n] for n in range(10)) <= 4
