@@ -32,7 +32,6 @@ from scheduling.core.policies.contracts import (
     RequestQueue,
     RoutingPolicy,
     Served,
-    Shares,
     shares_of,
 )
 from scheduling.core.policies.queues.turns import HintedTurns
@@ -42,11 +41,6 @@ from scheduling.core.types import Grant, PoolView, QueuedRequest, ServiceClass
 
 COUNTED_KEPT = 32_768  # ended requests that are not counted again
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
-
-
-def _shares_in(queue: RequestQueue) -> tuple[Shares, ...]:
-    """All in which a queue counts who had how much, by their groups."""
-    return tuple({s.group: s for c in ServiceClass for s in shares_of(queue, c)}.values())
 
 
 class Scheduler:
@@ -76,7 +70,7 @@ class Scheduler:
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
         self._queue = HintedTurns(policy.queue())
-        self._shares = _shares_in(self._queue)
+        self._count_in(self._queue)
         self._counted: OrderedDict[str, None] = OrderedDict()  # requests whose end is counted in shares
         self._route_by(routing)
         self._waiting: dict[str, QueuedRequest] = {}
@@ -203,7 +197,7 @@ class Scheduler:
         if len(self._counted) > COUNTED_KEPT:
             self._counted.popitem(last=False)
         if not self._queue.settle(served.request_id, served.input_tokens, served.output_tokens):
-            for shares in self._shares_of(served.service_class):
+            for shares in self._shares_of[served.service_class]:
                 shares.serve(served)
 
     def watch(self, running: Iterable[tuple[str, ServiceClass, float, int]]) -> None:
@@ -212,7 +206,7 @@ class Scheduler:
             return
         by_shares: dict[str, dict[str, tuple[int, float]]] = {shares.group: {} for shares in self._shares}
         for name, service_class, weight, count in running:
-            for shares in self._shares_of(service_class):
+            for shares in self._shares_of[service_class]:
                 by_shares[shares.group][name] = (count, weight)
         for shares in self._shares:
             shares.watch(by_shares[shares.group])
@@ -227,8 +221,10 @@ class Scheduler:
             if shares.group in kept:
                 shares.resume(kept[shares.group])
 
-    def _shares_of(self, service_class: ServiceClass) -> Iterable[Shares]:
-        return {shares.group: shares for shares in self._queue.shares(service_class)}.values()
+    def _count_in(self, queue: RequestQueue) -> None:
+        """Finds out once in which shares each class is counted: thousands of entitlements are, once a second."""
+        self._shares_of = {c: tuple({s.group: s for s in shares_of(queue, c)}.values()) for c in ServiceClass}
+        self._shares = tuple({s.group: s for shares in self._shares_of.values() for s in shares}.values())
 
     @property
     def learns_places(self) -> bool:
@@ -247,7 +243,7 @@ class Scheduler:
             self._route_by(routing)
         self.policy, self.routing = policy, routing
         kept, inside = self.kept_shares(), policy.queue()
-        self._shares = _shares_in(inside)
+        self._count_in(inside)
         self.resume_shares(kept)
         self._queue.refill(inside, now_s)
         self._holds = Holds()

@@ -8,7 +8,7 @@ import pytest
 
 from scheduling.core.policies.compose import make_policy
 from scheduling.core.policies.contracts import RequestQueue, Served, counts_service, shares_of
-from scheduling.core.policies.queues.fair import Fair
+from scheduling.core.policies.queues.fair import Fair, FairQueue
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.policies.rounds import Round
 from scheduling.core.scheduler.loop import Scheduler
@@ -185,3 +185,11 @@ def test_an_order_that_takes_turns_itself_learns_what_its_requests_used():
     assert queue.settle(chosen.id, 30, 0)
     (shares,) = shares_of(inside[0], ELASTIC)
     assert shares.kept()["acme"] == pytest.approx(30 / chosen.weight)
+
+
+def test_where_a_class_is_counted_is_not_looked_up_for_each_entitlement(monkeypatch: pytest.MonkeyPatch):
+    world = scheduler(("bands", "fair"))
+    monkeypatch.delattr(FairQueue, "shares")
+    world.watch((f"t{n}", ELASTIC, 30.0, 1) for n in range(1000))
+    world.served(served("t1", 1))
+    assert len(world.kept_shares()["elastic/"]) >= 1000
