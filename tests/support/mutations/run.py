@@ -20,7 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.mutations.catalog import MUTATIONS, Mutation
+from tests.support.mutations.catalog import MUTATIONS
+from tests.support.mutations.mutation import Mutation
 
 ROOT = Path(__file__).resolve().parents[3]
 COPIED = ("controlplane", "scheduling", "telemetry", "tenants", "tests")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.mutations import run
-from tests.support.mutations.catalog import MUTATIONS, Mutation
+from tests.support.mutations.catalog import MUTATIONS
+from tests.support.mutations.mutation import Mutation
 from tests.support.mutations.run import ROOT
 
 

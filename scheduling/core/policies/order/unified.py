@@ -64,7 +64,7 @@ BUCKET_TOKENS = 100  # a preempted request is ranked again each time it has gene
 @ordering("unified")
 @dataclass(frozen=True, slots=True)
 class Unified:
-    """Requests with an SLO by deadline, the others by cost; service class and debt count, and long waits get turns."""
+    """Requests with an SLO by deadline, the others by cost; class, debt and share count, and long waits get turns."""
 
     alpha_ms: float = parameter(
         2.0,
