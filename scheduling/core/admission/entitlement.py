@@ -221,20 +221,20 @@ def next_burst(burst: float, excess: float, coefficients: Coefficients, ticks: f
 
 
 def shares_of(baselines: Mapping[str, Baseline], usage: Mapping[str, Usage]) -> dict[str, float]:
-    """What each entitlement that had or wanted tokens got of those that its band got, as a multiple of what its
+    """What each entitlement that had or wanted tokens got of those that its class got, as a multiple of what its
     concurrency is of theirs: 1 is its part. ``baselines``: of one pool."""
     had: dict[ServiceClass, float] = defaultdict(float)
     places: dict[ServiceClass, float] = defaultdict(float)
     active = [n for n, used in usage.items() if n in baselines and used.wanted_tokens_per_s > 0]
     for name in active:
-        band = baselines[name].service_class
-        had[band] += usage[name].tokens_per_s
-        places[band] += baselines[name].concurrency
+        its = baselines[name].service_class
+        had[its] += usage[name].tokens_per_s
+        places[its] += baselines[name].concurrency
     found = {}
     for name in active:
-        band = baselines[name].service_class
-        if had[band] > 0:
-            part = had[band] * max(1.0, baselines[name].concurrency) / max(1.0, places[band])
+        its = baselines[name].service_class
+        if had[its] > 0:
+            part = had[its] * max(1.0, baselines[name].concurrency) / max(1.0, places[its])
             found[name] = usage[name].tokens_per_s / part
     return found
 

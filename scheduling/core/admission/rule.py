@@ -14,8 +14,8 @@ Otherwise the capacity is idle and belongs to whoever asks. In a contended pool 
 weigh more than the lightest entitlement in flight. Who is the lightest itself is refused only where somebody weighs
 more: equals, and a tenant alone with its pool, wait for each other in the queue (``docs/reference/admission.md``).
 
-Whoever is over its own limit of requests in flight, or of its queue, takes the place of the first of its own that wait
-in vain: whose first token is late already. That one is refused instead, and told what the newer one would have been.
+Whoever is over its own limit of requests in flight, or of its queue, takes the place of the oldest of its own that
+wait, if its first token is late already. That one is refused instead, and told what the newer one would have been.
 So what cannot be in time keeps nobody out who can.
 
 Where **no replica serves** and one can be woken, there is no room and everything else holds: what may wait waits,
