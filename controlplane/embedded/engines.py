@@ -14,7 +14,7 @@ from scheduling.engines.kinds import kind_of
 # vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
 PROMISED_TBT_S = 0.1  # the strictest time between tokens of the tiers that come with the product
-LEAST_STEP_TOKENS = 512  # below, engines lose throughput (docs/reference/capacity.md)
+LEAST_STEP_TOKENS = 512  # below, engines lose throughput (docs/reference/prefill-credit.md)
 SUMMARIES = "summaries-0"  # the engine of the demo's second pool
 GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
 
@@ -45,7 +45,7 @@ def _kind(env: Env) -> str:
 
 def step_tokens(preset: EnginePreset) -> int:
     """The step budget of a simulated engine: vLLM's own on this hardware, halved until a full step takes as long as the
-    tiers promise between two tokens, within a tenth (``docs/reference/capacity.md``)."""
+    tiers promise between two tokens, within a tenth (``docs/reference/prefill-credit.md``)."""
     tokens = next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
     while tokens > LEAST_STEP_TOKENS and preset.step_time.step(tokens, 0) > 1.1 * PROMISED_TBT_S:
         tokens //= 2

@@ -16,7 +16,7 @@ than :data:`SELDOM` was or steps were full. Engines count a prompt when it is do
 engine before its end may have filled them as well. It does not go up while more than :data:`MAX_WAITING` stand in the
 engine's own queue, and goes down where that lasts. A new leader goes on with what the one before left.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
-Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
+Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/results/prefill-credit.md``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ engine for longer than that, or one prompt, beside what the credit itself lets i
 once: what is before a point. What is expected behind it counts whole, since each may have its own there.
 
 Same in Lua: ``believed`` in ``scheduling/state/scripts/shared/prefixes.lua``, ``uncounted_of`` in ``credit.lua``.
-Source: ours. Measured: ``docs/reference/capacity.md``.
+Source: ours. Measured: ``docs/results/prefill-credit.md``.
 """
 
 from __future__ import annotations
