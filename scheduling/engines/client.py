@@ -49,15 +49,15 @@ class EngineProtocolError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """One scrape, summed over the engines of the server. Totals count from the server's start."""
+    """One scrape, summed over the engines of the server. Totals count from its start; None: it does not say."""
 
     running: int  # sequences in the batch
     waiting: int  # sequences in the engine's own queue
     kv_usage: float | None  # 0..1
-    generation_tokens: float
-    prompt_tokens: float
-    successes: float  # requests that ended by themselves (aborts may not be counted)
-    preemptions: float
+    generation_tokens: float | None
+    prompt_tokens: float | None
+    successes: float | None  # requests that ended by themselves (aborts may not be counted)
+    preemptions: float | None
     gpu_util: float | None = None  # 0..1, mean over its GPUs
     gpu_mem_used_bytes: float | None = None
     gpu_mem_total_bytes: float | None = None
@@ -76,9 +76,14 @@ class EngineMetrics:
         return None if self.steps is None else self.steps / self.engines
 
     @property
-    def progress(self) -> float:
-        """A number that moves whenever the engine does work, and falls only when it restarts."""
-        return self.generation_tokens + self.prompt_tokens + self.successes
+    def progress(self) -> tuple[float | None, ...]:
+        """Numbers one of which moves whenever the engine does work, and which fall only when it restarts."""
+        return self.generation_tokens, self.prompt_tokens, self.successes
+
+    def restarted(self, before: EngineMetrics) -> bool:
+        """Whether another process counts than did in ``before``, as far as both say."""
+        pairs = zip(self.progress, before.progress, strict=True)
+        return any(now is not None and then is not None and now < then for now, then in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ def plausible(name: str, value: float, most: float) -> float:
     return value
 
 
-def counted(page: str, name: str) -> float:
-    """A counter, summed over the page's series; 0 where it is not there."""
-    return plausible(name, prom.total(page, (name,)) or 0.0, MAX_COUNTED)
+def counted(page: str, name: str) -> float | None:
+    """A counter, summed over the page's series; None, not known, where it is not there or is no number."""
+    value = prom.total(page, (name,))
+    return None if value is None else plausible(name, value, MAX_COUNTED)
 
 
 def histogram(page: str, *names: str) -> tuple[float | None, float]:

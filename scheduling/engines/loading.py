@@ -101,16 +101,24 @@ async def burst(
     if failure is not None:
         raise failure
     (began, first), (ended, last) = looks[0], looks[-1]
+    (prompts_before, outputs_before), (prompts, outputs) = _tokens(first), _tokens(last)
     return Burst(
         concurrency=concurrency,
         seconds=ended - began,
-        prompt_tokens=last.prompt_tokens - first.prompt_tokens,
-        output_tokens=last.generation_tokens - first.generation_tokens,
+        prompt_tokens=prompts - prompts_before,
+        output_tokens=outputs - outputs_before,
         running=sum(look.running for _, look in looks) / len(looks),
         running_most=max(look.running for _, look in looks),
         waiting_most=max(look.waiting for _, look in looks),
         context=shape.context,
     )
+
+
+def _tokens(metrics: EngineMetrics) -> tuple[float, float]:
+    """Of prompts and of answers."""
+    if metrics.prompt_tokens is None or metrics.generation_tokens is None:
+        raise EngineProtocolError("/metrics has no numbers for prompt tokens and generation tokens")
+    return metrics.prompt_tokens, metrics.generation_tokens
 
 
 async def _watch(

@@ -249,12 +249,9 @@ def _counts(points: Sequence[Point]) -> dict[str, float]:
 
 
 def _figures(row: dict[str, Any]) -> Point:
-    out: Point = {
-        "in": row["tokens_per_s"]["input"],
-        "out": row["tokens_per_s"]["output"],
-        **row["rates"],
-        "violations": row["slo"]["violations"],
-    }
+    tokens = row["tokens_per_s"]
+    out: Point = {name: tokens[of] for name, of in (("in", "input"), ("out", "output")) if of in tokens}
+    out |= {**row["rates"], "violations": row["slo"]["violations"]}
     if "attainment" in row["slo"]:
         out["attainment"] = row["slo"]["attainment"]
     return out | _percentiles(row["latency"], _PERCENTILES)

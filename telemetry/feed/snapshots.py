@@ -79,7 +79,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),
         "kv_tokens": sum(caches.get(b.id) or b.kv_tokens for b in view.backends.values() if b.ready),
-        "tokens_per_s": _engine_tokens(sample) or _tokens(window.pool, span_s),
+        "tokens_per_s": _engine_tokens(sample) or _ended_tokens(window.pool, in_engines, span_s),
         "rates": rates,
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
@@ -334,13 +334,27 @@ def _unseen(status: BackendStatus, now_s: float) -> bool:
 
 
 def _engine_tokens(sample: Sample) -> dict[str, float]:
-    """Tokens per second by the engines' own counters; empty where none reports them."""
-    backends = [b for b in sample.backends if not _unseen(b, sample.at_s)]
-    outputs = [b.output_tokens_per_s for b in backends if b.output_tokens_per_s is not None]
-    inputs = [b.input_tokens_per_s for b in backends if b.input_tokens_per_s is not None]
-    if not outputs:
+    """Tokens per second by the engines' own counters; empty where none reports them, or one that runs requests does
+    not: of the others alone they would be too few."""
+    seen = [b for b in sample.backends if not _unseen(b, sample.at_s)]
+    rates = [(b.input_tokens_per_s, b.output_tokens_per_s) for b in seen if _runs(sample, b.id) or _counts(b)]
+    if not rates or any(None in rate for rate in rates):
         return {}
-    return {"input": round(sum(inputs), 1), "output": round(sum(outputs), 1)}
+    return {"input": round(sum(i or 0 for i, _ in rates), 1), "output": round(sum(o or 0 for _, o in rates), 1)}
+
+
+def _runs(sample: Sample, backend: str) -> bool:
+    view = sample.view.backends.get(backend)
+    return view is not None and view.running > 0
+
+
+def _counts(status: BackendStatus) -> bool:
+    return status.input_tokens_per_s is not None or status.output_tokens_per_s is not None
+
+
+def _ended_tokens(cell: Cell, running: int, span_s: float) -> dict[str, float]:
+    """Those of requests that ended. None known while requests run of which none has ended."""
+    return {} if running and not cell.input_tokens + cell.output_tokens else _tokens(cell, span_s)
 
 
 def _tokens(cell: Cell, span_s: float) -> dict[str, float]:

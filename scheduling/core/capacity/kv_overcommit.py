@@ -186,10 +186,11 @@ class KvPressure:
     _full_s: float = -math.inf  # when the cache was last seen full, or a preemption
     _preemptions: float | None = None
 
-    def seen(self, now_s: float, usage: float | None, preemptions: float) -> None:
+    def seen(self, now_s: float, usage: float | None, preemptions: float | None) -> None:
         """``usage``: share of the KV cache in use; None: the engine does not say, so nothing is overcommitted.
-        ``preemptions``: since the engine started. ``now_s``: a monotonic clock [s]."""
-        preempted = self._preemptions is not None and preemptions > self._preemptions
+        ``preemptions``: since the engine started; None: it does not say. ``now_s``: a monotonic clock [s]."""
+        before = self._preemptions
+        preempted = before is not None and preemptions is not None and preemptions > before
         self._preemptions, self._known = preemptions, usage is not None
         if usage is None:
             return

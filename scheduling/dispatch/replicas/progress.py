@@ -27,7 +27,7 @@ class HealthStep(Enum):
 @dataclass(slots=True)
 class Rates:
     """Tokens per second: output between the last two scrapes, input over the last :data:`INPUT_MEAN_S`. None until
-    there were two scrapes, or after a restart."""
+    there were two scrapes, after a restart, or where the engine does not say."""
 
     output_tokens_per_s: float | None = None
     input_tokens_per_s: float | None = None
@@ -111,18 +111,25 @@ class ProgressWatch:
         return verdict
 
     def _learn_rates(self, metrics: EngineMetrics, now_s: float) -> None:
-        last, span_s = self._last, now_s - self._last_s
+        last, prompts = self._last, self._prompts
         self.rates = Rates()
-        if last is not None and metrics.progress < last.progress:
-            self._prompts.clear()
-        prompts = self._prompts
-        prompts.append((now_s, metrics.prompt_tokens))
+        restarted = last is not None and metrics.restarted(last)
+        if restarted or metrics.prompt_tokens is None:
+            prompts.clear()
+        if metrics.prompt_tokens is not None:
+            prompts.append((now_s, metrics.prompt_tokens))
         while len(prompts) > 2 and prompts[1][0] <= now_s - INPUT_MEAN_S:
             prompts.popleft()
-        if last is None or span_s <= 0 or metrics.progress < last.progress:
+        if last is None or restarted:
             return
-        since_s, before = prompts[0]
-        self.rates = Rates(
-            (metrics.generation_tokens - last.generation_tokens) / span_s,
-            (metrics.prompt_tokens - before) / (now_s - since_s),
-        )
+        if metrics.generation_tokens is not None and last.generation_tokens is not None:
+            self.rates.output_tokens_per_s = _rate(
+                last.generation_tokens, metrics.generation_tokens, now_s - self._last_s
+            )
+        if prompts:
+            since_s, before = prompts[0]
+            self.rates.input_tokens_per_s = _rate(before, prompts[-1][1], now_s - since_s)
+
+
+def _rate(before: float, now: float, span_s: float) -> float | None:
+    return (now - before) / span_s if span_s > 0 else None

@@ -96,8 +96,10 @@ class WatchedBackend:
 
     def replaced(self, metrics: EngineMetrics) -> bool:
         """Whether another process answers than the one that did last, however long nobody did in between."""
-        before, self.last = self.last, metrics
-        return before is not None and (metrics.progress < before.progress or metrics.engines != before.engines)
+        before = self.last
+        if any(count is not None for count in metrics.progress):
+            self.last = metrics
+        return before is not None and (metrics.restarted(before) or metrics.engines != before.engines)
 
     @property
     def prefill_per_s(self) -> float:

@@ -102,14 +102,16 @@ class Watcher:
         """Learns from the engine's counters how many sequences it runs at once and how full its steps are."""
         if limits_of(backend)[0].prefill_tokens and (backend.facts is None or backend.facts.slots is None):
             backend.learned.seen(metrics.running, metrics.waiting, leases, now_s, metrics.kv_usage)
-        self._offers.caches.count(backend.spec.id, metrics.cached_tokens, metrics.prompt_tokens)
-        computed = metrics.prompt_tokens - metrics.cached_tokens
         backend.foreign.append(max(0, metrics.running + metrics.waiting - leases))
+        backend.token_time.seen(now_s, metrics.between_tokens_s, metrics.between_tokens)
+        prompts, outputs = metrics.prompt_tokens, metrics.generation_tokens
+        if prompts is None or outputs is None:
+            return
+        self._offers.caches.count(backend.spec.id, metrics.cached_tokens, prompts)
         ours = max(0, min(metrics.waiting, leases - metrics.running))
-        counted = Counters(now_s, metrics.steps_of_each, computed, metrics.generation_tokens, ours)
+        counted = Counters(now_s, metrics.steps_of_each, prompts - metrics.cached_tokens, outputs, ours)
         backend.credit.seen(counted, backend.limited)
         backend.speed.seen(counted, backend.limited, backend.credit.budget)
-        backend.token_time.seen(now_s, metrics.between_tokens_s, metrics.between_tokens)
 
     async def _check(self, backend: WatchedBackend) -> None:
         now_s, asked = asyncio.get_running_loop().time(), False
@@ -158,7 +160,7 @@ class Watcher:
         now_s = asyncio.get_running_loop().time()
         leases = self._leases.of.get(backend.spec.id, 0) if fresh else None
         if metrics is None:
-            backend.kv_room.pressure.seen(now_s, None, 0.0)
+            backend.kv_room.pressure.seen(now_s, None, None)
             return backend.watch.answered(leases or 0, backend.outlier.moved(now_s, MOVED_S), now_s)
         backend.kv_room.pressure.seen(now_s, metrics.kv_usage, metrics.preemptions)
         if leases is None:

@@ -43,7 +43,7 @@ def parse_metrics(page: str) -> EngineMetrics:
         generation_tokens=figures.counted(page, "sglang:generation_tokens_total"),
         prompt_tokens=figures.counted(page, "sglang:prompt_tokens_total"),
         successes=figures.counted(page, "sglang:num_requests_total"),
-        preemptions=0.0,
+        preemptions=None,
         gpu_util=util,
         gpu_mem_used_bytes=used,
         gpu_mem_total_bytes=total,

@@ -54,7 +54,7 @@ def parse_metrics(page: str) -> EngineMetrics:
         gpu_mem_total_bytes=total,
         engines=max(1, len(counters), len(prom.samples(page, "vllm:num_requests_running"))),
         kv_tokens=kv_tokens_of(page),
-        steps=_steps(page),
+        steps=figures.counted(page, "vllm:iteration_tokens_total_count"),
         between_tokens_s=between_s,
         between_tokens=between,
         cached_tokens=_cached(page),
@@ -76,13 +76,7 @@ def _cached(page: str) -> float:
     hits instead, counted when a prompt begins: a prompt of seconds has them in another look than its tokens, and one
     that is aborted has no tokens at all."""
     name = "vllm:prompt_tokens_cached_total"
-    return figures.counted(page, name if prom.samples(page, name) else "vllm:prefix_cache_hits_total")
-
-
-def _steps(page: str) -> float | None:
-    name = "vllm:iteration_tokens_total_count"
-    steps = prom.total(page, (name,))
-    return None if steps is None else figures.plausible(name, steps, figures.MAX_COUNTED)
+    return figures.counted(page, name if prom.samples(page, name) else "vllm:prefix_cache_hits_total") or 0.0
 
 
 _SLEEP_STATE = "vllm:engine_sleep_state{"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.dispatch.replicas.progress import DOUBTFUL_S, HealthStep, ProgressWatch
+from scheduling.dispatch.replicas.progress import DOUBTFUL_S, STALLED_S, HealthStep, ProgressWatch
 from scheduling.engines.client import EngineMetrics
 
 
-def scrape(watch: ProgressWatch, at_s: float, prompt: float, generated: float) -> None:
+def scrape(watch: ProgressWatch, at_s: float, prompt: float | None, generated: float | None) -> None:
     watch.seen(EngineMetrics(4, 0, 0.5, generated, prompt, 0.0, 0.0), leases=4, now_s=at_s)
 
 
@@ -44,6 +44,34 @@ def test_a_restarted_engine_begins_anew() -> None:
     assert watch.rates.input_tokens_per_s is None
     scrape(watch, 3.0, 30.0, 2.0)
     assert watch.rates.input_tokens_per_s == pytest.approx(20.0)
+
+
+def test_counters_that_an_engine_does_not_say_make_rates_that_are_not_known_and_never_zero() -> None:
+    watch = ProgressWatch()
+    for second in range(8):
+        scrape(watch, float(second), None, None)
+        assert (watch.rates.input_tokens_per_s, watch.rates.output_tokens_per_s) == (None, None)
+    scrape(watch, 8.0, 5000.0, None)
+    scrape(watch, 9.0, 5400.0, 70.0)
+    assert (watch.rates.input_tokens_per_s, watch.rates.output_tokens_per_s) == (pytest.approx(400.0), None)
+    scrape(watch, 10.0, 5800.0, 170.0)
+    assert (watch.rates.input_tokens_per_s, watch.rates.output_tokens_per_s) == (
+        pytest.approx(400.0),
+        pytest.approx(100.0),
+    )
+    scrape(watch, 11.0, None, None)
+    scrape(watch, 12.0, 6600.0, 370.0)
+    assert watch.rates.input_tokens_per_s is None, "not the mean over a time in which it said nothing"
+
+
+def test_an_engine_that_counts_nothing_while_it_runs_requests_is_asked_for_a_token() -> None:
+    watch = ProgressWatch()
+    steps = []
+    for second in range(int(STALLED_S) + 2):
+        watch.seen(EngineMetrics(4, 0, None, None, None, None, None), leases=4, now_s=float(second))
+        steps.append(watch.seen(EngineMetrics(4, 0, None, None, None, None, None), leases=4, now_s=float(second)))
+    assert steps[-1] is HealthStep.PROBE
+    assert steps[0] is HealthStep.KEEP
 
 
 def test_one_that_reports_nothing_is_doubted_only_while_it_has_leases_and_no_token_is_seen() -> None:

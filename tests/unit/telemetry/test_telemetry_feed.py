@@ -194,6 +194,21 @@ def test_tokens_come_from_ended_requests_where_no_engine_reports_them() -> None:
     assert shot["backends"]["gpu-1"]["state"] == "probing"
 
 
+def test_an_engine_that_does_not_count_is_not_known_and_its_pool_goes_by_the_requests_that_ended() -> None:
+    counts = BackendStatus("gpu-2", "ready", "", NOW, 4, output_tokens_per_s=500.0, input_tokens_per_s=900.0)
+    silent = replace(counts, id="gpu-1", output_tokens_per_s=None, input_tokens_per_s=None)
+    view = PoolView({name: BackendView(name, 32, 100_000, running=4) for name in ("gpu-1", "gpu-2")})
+    shot = snapshot(filled(record(1)), backends=[silent, counts], view=view)
+    assert not {"output_tokens_per_s", "input_tokens_per_s"} & shot["backends"]["gpu-1"].keys()
+    assert shot["tokens_per_s"] == {"input": 2.0, "output": 1.7}, "one of two engines is not the pool"
+    shot = snapshot(filled(), backends=[silent], view=view)
+    assert shot["tokens_per_s"] == {}, "four requests run, and nothing tells how fast"
+    assert not {"in", "out"} & history.point(shot).keys()
+    idle = PoolView({"gpu-2": view.backends["gpu-2"]})
+    shot = snapshot(filled(record(1)), backends=[silent, counts], view=idle)
+    assert shot["tokens_per_s"] == {"input": 900.0, "output": 500.0}, "who runs nothing has no tokens to count"
+
+
 def test_arrivals_are_what_ended_plus_what_is_still_there() -> None:
     window = filled(record(1))
     snapshot(window)  # 17 in flight
