@@ -4,9 +4,11 @@ import { get, send } from "../../api/client";
 import type { Listed, PolicyInfo, Trust, Tuning, Version } from "../../api/operate";
 import { Badge } from "../../components/Badge";
 import { Notices, notify } from "../../components/Notices";
-import { NowBadge } from "../../components/Outages";
+import { NowBadge, unknownSince } from "../../components/Outages";
 import { Empty } from "../../components/Shell";
 import { Table, type Column } from "../../components/Table";
+import { useOutages } from "../../feed/live";
+import { hides } from "../../feed/outages";
 import { counted, percent, seconds, text } from "../../lib/format";
 import { useAddress } from "../../lib/useAddress";
 import { user } from "../../lib/page";
@@ -14,7 +16,7 @@ import { apart } from "../lab/lab";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { ChangePolicy, NewTrial } from "./ChangePolicy";
 import { draftOf, intervalOf } from "./drafts";
-import { changesOf, difference, inForce, previous, shown } from "./params";
+import { changesOf, difference, inForce, previous, shown, uncompared } from "./params";
 import { Partition } from "./Partition";
 import { Diff, Section } from "./parts";
 import { PoolChoice, usePoolChoice } from "./PoolChoice";
@@ -80,7 +82,10 @@ const share = (points: number | undefined): string => text(percent(points === un
 
 /** How far the simulator is from what happened: of the last minutes, replayed for this page, and at the last calibration, which decides about trials. */
 function LabTrust({ pool, tuning }: { pool: string; tuning: Tuning | undefined }) {
-  const { data, error } = useQuery({ queryKey: ["tuning", "trust", pool], queryFn: ({ signal }) => get<Trust>(`pools/${pool}/trust`, { minutes: "10" }, signal), staleTime: 60_000 });
+  const outages = useOutages();
+  const hidden = hides(outages, pool);
+  // Asked anew when what hid it is over.
+  const { data, error } = useQuery({ queryKey: ["tuning", "trust", pool, hidden?.source], queryFn: ({ signal }) => get<Trust>(`pools/${pool}/trust`, { minutes: "10" }, signal), staleTime: 60_000 });
   if (error) return <Failed error={error} />;
   if (!data)
     return (
@@ -143,7 +148,7 @@ function LabTrust({ pool, tuning }: { pool: string; tuning: Tuning | undefined }
           </tbody>
         </table>
       ) : (
-        <p className="mt-2 text-sm text-soft">Too few requests in the last {data.minutes} minutes to compare.</p>
+        <p className="mt-2 text-sm text-soft">{uncompared(data.minutes, fit !== undefined, hidden && unknownSince(hidden))}</p>
       )}
       {tuning && (
         <p className="mt-2 text-2xs text-soft" data-testid="calibrated-trust">

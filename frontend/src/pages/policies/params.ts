@@ -96,3 +96,10 @@ export function previous(versions: readonly Version[]): Version | undefined {
   const now = inForce(versions);
   return now && versions.find((version) => version.number === now.parent && difference(now, version).length > 0);
 }
+
+/** Why simulated figures are compared with no live ones. `hidden`: since when what is in flight cannot be seen, where it cannot. */
+export function uncompared(minutes: number, calibrated: boolean, hidden: string | undefined): string {
+  if (hidden) return `Not compared: the pool's requests in flight are ${hidden}.`;
+  if (!calibrated) return "Not compared: the engine model is not calibrated yet.";
+  return `Too few requests in the last ${minutes} minutes to compare.`;
+}

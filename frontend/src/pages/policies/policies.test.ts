@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 import type { Version } from "../../api/operate";
 import { draftOf, evidenceOf, replayIn, roomTyped, thresholds, windowOf, withoutValue, withValue } from "./drafts";
 import { picture } from "./histogram";
-import { changesOf, difference, inForce, limits, previous, shown, triedChanges, typed, within, type Parameter } from "./params";
+import { changesOf, difference, inForce, limits, previous, shown, triedChanges, typed, uncompared, within, type Parameter } from "./params";
 
 const version = (number: number, more: Partial<Version> = {}): Version => ({
   number,
@@ -151,4 +151,10 @@ it("a proposed trial says how many requests its replay needs and how many there 
   expect(replayIn({ since, requests: 120, needed: 300 })).toMatch(/^Its replay needs 300 requests; 120 have ended since 27 Nov, /);
   expect(replayIn({ since, requests: 300, needed: 300 })).toMatch(/^Its replay begins within seconds, on the requests since /);
   expect(replayIn(null)).toBe("Its replay begins within seconds.");
+});
+
+it("says why nothing was compared: what cannot be seen is not too few requests", () => {
+  expect(uncompared(10, true, "unknown since 23:17:31 UTC")).toBe("Not compared: the pool's requests in flight are unknown since 23:17:31 UTC.");
+  expect(uncompared(10, false, undefined)).toBe("Not compared: the engine model is not calibrated yet.");
+  expect(uncompared(10, true, undefined)).toBe("Too few requests in the last 10 minutes to compare.");
 });
