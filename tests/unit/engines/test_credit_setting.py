@@ -319,7 +319,7 @@ def saturated(
     ("budget", "mean"), [(2048, 7.3), (2048, 5.0), (512, 6.6)], ids=["code", "short", "small steps"]
 )
 def test_a_saturated_replica_keeps_its_throughput_and_its_queue_stays_in_front(budget: int, mean: float) -> None:
-    """Aims: 0.98 of unlimited, 2 waiting (p99 over steps); long runs: 0.96 to 0.99, 3 (docs/results/prefill-credit.md)."""
+    """Aims: 0.98 of unlimited, 2 waiting (p99 over steps). Long runs: docs/results/prefill-credit.md."""
     unlimited, queued = saturated(None, budget, mean, 150.0)
     credit = PrefillCredit(budget, reported=True)
     found, waiting = saturated(credit, budget, mean, 300.0)
