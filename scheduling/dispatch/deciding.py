@@ -16,12 +16,12 @@ from scheduling.core.scheduler.invariants import check_step, remember
 from scheduling.core.scheduler.stuck import stuck
 from scheduling.core.types import Grant, PoolView
 from scheduling.dispatch.decision_clock import CREDIT_TICK_S, DecisionClock
-from scheduling.dispatch.evictions import evictions, most_running
+from scheduling.dispatch.decision_items import evict_items, grant_item
 from scheduling.dispatch.preemption import Preempter
 from scheduling.dispatch.replicas.monitor import BackendMonitor
 from scheduling.dispatch.waiting import Waiting
 from scheduling.state.store import PoolStore
-from scheduling.state.types import BATCH, GrantItem, GrantStatus
+from scheduling.state.types import BATCH, GrantStatus
 
 log = logging.getLogger("quartermaster.dispatch")
 
@@ -149,19 +149,7 @@ class Decider:
 
     async def _write(self, grants: Sequence[Grant], now_s: float) -> Written:
         """Writes a decision. What shared state refuses goes on waiting here."""
-        items = [
-            GrantItem(
-                g.request.id,
-                g.request.attempt,
-                g.backend,
-                most_running(g.request),
-                self.policy,
-                g.reason,
-                g.request.uncounted_point,
-                g.request.uncounted_tokens,
-            )
-            for g in grants
-        ]
+        items = [grant_item(grant, self.policy) for grant in grants]
         statuses = await self._store.grant(self._epoch, items, turnaround_s=self._clock.turnaround_s)
         self._clock.granted(asyncio.get_running_loop().time())
         refused = away = False
@@ -185,7 +173,7 @@ class Decider:
         """Gives the slots of preemptible requests to those that may evict and found no slot."""
         clock_s = asyncio.get_running_loop().time()
         waiting = self._scheduler.waits_for_any
-        items = evictions(waiting, view, self.policy) if clock_s >= self._evict_from else []
+        items = evict_items(waiting, view, self.policy) if clock_s >= self._evict_from else []
         if not items:
             return
         statuses = await self._store.evict(self._epoch, items)

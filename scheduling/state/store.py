@@ -281,7 +281,7 @@ class PoolStore(PoolKeys):
         for batch in batches(items):
             flat: list[str | int] = [epoch, "-" if turnaround_s is None else round(turnaround_s * 1000)]
             for g in batch:
-                flat += (g.request_id, g.attempt, g.backend, g.concurrency, codec.encode_note(g.policy, g.why))
+                flat += (g.request_id, g.attempt, g.backend, g.cap, codec.encode_note(g.policy, g.why))
                 flat += (g.point or "-", g.cached_tokens)
             reply = _unfenced(await self._eval("grant", *flat))
             statuses += [GrantStatus(word.decode()) for word in reply]

@@ -232,7 +232,7 @@ class GrantItem:
     request_id: str
     attempt: int
     backend: str
-    concurrency: int  # how many of its entitlement may run
+    cap: int  # how many of its entitlement may run
     policy: str = ""  # "priority@1"
     why: str = ""  # one line
     point: str = ""  # up to which its prompt is believed to be cached there

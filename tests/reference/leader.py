@@ -108,7 +108,7 @@ class ReferenceLeader(PoolMemory):
             return GrantStatus.GONE
         note = codec.encode_note(g.policy, g.why)
         told = g.point, g.cached_tokens
-        return self._grant_waiting(g.request_id, e, g.backend, g.concurrency, note, now, *told)
+        return self._grant_waiting(g.request_id, e, g.backend, g.cap, note, now, *told)
 
     def _grant_waiting(
         self,

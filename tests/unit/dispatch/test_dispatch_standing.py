@@ -8,7 +8,7 @@ import pytest
 
 from scheduling.core.scheduler.evictions import AT_ONCE
 from scheduling.core.types import Catalog, EntitlementState, PoolView, QueuedRequest, ServiceClass, Standing
-from scheduling.dispatch.evictions import evictions, most_running
+from scheduling.dispatch.decision_items import evict_items, most_running
 from scheduling.dispatch.standing import Standings
 from scheduling.state.store import NO_CAP
 from scheduling.state.types import EntitlementTotals, PoolSnapshot
@@ -135,7 +135,7 @@ def test_room_is_made_for_owners_first_then_in_order_of_arrival_and_never_beyond
         ask_of(8, "elastic", ServiceClass.ELASTIC),
     ]
     view = pool_view(backend_view(), running={"own": 1, "elastic": 1})
-    found = evictions(queue, view, "fifo@1")
+    found = evict_items(queue, view, "fifo@1")
     assert [item.request_id for item in found] == ["req_000004", "req_000005", "req_000001"]
     assert found[0].cap == 2
     assert "guaranteed" in found[0].why
@@ -144,10 +144,10 @@ def test_room_is_made_for_owners_first_then_in_order_of_arrival_and_never_beyond
 def test_evictions_at_once_are_bounded_and_not_where_an_attempt_failed_unless_it_is_the_only_replica():
     queue = [ask_of(n, f"t{n}", ServiceClass.GUARANTEED, exclude_backend="b1") for n in range(2 * AT_ONCE)]
     one, two = pool_view(backend_view("b1")), pool_view(backend_view("b1"), backend_view("b2"))
-    assert len(evictions(queue, one, "x")) == AT_ONCE
-    assert {item.exclude_backend for item in evictions(queue, one, "x")} == {""}
-    assert {item.exclude_backend for item in evictions(queue, two, "x")} == {"b1"}
-    assert evictions([], PoolView({}), "x") == []
+    assert len(evict_items(queue, one, "x")) == AT_ONCE
+    assert {item.exclude_backend for item in evict_items(queue, one, "x")} == {""}
+    assert {item.exclude_backend for item in evict_items(queue, two, "x")} == {"b1"}
+    assert evict_items([], PoolView({}), "x") == []
 
 
 def test_only_classes_that_do_not_burst_have_a_most():

@@ -1,4 +1,4 @@
-"""The evictions that a leader asks shared state for (rule: ``scheduling/core/scheduler/evictions.py``)."""
+"""A leader's decisions as the scripts ``grant`` and ``evict`` take them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from scheduling.core.rights import cap_of
 from scheduling.core.scheduler.evictions import entitled_to_room
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.types import Grant, PoolView, QueuedRequest
 from scheduling.state.store import NO_CAP
-from scheduling.state.types import EvictItem
+from scheduling.state.types import EvictItem, GrantItem
 
 
 def most_running(request: QueuedRequest) -> int:
@@ -16,8 +16,17 @@ def most_running(request: QueuedRequest) -> int:
     return cap_of(request.service_class, request.concurrency) or NO_CAP
 
 
-def evictions(waiting: Iterable[QueuedRequest], view: PoolView, policy: str) -> list[EvictItem]:
-    """Those that :func:`scheduling.core.scheduler.evictions.entitled_to_room` names."""
+def grant_item(grant: Grant, policy: str) -> GrantItem:
+    """``policy``: the one in force: ``priority@3``."""
+    request = grant.request
+    return GrantItem(
+        request.id, request.attempt, grant.backend, most_running(request), policy, grant.reason,
+        request.uncounted_point, request.uncounted_tokens,
+    )  # fmt: skip
+
+
+def evict_items(waiting: Iterable[QueuedRequest], view: PoolView, policy: str) -> list[EvictItem]:
+    """For the requests that :func:`scheduling.core.scheduler.evictions.entitled_to_room` names."""
     several = sum(backend.ready for backend in view.backends.values()) > 1
     return [
         EvictItem(
