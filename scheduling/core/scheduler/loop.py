@@ -262,7 +262,7 @@ class Scheduler:
             self._holds,
             self._waiting,
             patience_s=self._patience_s,
-            spare=self.headroom if self._rights else 0,
+            headroom=self.headroom if self._rights else 0,
             unreserved=self.unreserved,
             rights=self._rights,
             warmth=self.warmth,
@@ -296,7 +296,7 @@ class Scheduler:
         made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
         if self._rights and self._any_wait(RESERVED):
             yield made(step.fits_reserved, self._turn_of(RESERVED))
-        yield made(step.fits, self._turn_of(BASELINE) if step.sparing() else None)
+        yield made(step.fits, self._turn_of(BASELINE) if step.keeps_headroom() else None)
         if self._rights and step.open and self._any_wait(BURSTS):
             yield made(step.fits_bursting, self._turn_of(BURSTS), limited=False)
 

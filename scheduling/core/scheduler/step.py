@@ -70,10 +70,10 @@ class Holds:
 class SchedulerStep:
     """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
 
-    ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
-    names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count; ``warmth``:
-    what replicas are believed to have cached of a request's prompt; ``cache_patience``: how long it may wait for that
-    (:mod:`scheduling.core.placement.cache_wait`).
+    ``waiting``: what waits, by id. ``headroom``: so many of the free slots are only for requests within a baseline.
+    ``unreserved``: entitlements whose promise the pool cannot keep now. ``rights``: whether service classes count.
+    ``warmth``: what replicas are believed to have cached of a request's prompt. ``cache_patience``: how long it waits
+    for that (:mod:`scheduling.core.placement.cache_wait`).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SchedulerStep:
         waiting: Mapping[str, QueuedRequest],
         *,
         patience_s: float,
-        spare: int,
+        headroom: int,
         unreserved: frozenset[str],
         rights: bool,
         warmth: Callable[[QueuedRequest], Warmth | None],
@@ -101,7 +101,7 @@ class SchedulerStep:
         self._rights = rights
         self._ready = [backend for backend in view.backends.values() if backend.ready]
         self._trusts = max([backend.cache_trust for backend in self._ready], default=0) > 0
-        self._spare = spare
+        self._headroom = headroom
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
         self._look_at_kv()
@@ -133,7 +133,7 @@ class SchedulerStep:
         # asked of up to a thousand requests a step, so what _beyond_limits says is written out
         if 0 < request.concurrency <= self._running.get(request.entitlement, 0):
             return False
-        if self._free <= self._spare > 0 and request.service_class not in BASELINE:
+        if self._free <= self._headroom > 0 and request.service_class not in BASELINE:
             return False
         if request.kv_tokens > self._most_kv and not self._holds.by_replica and not self._goes_over(request):
             # no replica needs to be asked
@@ -147,11 +147,11 @@ class SchedulerStep:
 
     def fits_bursting(self, request: QueuedRequest) -> bool:
         """Whether the request's entitlement may exceed its baseline, and a replica has room."""
-        return not self.sparing() and request.service_class in BURSTS and self._fits_somewhere(request)
+        return not self.keeps_headroom() and request.service_class in BURSTS and self._fits_somewhere(request)
 
-    def sparing(self) -> bool:
+    def keeps_headroom(self) -> bool:
         """Whether all free slots are kept for entitlements within their baselines."""
-        return self._free <= self._spare > 0
+        return self._free <= self._headroom > 0
 
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """The replicas that may run the request now."""
@@ -219,7 +219,7 @@ class SchedulerStep:
 
     def _beyond_limits(self, request: QueuedRequest) -> bool:
         """Whether its entitlement's limit or the headroom stops the request, whatever room the replicas have."""
-        return self._entitlement_full(request) or (self.sparing() and request.service_class not in BASELINE)
+        return self._entitlement_full(request) or (self.keeps_headroom() and request.service_class not in BASELINE)
 
     def _fits_somewhere(self, request: QueuedRequest) -> bool:
         able, hold = self._able_in_time(request), self._holds.kv

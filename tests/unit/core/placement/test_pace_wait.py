@@ -133,7 +133,7 @@ def test_to_be_asked_whether_there_is_room_is_not_to_wait():
     mine = paced()
     holds = Holds()
     step = SchedulerStep(
-        pool_view(full(), slow()), NOW_S, holds, {mine.id: mine}, patience_s=2.0, spare=0, unreserved=frozenset(),
+        pool_view(full(), slow()), NOW_S, holds, {mine.id: mine}, patience_s=2.0, headroom=0, unreserved=frozenset(),
         rights=False, warmth=lambda _: None,
     )  # fmt: skip
     assert not step.has_room(mine)
@@ -215,7 +215,7 @@ def test_nor_does_it_wait_for_what_a_slow_one_has_cached(there: dict[str, Any]):
     holds = Holds()
     step = SchedulerStep(
         pool_view(fast(), slow(cache_trust=1000, slots=64, **there)), NOW_S, holds, {mine.id: mine}, patience_s=2.0,
-        spare=0, unreserved=frozenset(), rights=False, warmth=lambda _: warmth,
+        headroom=0, unreserved=frozenset(), rights=False, warmth=lambda _: warmth,
     )  # fmt: skip
     assert step.fits(mine)
     assert not holds.for_cache
