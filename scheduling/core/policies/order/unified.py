@@ -1,23 +1,27 @@
 """The default: what can be in time, by class band, then deadline slack, then cost, then debt.
 
 Question: which waiting request goes next, in a pool that nobody has tuned?
-Formula: reserved classes before elastic before spot before preemptible (``queues/bands.py``). Within a band
-``P = deadline + alpha * work left`` [s] of requests with an SLO (QoServe eq. 4 and 5), smallest first, ``alpha`` in
-proportion to what a prompt token takes (``alpha_ms`` where a replica prefills 8,500 a second; ``alpha_low_ms`` until
-the waiting prompts of classes with a baseline would take the pool ``busy_s``, at the rate at which they leave); one
-without is treated as if it had to end ``patience_s`` after its arrival, and among these the cheapest goes:
-``floor(ln G + rank * ln tier_ratio)``, then ``G``, the mean cost that is left, ``E[X - age | X > age]`` of
-``X = O^2/2 + I*O`` [token steps of KV]: what runs here runs to its end, and of such the least mean goes first. With
-``preempts`` = 1, inside an engine that takes running requests out for better ones, ``G`` is the Gittins index of what
-is left of ``X = O^2/2 + I*(O + 300)``. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times
-the cost. What an entitlement is owed, and what it had of its class, moves its requests by ``ln f``
-(``queues/standing.py``): so many grades of cost, or ``debt_s`` seconds of deadline each. In spot and preemptible, where
-nothing is promised, entitlements take turns by what they had (``queues/fair.py``), and this orders each one's own.
-What cannot be in time gives way (``queues/relegated.py``) to all that can be of the classes with a baseline, and goes
-before spot and preemptible, which have the surplus only: timely reserved, timely elastic, late reserved, late elastic,
-then spot and preemptible, each with its own late ones behind. What is reserved for an owner it has either way: the
-scheduler gives an owner within its share a turn before all others, late or not. And at the latest every ``every``-th
-turn goes to who has waited longest, once that is more than ``patience_s`` past its deadline (``queues/overdue.py``).
+Formula: in this order of precedence:
+
+1. *In time or not* (``queues/relegated.py``, ``queues/bands.py``): timely reserved, timely elastic, late reserved, late
+   elastic, then spot and preemptible, which have the surplus only, each with its own late ones behind. Whatever is
+   reserved for an owner it has either way: the scheduler gives an owner within its share a turn before all others.
+2. *Deadline and work* within a band: the smallest ``P = deadline + alpha * work left`` [s] (QoServe eq. 4 and 5).
+   ``alpha`` is in proportion to what a prompt token takes: ``alpha_ms`` where a replica prefills 8,500 a second, and
+   ``alpha_low_ms`` until the waiting prompts of classes with a baseline would take the pool ``busy_s`` at the rate at
+   which they leave. A request without an SLO counts as due ``patience_s`` after its arrival.
+3. *Cost* among those without an SLO: ``floor(ln G + rank * ln tier_ratio)``, then ``G``, the mean cost that is left,
+   ``E[X - age | X > age]`` of ``X = O^2/2 + I*O`` [token steps of KV]. Costs within a factor of e count as equal, and a
+   rank is worth ``tier_ratio`` times the cost. The mean, because what runs here runs to its end. With ``preempts`` = 1,
+   inside an engine that takes running requests out for better ones, ``G`` is the Gittins index of what is left of
+   ``X = O^2/2 + I*(O + 300)``.
+4. *Standing* (``queues/standing.py``): what an entitlement is owed, and what it had of its class, moves its requests by
+   ``ln f`` grades of cost, or by ``debt_s`` seconds of deadline for each of them. In spot and preemptible, where
+   nothing is promised, entitlements take turns by what they had (``queues/fair.py``), and this orders the requests of
+   each.
+5. *Long waits* (``queues/overdue.py``): at the latest every ``every``-th turn goes to the request that has waited
+   longest, once that is more than ``patience_s`` past its deadline.
+
 Inputs: service class, deadlines, prompt tokens, output-length distribution or expected output, tokens generated, tier
 rank, standings. Each may be missing: without SLOs this is mean cost (with ``preempts`` SageSched with a cost for
 prefill), without standings nobody is owed anything, with nothing at all it is fifo.
@@ -25,7 +29,7 @@ Cost: O(log n) per decision and O(m) for a distribution of m values when pushed;
 O(n log n) when alpha does.
 Who starves: nobody: a request that is overdue waits for at most 2 * ``every`` turns for each one that was asked for
 earlier.
-Source: QoServe 3.4 and 3.6; SageSched 3.2-3.3; EWSJF 4.1 (alike lengths together, nobody starves); DriftSched
+Source: QoServe 3.4 and 3.6; SageSched 3.2-3.3; EWSJF 4.1 (similar lengths together, nobody starves); DriftSched
 (tiers); token pools eq. 1-3. Ours: the cost of prefill. A prompt token keeps the whole engine busy for ``a`` seconds,
 in which a full cache of K tokens could have made ``a/step * K`` token steps; that is 100 to 600 for the presets.
 """
