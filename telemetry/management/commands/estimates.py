@@ -176,116 +176,145 @@ class Command(BaseCommand):
         report["seconds"] = round(time.monotonic() - began, 1)
         if out is not None:
             out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        self._print(console, report)
+        for print_part in PRINTED:
+            print_part(console, report)
 
-    def _print(self, console: Console, report: dict[str, Any]) -> None:
-        about = report["data"]
-        console.print(
-            f"{about['rows']} prompts of {len(about['files'])} files: {about['train']} to learn from, "
-            f"{about['test']} to be scored on (split by {about['split']}), of {about['tenants']} tenants; "
-            f"{report['seconds']} s"
-        )
+
+def _method(report: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(method for method in report["methods"] if method["name"] == name)
+    return found
+
+
+def _print_data(console: Console, report: dict[str, Any]) -> None:
+    about = report["data"]
+    console.print(
+        f"{about['rows']} prompts of {len(about['files'])} files: {about['train']} to learn from, "
+        f"{about['test']} to be scored on (split by {about['split']}), of {about['tenants']} tenants; "
+        f"{report['seconds']} s"
+    )
+
+
+def _print_methods(console: Console, report: dict[str, Any]) -> None:
+    _table(
+        console, "Error by method [tokens]",
+        ("method", "rows", "MAE", "RMSE", "median APE", "pinball", "Spearman", "coverage of 90 %"),
+        [
+            (m["name"], m["rows"], f"{m['mae']:.1f}", f"{m['rmse']:.1f}", f"{m['mdape']:.3f}",
+             f"{m['pinball']:.1f}", "-" if m["spearman"] is None else f"{m['spearman']:.3f}",
+             f"{m['coverage90']:.3f}")
+            for m in report["methods"]
+        ],
+    )  # fmt: skip
+    again = [m for m in report["methods"] if m["repeated"] is not None]
+    if again:
         _table(
-            console, "Error by method [tokens]",
-            ("method", "rows", "MAE", "RMSE", "median APE", "pinball", "Spearman", "coverage of 90 %"),
+            console, f"The same on the {again[0]['repeated']['rows']} answers whose prompt occurs more than once",
+            ("method", "MAE", "RMSE", "median APE", "Spearman"),
             [
-                (m["name"], m["rows"], f"{m['mae']:.1f}", f"{m['rmse']:.1f}", f"{m['mdape']:.3f}",
-                 f"{m['pinball']:.1f}", "-" if m["spearman"] is None else f"{m['spearman']:.3f}",
-                 f"{m['coverage90']:.3f}")
-                for m in report["methods"]
+                (m["name"], f"{r['mae']:.1f}", f"{r['rmse']:.1f}", f"{r['mdape']:.3f}",
+                 "-" if r["spearman"] is None else f"{r['spearman']:.3f}")
+                for m in again for r in (m["repeated"],)
             ],
         )  # fmt: skip
-        again = [m for m in report["methods"] if m["repeated"] is not None]
-        if again:
-            _table(
-                console, f"The same on the {again[0]['repeated']['rows']} answers whose prompt occurs more than once",
-                ("method", "MAE", "RMSE", "median APE", "Spearman"),
-                [
-                    (m["name"], f"{r['mae']:.1f}", f"{r['rmse']:.1f}", f"{r['mdape']:.3f}",
-                     "-" if r["spearman"] is None else f"{r['spearman']:.3f}")
-                    for m in again for r in (m["repeated"],)
-                ],
-            )  # fmt: skip
-        alone, together = (next(m for m in report["methods"] if m["name"] == name) for name in (PRODUCT, TOGETHER))
+
+
+def _print_tenants(console: Console, report: dict[str, Any]) -> None:
+    alone, together = (_method(report, name) for name in (PRODUCT, TOGETHER))
+    _table(
+        console, "By tenant: each with its own history (the product), and all in one history",
+        ("tenant", "scored", "MAE own", "MAE one", "Spearman own", "Spearman one", "90 % own", "90 % one"),
+        [
+            (tenant or "-", m["rows"], f"{m['mae']:.1f}", f"{o['mae']:.1f}", _figure(m["spearman"], 3),
+             _figure(o["spearman"], 3), f"{m['coverage90']:.3f}", f"{o['coverage90']:.3f}")
+            for tenant, m in list(alone["by_tenant"].items())[:MAX_TENANTS]
+            for o in (together["by_tenant"][tenant],)
+        ],
+    )  # fmt: skip
+
+
+def _print_newcomers(console: Console, report: dict[str, Any]) -> None:
+    _table(
+        console,
+        "A tenant new to a pool that the others have taught: MAE [tokens] of its first answers",
+        ("answers", "own history", "one history"),
+        [(f"{n['from']} to {n['to']}", _figure(n[PRODUCT], 1), _figure(n[TOGETHER], 1)) for n in report["newcomers"]],
+    )
+
+
+def _print_applications(console: Console, report: dict[str, Any]) -> None:
+    history, without, product = (_method(report, name) for name in ("application history", WITHOUT, PRODUCT))
+    _table(
+        console,
+        "Order within an application: its history, the product without regression, the product",
+        ("application", "scored", "Spearman", "MAE [tokens]", "coverage"),
+        [
+            (name, m["rows"], " / ".join(_figure(e["spearman"], 2) for e in each),
+             " / ".join(f"{e['mae']:.1f}" for e in each), " / ".join(f"{e['coverage90']:.2f}" for e in each))
+            for name, m in list(product["by_application"].items())[:MAX_TENANTS]
+            for each in ([history["by_application"][name], without["by_application"][name], m],)
+        ],
+    )  # fmt: skip
+
+
+def _print_drift(console: Console, report: dict[str, Any]) -> None:
+    drift = report["drift"]
+    if drift["rows"]:
         _table(
-            console, "By tenant: each with its own history (the product), and all in one history",
-            ("tenant", "scored", "MAE own", "MAE one", "Spearman own", "Spearman one", "90 % own", "90 % one"),
+            console, "DriftSched's measure: estimate and answer in the same unit, correction off and on",
+            ("unit", "MAE off", "MAE on", "change", "RMSE off", "RMSE on", "change"),
             [
-                (tenant or "-", m["rows"], f"{m['mae']:.1f}", f"{o['mae']:.1f}", _figure(m["spearman"], 3),
-                 _figure(o["spearman"], 3), f"{m['coverage90']:.3f}", f"{o['coverage90']:.3f}")
-                for tenant, m in list(alone["by_tenant"].items())[:MAX_TENANTS]
-                for o in (together["by_tenant"][tenant],)
+                (unit, f"{d['mae_off']:.1f}", f"{d['mae_on']:.1f}", f"{d['mae_change']:+.0%}",
+                 f"{d['rmse_off']:.1f}", f"{d['rmse_on']:.1f}", f"{d['rmse_change']:+.0%}")
+                for unit, d in drift.items() if unit != "rows"
             ],
         )  # fmt: skip
-        _table(
-            console,
-            "A tenant new to a pool that the others have taught: MAE [tokens] of its first answers",
-            ("answers", "own history", "one history"),
-            [
-                (f"{n['from']} to {n['to']}", _figure(n[PRODUCT], 1), _figure(n[TOGETHER], 1))
-                for n in report["newcomers"]
-            ],
-        )
-        history, without = (
-            next(m for m in report["methods"] if m["name"] == name) for name in ("application history", WITHOUT)
-        )
-        _table(
-            console,
-            "Order within an application: its history, the product without regression, the product",
-            ("application", "scored", "Spearman", "MAE [tokens]", "coverage"),
-            [
-                (name, m["rows"], " / ".join(_figure(e["spearman"], 2) for e in each),
-                 " / ".join(f"{e['mae']:.1f}" for e in each), " / ".join(f"{e['coverage90']:.2f}" for e in each))
-                for name, m in list(alone["by_application"].items())[:MAX_TENANTS]
-                for each in ([history["by_application"][name], without["by_application"][name], m],)
-            ],
-        )  # fmt: skip
-        drift = report["drift"]
-        if drift["rows"]:
-            _table(
-                console, "DriftSched's measure: estimate and answer in the same unit, correction off and on",
-                ("unit", "MAE off", "MAE on", "change", "RMSE off", "RMSE on", "change"),
-                [
-                    (unit, f"{d['mae_off']:.1f}", f"{d['mae_on']:.1f}", f"{d['mae_change']:+.0%}",
-                     f"{d['rmse_off']:.1f}", f"{d['rmse_on']:.1f}", f"{d['rmse_change']:+.0%}")
-                    for unit, d in drift.items() if unit != "rows"
-                ],
-            )  # fmt: skip
-        shift = report["shift"]
-        _table(
-            console, f"Other prompts, a model that says {run.LONGER:g} times as much, after {shift['before']} answers",
-            ("method", "MAE before", f"next {shift['stretch']}", f"next {shift['stretch']}", "in the end", "recovered"),
-            [
-                (m["name"], f"{m['mae_before']:.1f}", *(f"{mae:.1f}" for mae in (*m["mae_after"], 0.0, 0.0)[:2]),
-                 f"{m['mae_final']:.1f}", f"after {m['recovered_after']}")
-                for m in shift["methods"]
-            ],
-        )  # fmt: skip
-        names = [name for name in report["convergence"][0] if name != "after"]
-        _table(
-            console,
-            "How fast: MAE [tokens] of the next answers after so many",
-            ("answers", *names),
-            [(c["after"], *(f"{c[n]:.1f}" for n in names)) for c in report["convergence"]],
-        )
-        _table(
-            console, "Categories: what they are worth to tokens + EMA",
-            ("classifier", "MAE", "Spearman", "labels told", "share of prompts"),
-            [
-                (c["name"], f"{c['mae']:.1f}", "-" if c["spearman"] is None else f"{c['spearman']:.3f}",
-                 "-" if c.get("label_accuracy") is None else f"{c['label_accuracy']:.0%}",
-                 ", ".join(f"{name} {share:.0%}" for name, share in c["share"].items()))
-                for c in report["classifiers"]
-            ],
-        )  # fmt: skip
-        cost = report["latency_ms"]
-        _table(
-            console,
-            f"Latency [ms of one thread's CPU], window of {cost['window']}, input tokens "
-            + ("by the tokenizer" if cost["tokenizer"] else "from words and bytes"),
-            ("step", "p50", "p99"),
-            [(step, f"{cost[f'{step}_p50']:.4f}", f"{cost[f'{step}_p99']:.4f}") for step in STEPS],
-        )
+
+
+def _print_shift(console: Console, report: dict[str, Any]) -> None:
+    shift = report["shift"]
+    _table(
+        console, f"Other prompts, a model that says {run.LONGER:g} times as much, after {shift['before']} answers",
+        ("method", "MAE before", f"next {shift['stretch']}", f"next {shift['stretch']}", "in the end", "recovered"),
+        [
+            (m["name"], f"{m['mae_before']:.1f}", *(f"{mae:.1f}" for mae in (*m["mae_after"], 0.0, 0.0)[:2]),
+             f"{m['mae_final']:.1f}", f"after {m['recovered_after']}")
+            for m in shift["methods"]
+        ],
+    )  # fmt: skip
+
+
+def _print_convergence(console: Console, report: dict[str, Any]) -> None:
+    names = [name for name in report["convergence"][0] if name != "after"]
+    _table(
+        console,
+        "How fast: MAE [tokens] of the next answers after so many",
+        ("answers", *names),
+        [(c["after"], *(f"{c[n]:.1f}" for n in names)) for c in report["convergence"]],
+    )
+
+
+def _print_classifiers(console: Console, report: dict[str, Any]) -> None:
+    _table(
+        console, "Categories: what they are worth to tokens + EMA",
+        ("classifier", "MAE", "Spearman", "labels told", "share of prompts"),
+        [
+            (c["name"], f"{c['mae']:.1f}", "-" if c["spearman"] is None else f"{c['spearman']:.3f}",
+             "-" if c.get("label_accuracy") is None else f"{c['label_accuracy']:.0%}",
+             ", ".join(f"{name} {share:.0%}" for name, share in c["share"].items()))
+            for c in report["classifiers"]
+        ],
+    )  # fmt: skip
+
+
+def _print_latency(console: Console, report: dict[str, Any]) -> None:
+    cost = report["latency_ms"]
+    _table(
+        console,
+        f"Latency [ms of one thread's CPU], window of {cost['window']}, input tokens "
+        + ("by the tokenizer" if cost["tokenizer"] else "from words and bytes"),
+        ("step", "p50", "p99"),
+        [(step, f"{cost[f'{step}_p50']:.4f}", f"{cost[f'{step}_p99']:.4f}") for step in STEPS],
+    )
 
 
 def _figure(value: float | None, digits: int) -> str:
@@ -306,3 +335,17 @@ def _table(console: Console, title: str, columns: Sequence[str], rows: Sequence[
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)
+
+
+PRINTED = (
+    _print_data,
+    _print_methods,
+    _print_tenants,
+    _print_newcomers,
+    _print_applications,
+    _print_drift,
+    _print_shift,
+    _print_convergence,
+    _print_classifiers,
+    _print_latency,
+)
