@@ -134,7 +134,22 @@ def _parse(raw: str, kind: type, low: float | None) -> Any:
 
 
 def _check(env: Env, given: frozenset[str]) -> list[str]:
-    """Rules over more than one character of one value."""
+    """Rules over more than one character of one value. ``given``: the settings that the environment names."""
+    faults = [
+        *_process_faults(env),
+        *_address_faults(env),
+        *_url_faults(env),
+        *_sign_in_faults(env),
+        *_delivery_faults(env),
+        *_engine_faults(env),
+    ]
+    if "idle_token_timeout_s" in given and env.idle_token_timeout_s > env.request_timeout_s:
+        faults.append(f"{env_name('idle_token_timeout_s')}: longer than {env_name('request_timeout_s')}, so never used")
+    return faults
+
+
+def _process_faults(env: Env) -> list[str]:
+    """Where a process listens, what it logs, whom it trusts, and how long its secrets are."""
     faults = []
     if env.port > 65535:
         faults.append(f"{env_name('port')}={env.port}: a port is at most 65535")
@@ -162,13 +177,23 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         )
     if env.hsts_preload and not env.hsts_subdomains:
         faults.append(f"{env_name('hsts_preload')}: needs {env_name('hsts_subdomains')}, or browsers ignore it")
-    faults += _address_faults(env)
+    return faults
+
+
+def _url_faults(env: Env) -> list[str]:
+    """URLs that are called or shown, and the secret that signs calls."""
+    faults = []
     if env.webhook_secret and len(env.webhook_secret) < 16:
         faults.append(f"{env_name('webhook_secret')}=(hidden): needs at least 16 characters")
     for name in ("alert_webhook", "public_url", "pagerduty_url"):
         url = getattr(env, name)
         if url and urlsplit(url).scheme not in ("http", "https"):
             faults.append(f"{env_name(name)}={url!r}: must begin with http:// or https://")
+    return faults
+
+
+def _sign_in_faults(env: Env) -> list[str]:
+    faults = []
     if env.second_factor not in SECOND_FACTOR:
         faults.append(f"{env_name('second_factor')}={env.second_factor!r}: use one of {', '.join(SECOND_FACTOR)}")
     faults += _oidc_faults(env)
@@ -176,6 +201,12 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         _ = env.saml_apps
     except (OSError, ValueError) as error:
         faults.append(f"{env_name('saml_metadata_file')}={env.saml_metadata_file!r}: {error}")
+    return faults
+
+
+def _delivery_faults(env: Env) -> list[str]:
+    """Mail, files and webhooks."""
+    faults = []
     try:
         _ = env.mail_server
     except ValueError:
@@ -194,6 +225,12 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
     for name in ("alert_webhook", "webhook_hosts"):
         if getattr(env, name) and not env.webhook_secret:
             faults.append(f"{env_name(name)}: needs {env_name('webhook_secret')}, which signs what is sent")
+    return faults
+
+
+def _engine_faults(env: Env) -> list[str]:
+    """Engines, those that a scaler starts, and who may ask where they are."""
+    faults = []
     if env.ext_authz_s > 0 and not env.ext_authz_token:
         faults.append(
             f"{env_name('ext_authz_s')}: needs {env_name('ext_authz_token')}, or any client asks where replicas are"
@@ -210,6 +247,4 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
     for url in env.engines:
         if env.engine != "vllm" and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             faults.append(f"ENGINE={url!r}: use http://host:port of a running server, or vllm")
-    if "idle_token_timeout_s" in given and env.idle_token_timeout_s > env.request_timeout_s:
-        faults.append(f"{env_name('idle_token_timeout_s')}: longer than {env_name('request_timeout_s')}, so never used")
     return faults
