@@ -27,6 +27,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from controlplane.loopback import is_loopback
 from controlplane.signin.recheck import make_recheck
 from controlplane.web import hashing
+from controlplane.web.api_clients import is_clients, is_gateways
 from controlplane.web.body_limits import BodyLimits
 from controlplane.web.connections import ConnectionLimits
 from controlplane.web.health import Readiness
@@ -36,8 +37,6 @@ from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.beside import Beside
-from scheduling.gateway.endpoints import AT_ROOT, WITHOUT_V1
-from scheduling.gateway.estimate.questions import QUESTIONS
 from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.metrics import CONTENT_TYPE, make_metrics
 
@@ -45,8 +44,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-# The gateway's, although they are not below /v1: it serves them, or says which base URL is right.
-OTHER_PATHS_OF_CLIENTS = AT_ROOT | WITHOUT_V1 | QUESTIONS.keys()
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 ONE_PROCESS = b"of=process"  # the question of /readyz that leaves out what no process could help
 NOT_STARTED = (
@@ -89,11 +86,8 @@ class Application:
         kind = scope["type"]
         if kind == "http":
             path = scope["path"]
-            if path.startswith(("/v1/", "//v1/")) or path == "/v1" or path in OTHER_PATHS_OF_CLIENTS:
-                if self._gateway is None:
-                    await _answer(send, NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
-                else:
-                    await self._gateway(scope, receive, send)
+            if is_gateways(path):
+                await self._client(scope, receive, send)
             elif self._beside is not None and self._beside.serves(path):
                 await self._beside(scope, receive, send)
             elif path == "/healthz":
@@ -116,12 +110,20 @@ class Application:
                     )
                 page = await asyncio.to_thread(self._metrics.render)
                 await _answer(send, 200, page, CONTENT_TYPE)
+            elif is_clients(scope):
+                await self._client(scope, receive, send)
             else:
                 await self._pages(scope, receive, send)
         elif kind == "websocket":
             await self._sockets(scope, receive, send)
         elif kind == "lifespan":
             await self._lifespan(receive, send)
+
+    async def _client(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._gateway is None:
+            await _answer(send, NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
+        else:
+            await self._gateway(scope, receive, send)
 
     def leave(self) -> None:
         """Not ready any more. Requests are still served."""

@@ -83,6 +83,21 @@ ENDPOINTS: dict[str, Endpoint] = {
 AT_ROOT = frozenset(path for path in ENDPOINTS if not path.startswith("/v1/"))  # the server hands these on as well
 WITHOUT_V1 = frozenset(path[3:] for path in ENDPOINTS if path.startswith("/v1/")) - AT_ROOT  # by a wrong base URL
 MESSAGES_PATH = "/v1/messages/"
+_OLLAMA = {  # its API, and what there is here for the same
+    "/api/chat": "/v1/chat/completions",
+    "/api/generate": "/v1/completions",
+    "/api/embed": "/v1/embeddings",
+    "/api/embeddings": "/v1/embeddings",
+    "/api/tags": MODELS,
+    "/api/ps": MODELS,
+    "/api/show": MODELS,
+    "/api/version": MODELS,
+}
+_TAILS = sorted(  # of what is served, behind whatever a base URL ends in; the longest first
+    {path[3:] if path.startswith("/v1/") else path for path in (*ENDPOINTS, MODELS)}, key=len, reverse=True
+)
+# Of clients of other APIs, and of those that take ours to be in the management API.
+ELSEWHERE = _OLLAMA.keys() | {f"/api/v1{tail}" for tail in _TAILS}
 _ASKED_OF_RESPONSES = (  # no engine of today has them, and their names are those of no response
     (("/v1/responses/input_tokens",), "POST /tokenize counts the tokens of messages or of a prompt."),
     (("/v1/responses/compact",), "Nothing is shortened here: leave out of the next request what it need not have."),
@@ -107,18 +122,33 @@ def not_served(path: str, stores: bool = False) -> str:
     """The error message for a path that is not served. ``stores``: the path belongs to stored objects."""
     if (served := path.rstrip("/")) in ENDPOINTS:
         return f"{path[:100]} is not served here. Leave the slash at its end out: {served}."
-    if (meant := _meant(path)) is not None:
-        told = "The base URL of OpenAI's clients ends in /v1, that of Anthropic's has no path."
-        return f"{path[:100]} is not served here; {meant} is. {told}"
     known = _ASKED_OF_RESPONSES if stores else _ASKED_OF_RESPONSES + _UNSERVED
-    advice = (told for paths, told in known if path.startswith(paths))
-    return f"{path[:100]} is not served here. {next(advice, 'docs/reference/v1.md lists what is.')}"
+    advice = next((told for paths, told in known if path.startswith(paths)), None)
+    meant = _meant(path)
+    if advice is None and meant is not None:
+        return f"{path[:100]} is not served here; {meant} is. {_base_url(path)}"
+    base_url = "" if path.startswith("/v1/") else f"{_base_url(path)} "
+    return f"{path[:100]} is not served here. {base_url}{advice or 'docs/reference/v1.md lists what is.'}"
 
 
 def _meant(path: str) -> str | None:
     """The path that a client would have asked for with the right base URL."""
-    tidy = _SLASHES.sub("/", path)
-    for one in (tidy, f"/v1{tidy}", tidy.removeprefix("/v1")):
-        if one != path and (one in ENDPOINTS or one == MODELS):
-            return one
-    return None
+    tidy = _SLASHES.sub("/", path).rstrip("/")
+    if tidy in _OLLAMA:
+        return _OLLAMA[tidy]
+    tail = next((one for one in _TAILS if tidy.endswith(one)), None)
+    if tail is not None:
+        return next(one for one in (f"/v1{tail}", tail) if one in ENDPOINTS or one == MODELS)
+    return MODELS if tidy.startswith(("/models/", "/openai/models/", "/openai/deployments")) else None
+
+
+def _base_url(path: str) -> str:
+    """Which one is right, to a client that asked at ``path``."""
+    if path.startswith("/openai/deployments"):
+        return (
+            "Take OpenAI's client instead of Azure's: its base URL ends in /v1, and the model's name is that of the "
+            "deployment."
+        )
+    if path in _OLLAMA:
+        return "Take an OpenAI client instead of Ollama's: its base URL ends in /v1."
+    return "The base URL of OpenAI's clients ends in /v1, that of Anthropic's has no path."

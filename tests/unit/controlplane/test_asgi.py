@@ -6,8 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from django.urls import Resolver404, resolve
 
 from controlplane.asgi import NOT_STARTED, Application
+from controlplane.web.api_clients import is_clients, is_gateways
+from scheduling.gateway.endpoints import ELSEWHERE
 
 TOKEN = "a-token-of-enough-length"
 
@@ -85,9 +88,55 @@ async def test_a_holder_of_the_token_reads_the_metrics(guarded):
     assert (await get("/healthz"))[0] == 200
 
 
+GATEWAYS = (NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
+SDK = (b"accept", b"application/json")
+ANYTHING, BEARER, API_KEY = (b"accept", b"*/*"), (b"authorization", b"Bearer qm-a.b"), (b"api-key", b"qm-a.b")
+BROWSER = (b"accept", b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
+
+
 @pytest.mark.parametrize(
-    "path", ["/chat/completions", "/responses", "/messages", "/embeddings", "//v1/chat/completions"]
-)
+    "path",
+    [
+        "/chat/completions", "/responses", "/messages", "/embeddings", "//v1/chat/completions",
+        "/openai/deployments/llama/chat/completions", "/openai/v1/responses", "/engines/llama/completions",
+        "/anthropic/v1/messages", "/complete", "/images/generations", "/models", "/v1beta/models/llama:generateContent",
+        "/api/chat", "/api/generate", "/api/v1/chat/completions", "/api/v1/embeddings",
+    ],
+)  # fmt: skip
 async def test_a_client_with_a_wrong_base_url_is_answered_by_the_gateway(path: str) -> None:
     """Not by the console, which would tell an SDK about cookies, in HTML."""
-    assert await get(path, method="POST") == (NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
+    assert await get(path, method="POST") == GATEWAYS
+
+
+@pytest.mark.parametrize("headers", [[SDK, BEARER], [SDK], [ANYTHING, BEARER], [ANYTHING, API_KEY], [API_KEY]])
+@pytest.mark.parametrize("path", ["/models", "/models/llama", "/openai/models", "/openai/deployments", "/files"])
+async def test_so_is_one_that_reads_at_a_path_of_the_console_and_takes_no_page(path: str, headers: list) -> None:
+    assert await get(path, *headers) == GATEWAYS
+
+
+@pytest.mark.parametrize("path", ["/api/tags", "/api/version", "/api/v1/models"])
+async def test_and_one_that_reads_where_the_management_api_has_nothing(path: str) -> None:
+    assert await get(path, BROWSER) == GATEWAYS
+
+
+@pytest.mark.parametrize("headers", [[BROWSER], [BROWSER, BEARER], [ANYTHING], []])
+@pytest.mark.parametrize("path", ["/", "/models/llama", "/models/a/chat/completions", "/pools", "/no-such-page"])
+def test_what_a_browser_or_a_monitor_asks_for_stays_the_consoles(path: str, headers: list) -> None:
+    assert not is_gateways(path)
+    assert not is_clients({"type": "http", "method": "GET", "path": path, "headers": headers})
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/login", "/logout", "/admin/login/", "/api/v1/pools", "/join/x", "/oidc/a/login/"]
+)
+def test_what_has_a_pattern_of_its_own_is_no_clients(path: str) -> None:
+    for method in ("GET", "POST"):
+        scope = {"type": "http", "method": method, "path": path, "headers": [SDK, BEARER]}
+        assert not is_gateways(path)
+        assert not is_clients(scope)
+
+
+def test_no_path_of_the_management_api_is_taken_for_a_clients() -> None:
+    for path in ELSEWHERE:
+        with pytest.raises(Resolver404):
+            resolve(path)

@@ -102,7 +102,28 @@ def test_who_speaks_anthropics_api_is_known_by_its_version() -> None:
         ("//v1/embeddings", "/v1/embeddings is."),
         ("/v1/v1/messages", "/v1/messages is. The base URL of OpenAI's clients ends in /v1, that of Anthropic's has"),
         ("/v1//models", "/v1/models is."),
-        ("/v1/moderations", "docs/reference/v1.md"),
+        ("/v1/moderations", "not served here. docs/reference/v1.md"),
+        (
+            "/openai/deployments/llama/chat/completions",
+            "; /v1/chat/completions is. Take OpenAI's client instead of Azure's",
+        ),
+        ("/openai/deployments/llama/audio/transcriptions", "/v1/audio/transcriptions is."),
+        ("/openai/deployments", "/v1/models is."),
+        ("/openai/v1/responses", "/v1/responses is. The base URL of OpenAI's clients ends in /v1"),
+        ("/v1/openai/deployments/llama/embeddings", "/v1/embeddings is."),
+        ("/engines/llama/completions", "/v1/completions is."),
+        (
+            "/anthropic/v1/messages",
+            "/v1/messages is. The base URL of OpenAI's clients ends in /v1, that of Anthropic's",
+        ),
+        ("/proxy/v2/rerank", "; /v2/rerank is."),
+        ("/models", "/v1/models is."),
+        ("/models/llama", "/v1/models is."),
+        ("/api/chat", "/v1/chat/completions is. Take an OpenAI client instead of Ollama's: its base URL ends in /v1."),
+        ("/api/tags", "/v1/models is."),
+        ("/api/v1/chat/completions", "/v1/chat/completions is."),
+        ("/complete", "The base URL of OpenAI's clients ends in /v1"),
+        ("/v1beta/models/llama:generateContent", "The base URL of OpenAI's clients ends in /v1"),
         ("/v1/" + "x" * 10_000, "docs/reference/v1.md"),
     ],
 )
@@ -111,4 +132,4 @@ def test_at_a_path_that_is_not_served_it_is_said_what_to_do(path: str, advice: s
     message = not_served(path)
     assert message.startswith(path[:100])
     assert advice in message
-    assert len(message) < 300
+    assert len(message) < 350
