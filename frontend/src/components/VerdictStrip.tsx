@@ -65,7 +65,7 @@ export function VerdictStrip() {
             </Link>
           </>
         ) : !heard ? (
-          <span>Reading how the pools stand</span>
+          <span>Loading the state of the pools</span>
         ) : null}
         <span className="sr-only" aria-live="polite">
           {level && `State: ${level}`}

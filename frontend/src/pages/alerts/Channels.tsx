@@ -155,7 +155,7 @@ export function Channels() {
             await client.invalidateQueries({ queryKey: ["alerts"] });
           }}
         >
-          <p>What is still to be delivered there is dropped. Rules that name no other channel use the default ones.</p>
+          <p>Notifications that have not been delivered to it yet are dropped. Rules without another channel use the default ones.</p>
         </Confirm>
       )}
     </section>

@@ -245,7 +245,7 @@ export function Incident() {
             );
           })}
         </ol>
-        {!data.whole && <p className="text-sm text-soft">There were more events than are listed.</p>}
+        {!data.whole && <p className="text-sm text-soft">Not all events are listed.</p>}
       </section>
       {asked && <Question asked={asked} onDone={() => { setAsked(null); void refetch(); }} onClose={() => setAsked(null)} />}
       <Notices />

@@ -47,7 +47,7 @@ export function Rehearsal({ rule }: { rule: Record<string, unknown> | undefined 
             </ul>
           )}
           {data.left_out.length > 0 && <p className="mt-1 text-xs text-faint">Not tried on {data.left_out.join(", ")}: choose a pool.</p>}
-          <p className="mt-1 text-xs text-faint">By the stored minutes: what lasts less than a minute is not seen.</p>
+          <p className="mt-1 text-xs text-faint">Tried on stored minutes, so anything shorter than a minute is not seen.</p>
         </>
       )}
     </section>

@@ -111,10 +111,10 @@ export const lastedS = (at: string, until: string | null, nowMs: number): number
 
 const channel = fieldsOf("notification-channels");
 const TARGETS: Record<string, { label: string; placeholder: string; about: string }> = {
-  slack: { label: "Incoming webhook", placeholder: "https://hooks.slack.com/services/…", about: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS." },
-  webhook: { label: "Address", placeholder: "https://…", about: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS. Calls are signed." },
-  email: { label: "Addresses", placeholder: "ops@example.org, oncall@example.org", about: "Up to ten, with commas. Needs QUARTERMASTER_EMAIL_URL." },
-  pagerduty: { label: "Integration key", placeholder: "32 letters and digits", about: "Of an Events API v2 integration." },
+  slack: { label: "Incoming webhook", placeholder: "https://hooks.slack.com/services/…", about: "Its host must be listed in QUARTERMASTER_WEBHOOK_HOSTS." },
+  webhook: { label: "Address", placeholder: "https://…", about: "Its host must be listed in QUARTERMASTER_WEBHOOK_HOSTS. Calls are signed." },
+  email: { label: "Addresses", placeholder: "ops@example.org, oncall@example.org", about: "Up to ten, separated by commas. Needs QUARTERMASTER_EMAIL_URL." },
+  pagerduty: { label: "Integration key", placeholder: "32 letters and digits", about: "The key of an Events API v2 integration." },
 };
 
 const targetOf = (kind: string): { label: string; placeholder: string; about: string } => TARGETS[kind] ?? { label: "Target", placeholder: "", about: "" };
@@ -123,7 +123,7 @@ const targetOf = (kind: string): { label: string; placeholder: string; about: st
 export const channelSpecs = (kind: string, stored: boolean): FieldSpec[] => [
   channel("name", "Name", { wide: true, placeholder: "ops-slack" }),
   channel("kind", "Kind", { wide: true, initial: "slack" }),
-  channel("target", targetOf(kind).label, { wide: true, required: !stored, placeholder: targetOf(kind).placeholder, explain: () => `${targetOf(kind).about}${stored ? " Left empty it stays as it is." : ""}` }),
+  channel("target", targetOf(kind).label, { wide: true, required: !stored, placeholder: targetOf(kind).placeholder, explain: () => `${targetOf(kind).about}${stored ? " Leave it empty to keep the stored one." : ""}` }),
   channel("for_all", "Default channel"),
   channel("enabled", "Enabled"),
 ];

@@ -299,7 +299,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           <ol className="space-y-1.5">
             {compared.map((policy, i) => (
               <li key={policy} className="flex items-center gap-2 rounded-md bg-raised px-3 py-1.5 text-sm">
-                <span className="min-w-0 flex-1 break-all">{policy === "now" ? `the active policy of ${pool}` : policy === "unchanged" ? `${policyName(policy)}: the active policy without what is supposed` : policy}</span>
+                <span className="min-w-0 flex-1 break-all">{policy === "now" ? `the active policy of ${pool}` : policy === "unchanged" ? `${policyName(policy)}: the active policy without the suppositions` : policy}</span>
                 {i === 0 && <span className="text-2xs text-faint">baseline of the comparison</span>}
                 <button type="button" className="button h-7 w-7 px-0" aria-label={`Remove ${policy}`} disabled={policy !== "unchanged" && policies.length === 1} onClick={() => (policy === "unchanged" ? setAsItWas(false) : setPolicies((old) => old.filter((one) => one !== policy)))}>
                   <Icon name="close" />
@@ -314,7 +314,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           <label className="flex flex-col gap-1 text-sm font-medium">
             Load
             <input className={inputs} inputMode="decimal" value={load} placeholder="× 1, as recorded" aria-invalid={times === undefined || undefined} onChange={(event) => setLoad(event.target.value)} />
-            <span className={`text-2xs font-normal ${times === undefined ? "text-bad" : "text-faint"}`}>{times === undefined ? `${LEAST_TIMES} to ${MOST_TIMES} times the recorded one.` : "Times the recorded one: the same requests come so many times as fast."}</span>
+            <span className={`text-2xs font-normal ${times === undefined ? "text-bad" : "text-faint"}`}>{times === undefined ? `${LEAST_TIMES} to ${MOST_TIMES} times the recorded one.` : "Times the recorded load: the same requests arrive this many times as fast."}</span>
           </label>
           <label className="flex flex-col gap-1 text-sm font-medium">
             Replicas
@@ -334,7 +334,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
                   </label>
                 ))}
               </div>
-              {lost.length > 0 && lost.length === backends.length && <p className="text-2xs text-bad">One replica has to be left.</p>}
+              {lost.length > 0 && lost.length === backends.length && <p className="text-2xs text-bad">At least one replica must remain.</p>}
               {lost.length > 0 && many !== null && <p className="text-2xs text-bad">Give a number of replicas or name lost ones, not both.</p>}
             </div>
           )}
@@ -361,7 +361,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           <label className="flex flex-col gap-1 text-sm font-medium">
             Variants
             <input className={inputs} inputMode="numeric" value={variants} placeholder="5" aria-invalid={number === undefined || undefined} onChange={(event) => setVariants(event.target.value)} />
-            <span className={`text-2xs font-normal ${number === undefined ? "text-bad" : "text-faint"}`}>Of the recording, the same for every policy; more make intervals narrower. 1 to 30.</span>
+            <span className={`text-2xs font-normal ${number === undefined ? "text-bad" : "text-faint"}`}>Variants of the recording, the same for every policy. More of them make intervals narrower. 1 to 30.</span>
           </label>
           <label className="flex flex-col gap-1 text-sm font-medium sm:col-span-2">
             Name

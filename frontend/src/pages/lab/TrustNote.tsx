@@ -13,7 +13,7 @@ export function TrustNote({ trust, pool, supposed = false }: { trust: Measured |
         {trust && (
           <>
             {" "}
-            Measured at the calibration of <When at={trust.at} />{supposed ? ", on the pool and its traffic as they were: how near it is under what is supposed here is not known." : "."}
+            Measured at the calibration of <When at={trust.at} />{supposed ? ", on the pool and its traffic as they were. How accurate it is under the suppositions of this run is not known." : "."}
           </>
         )}
       </span>

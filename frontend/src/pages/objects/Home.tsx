@@ -198,7 +198,7 @@ export function Home() {
       {tenants.length === 0 && (
         <div className="panel p-6 text-sm text-soft">
           <p>
-            <strong className="font-semibold text-ink">You are no member of a tenant.</strong> {staff ? "As an operator or admin you see every tenant; this page shows what one's own tenant has." : "Ask an admin to make you a member of one."}
+            <strong className="font-semibold text-ink">You are not a member of any tenant.</strong> {staff ? "As an operator or admin you see every tenant; this page is for members, about their own." : "Ask an admin to make you a member of one."}
           </p>
           {staff && (
             <p className="mt-3 flex flex-wrap gap-2">

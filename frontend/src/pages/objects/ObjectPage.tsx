@@ -101,8 +101,8 @@ export function Past({ filters, pool, events }: PastProps) {
           <h2 id="happened" className="mb-2 text-sm font-semibold">
             Events
           </h2>
-          {happened.error ? <Failed error={happened.error} retry={() => void happened.refetch()} /> : !happened.data ? <Waiting /> : <Table label="Events" rows={rows} columns={eventColumns(rows)} id={idOf} empty={missing ? `None is known; what happened ${since(missing)} may be missing.` : "Nothing happened to it in this time."} className="max-h-96" />}
-          {happened.data && !happened.data.whole && <p className="mt-1 text-sm text-soft">Only the newest 300 events of this time were looked at; choose a shorter one.</p>}
+          {happened.error ? <Failed error={happened.error} retry={() => void happened.refetch()} /> : !happened.data ? <Waiting /> : <Table label="Events" rows={rows} columns={eventColumns(rows)} id={idOf} empty={missing ? `No known event; what happened ${since(missing)} may be missing.` : "Nothing happened to it in this time."} className="max-h-96" />}
+          {happened.data && !happened.data.whole && <p className="mt-1 text-sm text-soft">Only the newest 300 events of this time were read. Choose a shorter time to see all.</p>}
         </section>
       )}
     </div>

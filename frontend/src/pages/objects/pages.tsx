@@ -232,7 +232,7 @@ export function ModelPage() {
                 { label: "Adapters", value: adapters.data.filter((one) => one.pool === pool.slug).map((one) => one.model).join(", ") || "none" },
                 { label: "Context", value: compact(pool.max_model_len), note: "tokens" },
               ]
-            : [{ label: "Served by", value: "no pool that you see", note: "a project may give it as another name" }]
+            : [{ label: "Served by", value: "no pool that you can see", note: "it may be a project's name for another model" }]
         }
       />
     </ObjectPage>
@@ -242,5 +242,5 @@ export function ModelPage() {
 /** One user of a tenant, as requests or keys name it. */
 export function UserPage() {
   const { user: name = "" } = useParams();
-  return <ObjectPage kind="user" name={name} list={{ to: "/usage?group=user", label: "Usage by user" }} intro="A user as requests name it; where they do not, as their key does." filters={{ user: name }} />;
+  return <ObjectPage kind="user" name={name} list={{ to: "/usage?group=user", label: "Usage by user" }} intro="A user as named by requests or, where they name none, by their key." filters={{ user: name }} />;
 }

@@ -30,8 +30,8 @@ const MEANING: Record<Tuning["mode"], string> = {
   automatic: "Candidates that win become canaries, and are kept or rolled back by the guard rails.",
 };
 const PART_HELP: Record<string, string> = {
-  attainment: "share of everything asked for, refusals included, that met its SLO; higher is better",
-  tail: "how late the latest tenth was, refusals included; lower is better",
+  attainment: "share of all requests, refused ones included, that met their SLO; higher is better",
+  tail: "how late the latest tenth of requests was, refused ones included; lower is better",
 };
 const isTier = (name: string): boolean => name.startsWith("attainment.");
 
