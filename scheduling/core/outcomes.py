@@ -116,7 +116,7 @@ class Reason(StrEnum):
         "concurrency",
         429,
         "rate_limit_error",
-        "This entitlement already has {inflight} requests or answers in flight, and may count on {limit}.",
+        "This entitlement already has {inflight} requests or answers in flight; it is entitled to {limit}.",
         retry=True,
     )
     # What the key may take of the entitlement.

@@ -135,7 +135,7 @@ async def test_one_key_cannot_hold_more_requests_open_than_it_may_however_slowly
         answer = await talk(world, head_of(world, "content-length: 500", path=path), b"{" + b" " * 499)
         assert answer.status == 429
         assert answer.error["code"] == "concurrency"
-        assert "2 requests or answers in flight, and may count on 2" in answer.error["message"]
+        assert "2 requests or answers in flight; it is entitled to 2" in answer.error["message"]
         for _, writer in slow:
             writer.transport.abort()
         await until(lambda: world.app.open_requests == 0)
@@ -539,7 +539,7 @@ async def test_who_runs_more_than_its_share_is_told_its_share_and_not_a_limit_th
         await until(lambda: world.engines[0].open == 2)
         refused = (await client.post("/v1/completions", json=body)).json()["error"]
         assert refused["code"] == "concurrency"
-        assert refused["message"].endswith("has 2 requests or answers in flight, and may count on 1.")
+        assert refused["message"].endswith("has 2 requests or answers in flight; it is entitled to 1.")
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
