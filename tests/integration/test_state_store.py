@@ -213,6 +213,26 @@ async def test_what_a_dead_gateway_held_is_swept_with_a_ledger_entry(
     assert (gone.status, gone.reason) == (RenewStatus.ENDED, Reason.GATEWAY_LOST)
 
 
+async def test_a_superseded_request_is_refunded_if_its_gateway_dies_before_it_says_so(
+    resp: RespConnection, pool_store: PoolStore, pool_id: str
+):
+    epoch = await led(pool_store)
+    late = entitlement("late", concurrency=2, burst_tokens=1000.0, tokens_per_s=0.001)
+    await admit(pool_store, "r1", late)
+    await admit(pool_store, "r2", late, arrival_s=1.0, ttft_deadline_s=1.1)
+    before = (await admit(pool_store, "r3", late)).level_tokens
+    assert await pool_store.sweep(epoch) == []
+    await resp.call("ZADD", f"qm:{{{pool_id}}}:leaving", 1, "r2")
+    swept = await pool_store.sweep(epoch)
+    assert [(s.request_id, s.backend) for s in swept] == [("r2", "")]
+    (record,) = [e.record for e in await pool_store.ledger_read(10)]
+    assert record is not None
+    assert (record.outcome, record.reason) == (Outcome.REFUSED, Reason.SUPERSEDED)
+    after = (await admit(pool_store, "r3", late)).level_tokens
+    assert before is not None
+    assert after == pytest.approx(before + estimate().cost_tokens, abs=1)
+
+
 async def test_after_an_outage_gateways_renew_before_anything_is_swept(
     resp: RespConnection, pool_store: PoolStore, pool_id: str
 ):

@@ -393,8 +393,11 @@ class ReferenceLeader(PoolMemory):
             swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
         for request_id in self._due(self.leaving, now):
             del self.leaving[request_id]
-            reason = self.ended(request_id) or Reason.EVICTED
-            swept.append(self._bury(request_id, self.evicted.pop(request_id), now, reason))
+            reason, e = self.ended(request_id) or Reason.EVICTED, self.evicted.pop(request_id)
+            if not e.granted_ms:
+                self._settle(e, 0, now)
+                self._settle_limits(e, 0, ran=False)
+            swept.append(self._bury(request_id, e, now, reason))
         return swept
 
     def rebuild(self, epoch: int) -> list[str]:

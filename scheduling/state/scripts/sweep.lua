@@ -1,6 +1,6 @@
 -- Ends what was not renewed, <= 100 leases and <= 100 waiting entries, each with its ledger entry in the same step, and
 -- settles <= 100 evicted or superseded requests whose gateways have not reported their use.
--- A waiting request is refunded; what a running one used is not known, so its charge stands.
+-- A request that never ran is refunded; what one that ran used is not known, so its charge stands.
 -- After an outage of Redis all leases look expired although their gateways live: renewals come first then.
 -- `passed`: ms since the leader's last sweep, by its monotonic clock; -1: this is its first.
 -- epoch passed_ms -> fenced, or {id, entry, id, entry, ...}
@@ -29,6 +29,12 @@ local function bury(id, text, reason)
   out[#out + 1] = text
 end
 
+-- What never ran pays nothing.
+local function refund(x)
+  settle(x.ent, x.charge, 0, now)
+  settle_limits(x, 0, false, now)
+end
+
 -- What cannot be read ends with what can be told of it; an expiry without entry is removed.
 local function entry(entries, expiries, id)
   local text = call('HGET', entries, id)
@@ -49,8 +55,7 @@ for _, id in ipairs(call('ZRANGEBYSCORE', WAITING, '-inf', now, 'LIMIT', 0, 100)
   local x, text = entry(QUEUE, WAITING, id)
   if x then
     drop_waiting(id, x)
-    settle(x.ent, x.charge, 0, now)
-    settle_limits(x, 0, false, now)
+    refund(x)
     bury(id, text, 'gateway_lost')
   end
   notify('x', id)
@@ -68,6 +73,7 @@ for _, id in ipairs(call('ZRANGEBYSCORE', LEAVING, '-inf', now, 'LIMIT', 0, 100)
   if x then
     call('HDEL', EVICTED, id)
     call('ZREM', LEAVING, id)
+    if x.granted == 0 then refund(x) end
     bury(id, text, ended(id) or 'evicted')
   end
 end

@@ -401,6 +401,7 @@ BROKEN = {
     "superseding where another entitlement would take it": ("admit", "ARGV[30] ~= '-'", "true"),
     "superseded requests that nobody is told of": ("admit", "' - superseded '", "' - evicted '"),
     "a superseded request of which no account is kept": ("finish", " or before == 'superseded')", ")"),
+    "no refund for who is superseded and whose gateway dies": ("sweep", "if x.granted == 0 then refund(x) end", ""),
     "a superseded request that ends as evicted": ("sweep", "ended(id) or 'evicted'", "'evicted'"),
     "KV cache of who is superseded, counted still": ("admit", "v[7] - (missed and missed.x.kv or 0)", "v[7]"),
     "the place of who is superseded, counted still": ("admit", "ent_wait - (missed and 1 or 0)", "ent_wait"),
