@@ -55,6 +55,8 @@ class Conclusion:
             refusal = refusal or self.plain_refusal(call, reason)
             refusal.close = refusal.close or not call.body_read
             call.status = refusal.status
+            if call.submitted is not None and refusal.retry_s:
+                call.submitted.retry_s = refusal.retry_s
         leaving = self._begin_end(identified, reason) if reason is Reason.QUEUE_TIMEOUT else None
         try:
             async with asyncio.timeout(LAST_WORD_S if call.body_read else LAST_WORD_S + LINGER_S):
@@ -172,7 +174,8 @@ class Conclusion:
 
 def refused(call: Call, refusal: Refusal) -> Answer:
     """A refusal in the format of the call's API."""
-    return render(refusal, answer_headers(call), call.dialect.body(refusal, call.id))
+    headers = answer_headers(call, full=refusal.reason is Reason.SUPERSEDED)
+    return render(refusal, headers, call.dialect.body(refusal, call.id))
 
 
 async def send_answer(call: Call, answer: Answer) -> None:

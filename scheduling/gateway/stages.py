@@ -248,7 +248,7 @@ class Progress:
     why_there: str = ""
     notice: GrantNotice | None = None
     preemption: PreemptionNotice | None = None  # it is being taken back from its replica
-    retry_s: float | None = None  # it was superseded, and its client should come back after so long
+    retry_s: float | None = None  # when its client is told to come back
     resuming: QueuedRequest | None = None  # as it waits again, or runs, after that
     computed: int = 0  # tokens of its prompt that were computed at least when it was taken back
     waits_from: float | None = None  # loop time of that, from which its tier's longest wait counts; None: from the call

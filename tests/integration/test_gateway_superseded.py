@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -58,6 +59,7 @@ async def test_a_newer_request_takes_the_place_of_one_whose_first_token_is_late(
         assert (late.status_code, late.headers["x-quartermaster-reason"]) == (429, "superseded")
         assert int(late.headers["retry-after"]) >= 1
         assert late.json()["error"]["code"] == "superseded"
+        assert late.headers["x-ratelimit-remaining-requests"] == "0", "a newer one has its place"
         assert not newer.done(), "it waits"
         assert await world.running() == (1, 1), "as many as before"
         newer.cancel()
@@ -66,4 +68,6 @@ async def test_a_newer_request_takes_the_place_of_one_whose_first_token_is_late(
     assert set(records) == {"concurrency", "superseded", "length", "client_left"}
     assert records["superseded"].outcome == "refused"
     assert records["superseded"].output_tokens == 0
+    asked_s = json.loads(records["superseded"].admission)["retry_ms"] / 1000
+    assert asked_s * 0.7 < float(late.headers["retry-after-ms"]) / 1000 < asked_s * 1.3, "as it was told"
     await world.settled()

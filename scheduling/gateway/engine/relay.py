@@ -355,8 +355,9 @@ def _asked(estimated: Estimated) -> Asked:
     )  # fmt: skip
 
 
-def answer_headers(call: Call) -> list[Header]:
-    """The headers of every answer to a valid key."""
+def answer_headers(call: Call, full: bool = False) -> list[Header]:
+    """The headers of every answer to a valid key. ``full``: its entitlement has no place left, whatever it had when
+    the call was admitted."""
     headers = call.dialect.names(call.id)
     identified, submitted = call.identified, call.submitted
     if identified is None:
@@ -371,13 +372,15 @@ def answer_headers(call: Call) -> list[Header]:
     if submitted is not None:
         admission = submitted.admission
         if admission is not None and (admission.inflight or admission.limits or admission.level_tokens is not None):
-            limits = identified.access.limits
+            limits, inflight = identified.access.limits, admission.inflight
+            if full:
+                inflight = max(inflight, identified.access.entitlement.concurrency)
             if admission.limits:
                 scopes = read_limits(submitted.estimated.facts.limits).scopes
                 limited = list(zip(scopes, admission.limits, strict=False))
-                headers += limits.narrower(admission.inflight, admission.level_tokens, limited)
+                headers += limits.narrower(inflight, admission.level_tokens, limited)
             else:
-                headers += limits.render(admission.inflight, admission.level_tokens)
+                headers += limits.render(inflight, admission.level_tokens)
         if submitted.queued_s is not None:
             queued = max(0.0, (submitted.granted_s or call.now_s()) - submitted.queued_s - submitted.ran_before_s)
     headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))

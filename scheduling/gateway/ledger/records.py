@@ -72,7 +72,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         user=identified.user,
         instead_of="" if identified.instead_of is None else identified.instead_of.entitlement.id,
         instead_why=identified.instead_why or "",
-        admission="" if run.admission is None else _admission(run.admission, identified, estimate, sequences),
+        admission="" if run.admission is None else _admission(run, run.admission, identified, estimate, sequences),
         cached_tokens=run.cached_tokens,
         project=access.key.project,
         interruptions=run.interruptions,
@@ -82,7 +82,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
     )  # fmt: skip
 
 
-def _admission(admission: Admission, identified: Identified, estimate: Estimate, sequences: int) -> str:
+def _admission(run: Progress, admission: Admission, identified: Identified, estimate: Estimate, sequences: int) -> str:
     """What the rules of admission compared (``docs/reference/admission.md``), short: a figure that plays no part is
     left out."""
     entitlement = identified.access.entitlement
@@ -102,8 +102,8 @@ def _admission(admission: Admission, identified: Identified, estimate: Estimate,
         figures["kv_share"] = entitlement.kv_tokens
     if identified.instead_of is not None and identified.instead_why is not None:
         figures["instead_of"], figures["instead_why"] = identified.instead_of.entitlement.id, identified.instead_why
-    if admission.retry_s is not None:
-        figures["retry_ms"] = round(admission.retry_s * 1000)  # the header is spread around it
+    if (retry_s := admission.retry_s or run.retry_s) is not None:
+        figures["retry_ms"] = round(retry_s * 1000)  # the header is spread around it
     if admission.over is not None:
         figures["limit"] = f"{'user' if admission.reason is Reason.USER_LIMIT else 'key'} {admission.over[1]}"
     if admission.position:
