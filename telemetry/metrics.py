@@ -142,6 +142,11 @@ TABLE: tuple[Metric, ...] = (
         "Memory that Redis may use (maxmemory); missing: no limit is set.",
     ),
     Metric(
+        "redis_evicts", "gauge", "", (),
+        "1 if Redis deletes keys when its memory is full (maxmemory-policy is not noeviction), so that state can be "
+        "lost without an error; else 0. Missing: Redis does not say.",
+    ),
+    Metric(
         "home_disk_free_bytes", "gauge", "bytes", (),
         "Room left on the disk of QUARTERMASTER_HOME: with `make up` the database, Redis' file, logs and files.",
     ),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scheduling.core.types import ServiceClass
-from telemetry.feed.store import LiveStore, LiveUnavailable
+from telemetry.feed.store import LiveStore, LiveUnavailable, Memory
 
 REFRESH_S = 1.0
 FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
@@ -52,7 +52,7 @@ class PoolGauges:
         self._stop = threading.Event()
         self._tried = threading.Event()  # since the thread began, the snapshots were read, or could not be
         self._available = False
-        self._memory: tuple[int, int] | None = None  # bytes used, and the limit
+        self._memory: Memory | None = None
 
     def wanted(self) -> None:
         """Called at each scrape: keeps reading a while. Waits for the first figures, :data:`FIRST_S` at most: a page
@@ -88,9 +88,10 @@ class PoolGauges:
         out: Samples = defaultdict(list)
         out["snapshots_available"] = [((), float(self._available))]
         if self._memory is not None and self._available:
-            used, most = self._memory
-            out["redis_used_memory_bytes"] = [((), used)]
-            out["redis_max_memory_bytes"] = [((), most)] if most else []
+            memory = self._memory
+            out["redis_used_memory_bytes"] = [((), memory.used)]
+            out["redis_max_memory_bytes"] = [((), memory.most)] if memory.most else []
+            out["redis_evicts"] = [] if memory.evicts is None else [((), float(memory.evicts))]
         now_s = self._clock()
         entitlements: list[tuple[str, str, dict[str, Any]]] = []
         for pool, snapshot in self._snapshots.items():

@@ -54,7 +54,7 @@ class Installation:
             self._told_s = time.monotonic()
             log.error(
                 "this Redis is used by another installation (%s is %s, this one's mark is %s), so this process leads "
-                "no pool: give each installation a Redis, or a database number, of its own (QUARTERMASTER_REDIS_URL). "
+                "no pool: give each installation a Redis of its own (QUARTERMASTER_REDIS_URL). "
                 "Where QUARTERMASTER_SECRET_KEY was just changed, end all processes that have the former one; it is "
                 "free %d s later",
                 KEY,

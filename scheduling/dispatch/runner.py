@@ -27,6 +27,7 @@ from scheduling.core.types import Catalog
 from scheduling.dispatch.installation import Installation
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
+from scheduling.dispatch.redis_policy import EvictionWatch
 from scheduling.dispatch.replicas.watched import EngineFactory
 from scheduling.dispatch.resources import Resources
 from scheduling.state.resp import RespConnection
@@ -118,10 +119,12 @@ class DispatchService:
         installation = Installation(resp, setup.installation)
         roll_call: asyncio.Task[None] | None = None
         claims: asyncio.Task[None] | None = None
+        evictions: asyncio.Task[None] | None = None
         try:
             await resp.start()
             await installation.look()
             claims = asyncio.create_task(installation.run(), name="dispatch-installation")
+            evictions = asyncio.create_task(EvictionWatch(resp).run(), name="dispatch-evictions")
             for registered in (orderings, routings, modifiers):
                 registered()  # imports them: the first term of a process that has followed begins at once
             self._resources = Resources(
@@ -134,7 +137,7 @@ class DispatchService:
             roll_call = asyncio.create_task(self._call_roll(catalog, telemetry_thread), name="dispatch-roll-call")
             await self._stop.wait()
         finally:
-            for task in (roll_call, claims):
+            for task in (roll_call, claims, evictions):
                 if task is not None:
                     task.cancel()
             # First of all: who follows need not wait until the rest has ended.

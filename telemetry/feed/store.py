@@ -22,6 +22,7 @@ import msgspec
 import redis
 
 from scheduling.state.blocking import blocking_client
+from scheduling.state.memory import deletes_by
 from scheduling.state.resp import WRITES_KEY
 from telemetry.feed.history import POINTS, Point
 
@@ -58,6 +59,15 @@ class LiveUnavailable(Exception):
         """``refuses``: the code of Redis' error, such as "NOPERM"; empty: it did not answer."""
         super().__init__(what)
         self.refuses = refuses
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What Redis says of its memory [bytes]."""
+
+    used: int
+    most: int  # 0: no limit
+    evicts: bool | None  # whether it deletes keys when it is full; None: it does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +132,13 @@ class LiveStore:
         except redis.RedisError as error:
             raise unavailable(error) from error
 
-    def memory(self) -> tuple[int, int] | None:
-        """Bytes that Redis uses, and how many it may (0: no limit); None where it does not tell."""
+    def memory(self) -> Memory | None:
+        """None where Redis does not tell."""
         try:
             info = self._redis.info("memory")
-            return int(info["used_memory"]), int(info.get("maxmemory", 0))
+            most, policy = int(info.get("maxmemory", 0)), info.get("maxmemory_policy")
+            evicts = None if policy is None else bool(deletes_by(most, policy))
+            return Memory(int(info["used_memory"]), most, evicts)
         except redis.ResponseError:
             return None
         except (KeyError, ValueError):

@@ -22,7 +22,7 @@ from scheduling.core.types import (
 )
 from scheduling.dispatch.ports import BackendStatus, Sample
 from telemetry.feed.history import Point
-from telemetry.feed.store import LiveUnavailable, Stored
+from telemetry.feed.store import LiveUnavailable, Memory, Stored
 
 NOW = 1_790_000_000.0
 
@@ -112,9 +112,9 @@ class MemoryStore:
         epoch, seq, snapshot = self.stored[pool]
         return Stored(epoch, seq, msgspec.json.decode(snapshot))
 
-    def memory(self) -> tuple[int, int] | None:
+    def memory(self) -> Memory | None:
         self._answer()
-        return 1_000_000, 0
+        return Memory(1_000_000, 0, evicts=False)
 
     def load_all(self, versions: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Stored | None]:
         self._answer()
