@@ -288,11 +288,11 @@ def choose_victims(
 def decide_admission(
     spec: EntitlementSpec, pool: PoolSpec, ask: Ask, view: AdmissionView, no_backend_retry_ms: int
 ) -> AdmissionDecision:
-    """Pure: the same facts give the same decision. Source: token pools 4.3 and Table 1."""
-
-    def wait(reason: Reason, ms: int) -> AdmissionDecision:
-        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=max(MIN_RETRY_MS, ms))
-
+    """Pure: the same facts give the same decision. The checks are in the order of ``docs/reference/admission.md``.
+    Source: token pools 4.3 and Table 1."""
+    unable = _unable(ask, view, no_backend_retry_ms)
+    if unable is not None:
+        return unable
     served_ms = served_every_ms(view.ent_running + view.ent_waiting, view.ent_stay_ms, ask.sequences)
 
     def refuse(reason: Reason, first_ms: float | None, every_ms: float = served_ms) -> AdmissionDecision:
@@ -303,32 +303,10 @@ def decide_admission(
 
     tier = spec.tier
     rights = rights_of(spec)
-    if view.rebuilding_ms > 0:
-        return wait(Reason.REBUILDING, view.rebuilding_ms)
-    if not view.backends and not view.waking_ms:
-        return wait(Reason.NO_BACKEND, no_backend_retry_ms)
-    if ask.adapter and not view.loads and not any(b.serves(ask.adapter) for b in view.backends):
-        return wait(Reason.NO_ADAPTER, no_backend_retry_ms)
-    if view.over is not None:
-        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)
-
-    slots = sum(b.slots for b in view.backends)
-    free = sum(max(0, b.slots - b.running) for b in view.backends)
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
-    its = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
-    need = Need(
-        ask.kv, ask.prefill, protected, ask.adapter, ask.exclude_backend, view.warmth, view.least_again, ask.pace_us
-    )
-    backend = choose_backend(its, need)
-    roomy = any_with_slot_and_kv(its, need)
-    # one that would have room once it has loaded the adapter: it waits for that
-    roomy = roomy or (view.loads and any_without_adapter(its, need))
-    based = rights.baseline and within
-    headroom = pool.headroom_slots if view.kept is None else view.kept
-    # who waits for what headroom denies it takes nothing from those it is kept for
-    first = view.due if protected or (based and headroom > 0) else max(0, view.able - view.stuck)
-    contended = not roomy or free - (0 if based else headroom) <= first
+    room = _room_for(pool, ask, view, protected=protected, based=rights.baseline and within)
+    contended = room.contended
     may_burst = rights.bursts and not contended
     may_wait_over = tier.over_limit is OverLimit.WAIT
 
@@ -341,13 +319,8 @@ def decide_admission(
     missed = view.missed if full is not None else None
     charge = ask.charge
     if charge > view.level:
-        if not (rights.over_budget and not contended):
-            # A charge deeper than the bucket will never be covered.
-            in_reach = charge <= spec.burst_tokens
-            missing_ms = (charge - view.level) / spec.tokens_per_s * 1000 if in_reach else None
-            # What runs uses less than its charge, and says more; nothing: one charge after the other.
-            every_ms = served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
-            return refuse(Reason.TOKEN_BUDGET, missing_ms, every_ms)
+        if contended or not rights.over_budget:
+            return refuse(Reason.TOKEN_BUDGET, *_bucket_covers(spec, view, charge, served_ms))
         charge = 0
     ent_kv = view.ent_kv - (0 if missed is None else missed.kv)
     if spec.kv_tokens > 0 and ent_kv + ask.kv > spec.kv_tokens and not may_burst:
@@ -355,24 +328,24 @@ def decide_admission(
         return refuse(Reason.KV_BUDGET, served_ms if in_reach else None)
 
     if contended and not protected and not may_wait_over and _outranked(pool, view):
-        return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
+        return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, room.slots))
     queue_full = view.ent_waiting - (missed is not None) >= tier.queue_limit
     pool_full = _pool_full(pool, ask, view, missed)
     at_once = not contended and (within or rights.bursts)
-    at_once = at_once and goes_at_once(view.backends, backend, first, ask.prefill)
+    at_once = at_once and goes_at_once(view.backends, room.backend, room.first, ask.prefill)
     if at_once and view.decides and (protected or not (queue_full or pool_full)):
-        at_once = not waits_for_replica(its, need)
+        at_once = not waits_for_replica(room.replicas, room.need)
     if at_once:
-        assert backend is not None
-        return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
-    if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        victim = choose_victims(view.preemptible, its, need)
+        assert room.backend is not None
+        return AdmissionDecision(AdmissionAnswer.GRANT, backend=room.backend, charge=charge)
+    if not room.roomy and within and rights.evicts and (rights.reserved or view.able == 0):
+        victim = choose_victims(view.preemptible, room.replicas, room.need)
         if victim is not None:
             return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:
         if queue_full:
             # The time its own waiting requests take to get through the slots it may use.
-            lanes = max(1, min(spec.concurrency, slots))
+            lanes = max(1, min(spec.concurrency, room.slots))
             each_ms = served_every_ms(lanes, view.ent_service_ms, ask.sequences)
             full = refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * each_ms)
             if missed is not None or view.missed is None:
@@ -380,10 +353,67 @@ def decide_admission(
             missed = view.missed
             pool_full = _pool_full(pool, ask, view, missed)
         if pool_full:
-            return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
+            return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, room.slots))
     if full is None or missed is None:
         return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
     return replace(full, verdict=AdmissionAnswer.QUEUE, charge=charge, supersedes=missed.id, reason=Reason.SUPERSEDED)
+
+
+def _unable(ask: Ask, view: AdmissionView, no_backend_retry_ms: int) -> AdmissionDecision | None:
+    """The refusal where the pool cannot serve the request at all, or a limit of its key or user is reached."""
+
+    def wait(reason: Reason, ms: int) -> AdmissionDecision:
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=max(MIN_RETRY_MS, ms))
+
+    if view.rebuilding_ms > 0:
+        return wait(Reason.REBUILDING, view.rebuilding_ms)
+    if not view.backends and not view.waking_ms:
+        return wait(Reason.NO_BACKEND, no_backend_retry_ms)
+    if ask.adapter and not view.loads and not any(b.serves(ask.adapter) for b in view.backends):
+        return wait(Reason.NO_ADAPTER, no_backend_retry_ms)
+    if view.over is not None:
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What the pool has for one request."""
+
+    replicas: Sequence[BackendView]  # on which it may run
+    need: Need
+    slots: int  # of the pool
+    backend: str | None  # the replica that it would take
+    roomy: bool  # some replica has a slot and KV cache for it
+    first: int  # waiting requests that go before it
+    contended: bool
+
+
+def _room_for(pool: PoolSpec, ask: Ask, view: AdmissionView, *, protected: bool, based: bool) -> _Room:
+    """``protected``: it is within reserved capacity; ``based``: within a baseline, for which headroom is kept."""
+    replicas = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
+    need = Need(
+        ask.kv, ask.prefill, protected, ask.adapter, ask.exclude_backend, view.warmth, view.least_again, ask.pace_us
+    )
+    slots = sum(b.slots for b in view.backends)
+    free = sum(max(0, b.slots - b.running) for b in view.backends)
+    # one that would have room once it has loaded the adapter counts: the request waits for that
+    roomy = any_with_slot_and_kv(replicas, need) or (view.loads and any_without_adapter(replicas, need))
+    headroom = pool.headroom_slots if view.kept is None else view.kept
+    # who waits for what headroom denies it takes nothing from those it is kept for
+    first = view.due if protected or (based and headroom > 0) else max(0, view.able - view.stuck)
+    contended = not roomy or free - (0 if based else headroom) <= first
+    return _Room(replicas, need, slots, choose_backend(replicas, need), roomy, first, contended)
+
+
+def _bucket_covers(
+    spec: EntitlementSpec, view: AdmissionView, charge: int, served_ms: float
+) -> tuple[float | None, float]:
+    """When the token bucket covers a charge that it does not cover now [ms from now; None: never, it is deeper than the
+    bucket], and how often it covers one more [ms]."""
+    covered_ms = (charge - view.level) / spec.tokens_per_s * 1000 if charge <= spec.burst_tokens else None
+    # What runs uses less than its charge, and says more; nothing: one charge after the other.
+    return covered_ms, served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
 
 
 def _pool_full(pool: PoolSpec, ask: Ask, view: AdmissionView, missed: MissedDeadline | None) -> bool:
