@@ -104,7 +104,7 @@ class SampleMark(models.Model):
 
 
 class Calibration(models.Model):
-    """How fast a pool's engines were found to be (``scheduling/tuning/calibrate.py``): what labs replay with."""
+    """How fast a pool's engines were found to be (``scheduling/tuning/step_time_fit.py``): what labs replay with."""
 
     pool = models.CharField(max_length=63)
     at = models.DateTimeField()

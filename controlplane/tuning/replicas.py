@@ -29,7 +29,7 @@ from scheduling.simulator.replica import Replica
 from scheduling.simulator.result import Outcome as Replayed
 from scheduling.simulator.result import is_late
 from scheduling.state.codec import DIRECT
-from scheduling.tuning.calibrate import Timed, calibrate
+from scheduling.tuning.step_time_fit import Timed, calibrate
 from scheduling.tuning.traffic import Room, Serving, Traffic
 from telemetry.api.common import Unavailable
 from telemetry.api.live import live_store

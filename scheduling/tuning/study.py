@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduling.tuning.drift import ks
+from scheduling.tuning.prompt_change import ks
 from scheduling.tuning.settings import LoopSettings
 
 REFERENCE = 50  # lengths without which nothing is compared

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from scheduling.core.estimate.calibrate import Calibrator
+from scheduling.core.estimate.conformal import Calibrator
 from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
 from scheduling.core.estimate.drift import CategoryBaseline, Drift
 from scheduling.core.estimate.history import APPLICATIONS_KEPT, ApplicationHistory

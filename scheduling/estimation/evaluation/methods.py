@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from scheduling.core.estimate.calibrate import Calibrator
 from scheduling.core.estimate.chain import Chain, FirstThatKnows
+from scheduling.core.estimate.conformal import Calibrator
 from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
 from scheduling.core.estimate.distribution import distribution
 from scheduling.core.estimate.drift import CategoryBaseline, Drift

@@ -16,7 +16,7 @@ from controlplane.tuning import replicas
 from scheduling.core.engine.step_time import StepTime, load_preset
 from scheduling.core.percentiles import interpolated
 from scheduling.simulator.replica import Replica
-from scheduling.tuning.calibrate import Timed, calibrate
+from scheduling.tuning.step_time_fit import Timed, calibrate
 from scheduling.tuning.traffic import Serving
 from telemetry.ledger import writer
 from telemetry.models import Calibration, LedgerEntry

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from scheduling.core.estimate.calibrate import Calibrator
 from scheduling.core.estimate.category import BASE_TOKENS, Category, classify
 from scheduling.core.estimate.chain import Chain
+from scheduling.core.estimate.conformal import Calibrator
 from scheduling.core.estimate.contracts import Prediction, PromptFacts
 from scheduling.core.estimate.distribution import distribution, log_normal
 from scheduling.core.estimate.drift import CategoryBaseline, Drift
