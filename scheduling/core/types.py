@@ -18,8 +18,8 @@ from scheduling.core.ledger.money import BudgetSpec, RateSpec
 
 MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
 MAX_SEQUENCES = 16  # that one request counts as
-LONG_TOKENS = 2048  # of a prompt whose prefill may be interrupted: which shorter ones run nobody has to know
-LEAST_CREDITS = 4  # of a replica's prefill credit that are left then: where less is left, there is room soon
+LONG_TOKENS = 2048  # the shortest prompt whose prefill may be interrupted: shorter ones are not followed
+LEAST_CREDITS = 4  # prefill credits of a prompt that must be left then: with fewer, there is room soon anyway
 
 
 class ServiceClass(StrEnum):
@@ -339,7 +339,7 @@ class Estimate:
 @quickly_made
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """What ordering and routing may know of a waiting request: its true output length is not among it."""
+    """What ordering and routing may know of a waiting request; its true output length is not part of it."""
 
     id: str
     seq: int  # arrival order within the pool
@@ -372,7 +372,7 @@ class QueuedRequest:
     uncounted_tokens: int = 0  # of its prompt, on the replica where it runs (``core/placement/cached_prompts.py``)
     uncounted_point: str = ""  # up to which they are
     sequences: int = 1  # that its engine runs for it at once: its answers, or prompts, up to MAX_SEQUENCES
-    resumes_at: str = ""  # the replica that keeps what was computed of its prompt (``core.prefill_preemption``)
+    resumes_at: str = ""  # the replica that keeps what was computed of its prompt (``scheduler/prefill_preemption.py``)
     preempted: int = 0  # how often its prefill was interrupted
     pace_us: int = 0  # most that a replica may take between tokens (``core.placement.pace_wait``); 0: none promised
 
@@ -404,9 +404,9 @@ def prefill_fits(credit: int, used: int, need: int) -> bool:
 
 
 def kv_fits(room: int, used: int, need: int, owner: bool) -> bool:
-    """Whether ``need`` more KV tokens may be reserved of a replica's ``room``. Where more is reserved than that, as
-    overcommit was taken back from it, owners of reserved capacity do not wait until it has drained: what they reserve
-    was never overcommitted, and their engine preempts others for them."""
+    """Whether ``need`` more KV tokens may be reserved of a replica's ``room``. If more than that is reserved already,
+    because overcommit was reduced, owners of reserved capacity do not wait until it has drained: what they reserve was
+    never overcommitted, and their engine preempts others for them."""
     return used + need <= room or (owner and used > room)
 
 
@@ -437,7 +437,7 @@ class BackendView:
     longest: int = 0  # KV tokens that one request may need; 0: no bound
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
     token_us: int = 0  # between two tokens here, where it is slower than others; 0: it is not, or not known
-    cache_trust: int = 0  # per mille of what is expected to be cached here of a prompt (``core.cached_prompts``)
+    cache_trust: int = 0  # per mille of a prompt's expected cached part (``placement/cached_prompts.py``)
     uncounted_most: int = 0  # tokens of beginnings that may be in flight and not count
     uncounted: Beginnings = NO_BEGINNINGS  # that are
     resumes: bool = False  # its engine keeps what it has computed of a prompt that is taken back from it

@@ -1,17 +1,19 @@
 """Does a request wait for the replica that has its prompt cached, although another one has room now?
 
-A replica that works on a prompt has no prefill credit for the next one, and a full one no slot. Whoever then goes where
-room is has its prompt computed again there, while others wait for that replica: agents and conversations, of whose
-prompts almost all is cached, would have engines compute a multiple of what they add. So a request waits for its own
-replica: the one that the placement rule names if all had room (:func:`rule.place`). It lets others idle at most
-``cache_patience`` times as long as they would take to compute what is cached there (a parameter of the routing
-``prefix_affinity``), and ``LONGEST_S`` at most; where one idles, it goes there before its TTFT deadline is lost by
-waiting, and never waits until its time in the queue is over. While all are at work its patience lasts: elsewhere it
-would take the place of those whose prompts are cached there, and what is computed twice turns a full pool into an
-overloaded one. Waiting for a place near the data is *delay scheduling* (Zaharia et al., EuroSys 2010).
+A replica that works on a prompt has no prefill credit for the next one, and a full replica has no slot. A request that
+then runs wherever there is room has its prompt computed again there. For agents and conversations, whose prompts are
+almost completely cached, engines would compute a multiple of what each turn adds. So a request waits for its own
+replica: the one that the placement rule would name if all had room (:func:`rule.place`).
+
+It lets other replicas idle for at most ``cache_patience`` times as long as they would take to compute what is cached (a
+parameter of the routing ``prefix_affinity``), and for at most ``LONGEST_S``. If one idles, the request goes there
+before waiting costs it its TTFT deadline, and it never waits until its time in the queue is over. While all replicas
+are at work its patience does not run out: elsewhere it would take the place of requests whose prompts are cached there,
+and computing prompts twice turns a full pool into an overloaded one. Waiting for a place near the data is *delay
+scheduling* (Zaharia et al., EuroSys 2010).
 
 Same in Lua: ``cached_elsewhere`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival.
-How long it waits is the leader's business alone; while nobody leads nobody waits for a cache.
+Only the leader decides how long it waits; without a leader no request waits for a cache.
 """
 
 from __future__ import annotations

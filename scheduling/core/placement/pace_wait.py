@@ -1,13 +1,14 @@
 """Does a request wait for a replica that is fast enough for it, although a slower one has room?
 
-Who was promised a time between tokens is late on a replica whose tokens take longer, however soon it gets there. So it
-runs on one that keeps that time (whose mean is at most :data:`KEEPS` of it; :meth:`BackendView.keeps`), as long as one
-serves and its first token can still be in time there, or for :data:`LONGEST_S` where no TTFT was promised, and never
-until its time in the queue is over. What it leaves is for those whom a slow replica serves in time. Where replicas are
-alike nobody waits (:mod:`scheduling.core.engine.token_time`): one that is no slower than others counts as fast enough.
+A request with a promised time between tokens is late on a replica whose tokens take longer, however soon it gets there.
+So it waits for a replica that keeps this time (whose mean is at most :data:`KEEPS` of it; :meth:`BackendView.keeps`),
+if one serves. It waits as long as its first token can still be in time there, or for :data:`LONGEST_S` if no TTFT was
+promised, and never until its time in the queue is over. The slower room is left to requests that are in time there.
+Among similar replicas no request waits: one that is no slower than the others counts as fast enough
+(:mod:`scheduling.core.engine.token_time`).
 
-Same in Lua: ``choose`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. How long
-it waits is the leader's business alone; while nobody leads nobody waits for a faster replica.
+Same in Lua: ``choose`` in ``scheduling/state/scripts/shared/placement.lua``, for what is granted on arrival. Only
+the leader decides how long it waits; without a leader no request waits for a faster replica.
 Source: ours. Measured: ``docs/results/placement.md``.
 """
 

@@ -2,15 +2,18 @@
 
 Question: which waiting requests may run now, and where?
 
-The policy says who goes next, the routing says where; this module keeps what must hold whatever they say: nothing past
-its expiry is granted, no replica and no entitlement gets more than it has room for, an attempt does not return to the
-replica where it failed while another is ready, and a request too large for what is free is not passed over for ever.
-Prefill credit comes back within moments, so nobody passes who waits for nothing else: its replica is kept for it.
-What clients wish for their requests changes turns within their entitlement only (``queues/turns.py``).
-With ``rights`` it keeps those of the service classes as well (token pools, Table 1): an owner of reserved capacity who
-runs less of it than it may goes before everyone, and what is idle after all within their limits goes to who may burst.
-The last ``headroom`` free slots are then only for who is within a baseline, and ``unreserved`` names entitlements whose
-promise the pool cannot keep now: they go with the others.
+The policy says which request is next, the routing says where. This module ensures what must hold whatever they say:
+
+* Nothing past its expiry is granted, and no replica or entitlement gets more than it has room for.
+* An attempt does not return to the replica where it failed while another one is ready.
+* A request too large for what is free is not passed over for ever. One that lacks only prefill credit is not passed at
+  all, because credit comes back within moments: its replica is kept for it.
+* What clients wish for their requests changes turns within their entitlement only (``queues/turns.py``).
+* With ``rights``, those of the service classes (token pools, Table 1): an owner that runs less than its reserved
+  capacity goes before everyone; what is idle after everyone within their limits goes to those who may burst. The last
+  ``headroom`` free slots are only for requests within a baseline. ``unreserved`` names entitlements whose promise the
+  pool cannot keep now; they have no such precedence.
+
 Pure: time is handed in, effects are the caller's.
 """
 

@@ -1,8 +1,8 @@
-"""Who waits although slots are free: for want of KV cache, mostly. Pure.
+"""Requests that wait although slots are free, mostly for want of KV cache. Pure.
 
-Until one of them has waited so long that a replica is kept free for it, smaller requests may pass; so they hold up no
-arrival either (``admit``). Nobody passes who waits for prefill credit,
-or for a replica that has its prompt cached or is fast enough for it.
+Smaller requests may pass them until one of them has waited so long that a replica is kept free for it, so they hold up
+no arrival either (``admit``). This is not so for requests that wait for prefill credit, or for a replica that has their
+prompt cached or is fast enough for them.
 """
 
 from __future__ import annotations
