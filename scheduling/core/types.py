@@ -437,7 +437,7 @@ class BackendView:
     longest: int = 0  # KV tokens that one request may need; 0: no bound
     speed: int = FULL_SPEED  # per mille of the fastest of its pool
     token_us: int = 0  # between two tokens here, where it is slower than others; 0: it is not, or not known
-    cache_trust: int = 0  # per mille of a prompt's expected cached part (``placement/cached_prompts.py``)
+    cache_trust: int = 0  # per mille believed of what a prompt should have cached (``placement/cached_prompts.py``)
     uncounted_most: int = 0  # tokens of beginnings that may be in flight and not count
     uncounted: Beginnings = NO_BEGINNINGS  # that are
     resumes: bool = False  # its engine keeps what it has computed of a prompt that is taken back from it
