@@ -200,6 +200,10 @@ TABLE: tuple[Metric, ...] = (
         "Burst of the entitlement: how far it was recently served above its baseline.",
     ),
     Metric(
+        "entitlement_share", "gauge", "", ("pool", "entitlement"),
+        "Tokens that the entitlement had, as a multiple of its part of what its class had; 1 is its part.",
+    ),
+    Metric(
         "bucket_gap_tokens", "gauge", "tokens", ("pool", "entitlement"),
         "Tokens in the bucket beyond what ledger and leases allow, in the last minute that was compared.",
     ),

@@ -24,6 +24,7 @@ _BY_ENTITLEMENT = {
     "weight": "entitlement_weight",
     "debt": "entitlement_debt",
     "burst": "entitlement_burst",
+    "share": "entitlement_share",
     "bucket_gap": "bucket_gap_tokens",
 }
 _CLASSES = [service_class.value for service_class in ServiceClass]  # the most reserved first

@@ -76,6 +76,7 @@ class Sample:
     bucket_levels: dict[str, float]  # entitlement -> tokens
     backends: Sequence[BackendStatus]
     standings: dict[str, Standing] = field(default_factory=dict)  # entitlement -> weight, debt, burst
+    shares: dict[str, float] = field(default_factory=dict)  # entitlement -> share of its class's tokens, once known
     kv_used: dict[str, int] = field(default_factory=dict)  # entitlement -> tokens reserved by what runs
     served_per_s: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens/s by the meter
     totals_rebuilt: int = 0  # how often totals in Redis differed from the leases and were written anew

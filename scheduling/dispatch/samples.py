@@ -40,6 +40,7 @@ class Sampler:
         bucket_gaps: Mapping[str, float] | None = None,
         ledger_since_s: float | None = None,
         turnaround_s: float | None = None,
+        shares: Mapping[str, float] | None = None,
     ) -> Sample:
         """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of. ``skew_s``: of this
         process' clock, by which the sample is dated as replicas' figures are: people compare it with theirs."""
@@ -60,6 +61,7 @@ class Sampler:
             bucket_levels={name: e.level_tokens for name, e in entitlements.items() if e.level_tokens is not None},
             backends=backends,
             standings=dict(snapshot.standings),
+            shares=dict(shares or {}),
             kv_used=snapshot.kv_running(waiting),
             served_per_s=self._served(snapshot),
             totals_rebuilt=snapshot.rebuilt,

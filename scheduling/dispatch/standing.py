@@ -24,6 +24,7 @@ class Standings:
         """Goes on from what the former leader published."""
         self.now: dict[str, Standing] = dict(snapshot.standings)
         self._since = snapshot
+        self._ticked = False
         self._looks = 0
         self._sums: dict[str, Looks] = defaultdict(Looks)
         self.configure(pool, catalog)
@@ -40,6 +41,11 @@ class Standings:
     def age_s(self, snapshot: PoolSnapshot) -> float:
         """Since the last tick."""
         return (snapshot.now_ms - self._since.now_ms) / 1000
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the tokens of its class, by entitlement; empty before the first tick, since they are not in Redis."""
+        return {name: standing.share for name, standing in self.now.items()} if self._ticked else {}
 
     @property
     def gone(self) -> list[str]:
@@ -62,6 +68,7 @@ class Standings:
         usage = self._usage(snapshot, waiting, elapsed_s) if elapsed_s > 0 else {}
         pool = self._pool
         self.now = tick(self._baselines, usage, self.now, pool.coefficients, pool.slo_mean_s, elapsed_s)
+        self._ticked = True
         self._since = snapshot
         self._looks = 0
         self._sums.clear()

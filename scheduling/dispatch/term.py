@@ -430,6 +430,7 @@ class Term:
             skew_s=self._skew.seconds,
             bucket_gaps=self.bucket_audit.gaps,
             ledger_since_s=self._ledger.behind_since_s,
+            shares={} if self._standings is None else self._standings.shares,
             turnaround_s=self._clock.measured_s,
         )
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S

@@ -28,6 +28,7 @@ _LOST_BEFORE_S = 20.0  # requests fail before a replica that stands still is fou
 _NOTHING = Cell()
 _NO_SLO = Slo()
 _NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens", "turnaround_ms", "headroom")
+_OF_A_CLASS = ("share",)  # which tells what the neighbours of its class were served
 _OUTCOMES = ("completed", "refused", "failed", "cancelled")
 
 
@@ -157,7 +158,11 @@ def visible(full: Snapshot, tenants: Collection[str] | None) -> Snapshot | None:
     """
     if tenants is None:
         return full
-    own = {id_: row for id_, row in full["entitlements"].items() if row["tenant"] in tenants}
+    own = {
+        id_: {key: value for key, value in row.items() if key not in _OF_A_CLASS}
+        for id_, row in full["entitlements"].items()
+        if row["tenant"] in tenants
+    }
     if not own:
         return None
     rows = {t: row for t, row in full["tenants"].items() if t in tenants}
@@ -250,6 +255,8 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
             "debt": round(standing.debt, 4),
             "burst": round(standing.burst, 4),
         }
+    if spec.id in sample.shares:
+        row["share"] = round(sample.shares[spec.id], 3)
     slo = _slo(cell.slo)
     return row | {name: slo[name] for name in ("attainment", "attainment_served", "asked", "left") if name in slo}
 

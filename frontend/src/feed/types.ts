@@ -69,6 +69,7 @@ export interface EntitlementFigures extends LatencyFigures {
   weight?: number;
   debt?: number;
   burst?: number;
+  share?: number;
   tokens_per_s?: InOut;
   completed?: number;
   failed?: number;

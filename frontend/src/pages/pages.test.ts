@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { LedgerRow } from "../api/requests";
 import { phases } from "./requests/phases";
-import { rows, sorted } from "./rows";
+import { rows, shareText, sorted, standingOf } from "./rows";
 
 const snapshot = {
   pool: "llama",
@@ -18,6 +18,13 @@ describe("rows of the table", () => {
   it("are one per entitlement, or one per tenant with the sum of its limits", () => {
     expect(rows(snapshot, "entitlement").map((r) => r.name)).toEqual(["acme-premium", "acme-batch"]);
     expect(rows(snapshot, "tenant")).toMatchObject([{ name: "acme", waiting: 3, limit: 48, refused: { concurrency: 1 } }]);
+  });
+
+  it("have a share where it is known", () => {
+    const [premium, batch] = rows({ ...snapshot, entitlements: { a: { tenant: "acme", share: 0.412, burst: 0.5 }, b: { tenant: "acme" } } }, "entitlement");
+    expect(standingOf(premium!)).toBe("burst 0.50, share 0.41× of its part of the class");
+    expect(standingOf(batch!)).toBeUndefined();
+    expect([shareText(1), shareText(12.4), shareText(undefined)]).toEqual(["1×", "12×", "–"]);
   });
 
   it("sort either way with the unknown last", () => {

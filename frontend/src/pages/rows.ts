@@ -1,7 +1,7 @@
 /** Rows of the overview's table, from a snapshot. Pure. */
 
 import type { Counts, EntitlementFigures, Percentiles, Snapshot, TenantFigures } from "../feed/types";
-import { total } from "../lib/format";
+import { NONE, total } from "../lib/format";
 import { judgedOf } from "./overview/verdict";
 
 export interface Row {
@@ -28,6 +28,7 @@ export interface Row {
   weight?: number;
   debt?: number;
   burst?: number;
+  share?: number;
 }
 
 export type Grouping = "entitlement" | "tenant";
@@ -54,6 +55,7 @@ const entitlementRow = ([key, e]: [string, EntitlementFigures]): Row => ({
   paused: e.paused,
   weight: e.weight,
   debt: e.debt,
+  share: e.share,
   burst: e.burst,
 });
 
@@ -116,3 +118,10 @@ export function sorted(list: readonly Row[], key: SortKey, descending: boolean):
     return a.name.localeCompare(b.name);
   });
 }
+
+/** Tokens that an entitlement had, as a multiple of its part of its class's: "0.4×". */
+export const shareText = (share: number | undefined): string => (share === undefined ? NONE : `${Number(share.toPrecision(2))}×`);
+
+/** What else a weight is beside. */
+export const standingOf = ({ burst, share }: Pick<Row, "burst" | "share">): string | undefined =>
+  [...(burst ? [`burst ${burst.toFixed(2)}`] : []), ...(share === undefined ? [] : [`share ${shareText(share)} of its part of the class`])].join(", ") || undefined;

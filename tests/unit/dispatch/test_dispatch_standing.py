@@ -43,6 +43,14 @@ def seen(spec, looks, standings=None):
     return kept.tick(looks[-1][0], looks[-1][1])[spec.id]
 
 
+def test_shares_are_not_known_before_the_first_tick_of_a_leader():
+    other = replace(ACME, id="other")
+    kept = Standings(POOL, catalog(ACME, other), snapshot(1000, {"acme": Standing(500.0, 0.1, 0.2)}))
+    assert kept.shares == {}
+    kept.tick(snapshot(1005, acme=totals(served=900), other=totals(served=300)), [])
+    assert kept.shares["acme"] > 1 > kept.shares["other"]
+
+
 def test_an_idle_entitlement_is_owed_nothing_and_bursts_nothing():
     found = seen(ACME, [(snapshot(1005), [])])
     assert (found.debt, found.burst) == (0.0, 0.0)

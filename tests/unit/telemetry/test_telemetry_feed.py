@@ -173,6 +173,16 @@ def test_a_snapshot_says_what_the_sample_and_the_ledger_say() -> None:
     assert shot["backends"]["gpu-1"]["gpu_util"] == 0.9
 
 
+def test_operators_see_shares_once_they_are_known_and_members_nothing_of_the_class() -> None:
+    shot = snapshot(shares={"acme-llama": 0.41234})
+    assert shot["entitlements"]["acme-llama"]["share"] == 0.412
+    assert "share" not in shot["entitlements"]["globex-llama"]
+    own = snapshots.visible(shot, frozenset({"acme"}))
+    assert own is not None
+    assert own["entitlements"]["acme-llama"].keys() == shot["entitlements"]["acme-llama"].keys() - {"share"}
+    assert "share" not in snapshot()["entitlements"]["acme-llama"], "a new leader does not know it yet"
+
+
 def test_a_snapshot_says_whose_slo_was_not_judged_because_their_clients_left() -> None:
     gone = {"outcome": "cancelled", "reason": "client_left", "slo_met": None}
     promised_nothing = gone | {"ttft_slo_s": None, "tbt_slo_s": None}

@@ -8,7 +8,7 @@ import { Meter } from "../../components/Meter";
 import { Segmented } from "../../components/Segmented";
 import type { Percentiles, Snapshot } from "../../feed/types";
 import { compact, count, duration, NONE, percent, ranked, text, total, words } from "../../lib/format";
-import { rows, sorted, type Grouping, type Row, type SortKey } from "../rows";
+import { rows, sorted, standingOf, type Grouping, type Row, type SortKey } from "../rows";
 
 const states: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad" };
 
@@ -70,7 +70,7 @@ const Line = memo(
         </td>
         {!byTenant && <td className="px-3 text-right">{row.budget ? compact(row.budget) : <span className="text-faint">no limit</span>}</td>}
         {!byTenant && (
-          <td className="px-3 text-right" title={row.burst ? `burst ${row.burst.toFixed(2)}` : undefined}>
+          <td className="px-3 text-right" title={standingOf(row)}>
             {row.weight === undefined ? NONE : row.weight >= 100 ? compact(row.weight) : Number(row.weight.toPrecision(3))}
           </td>
         )}

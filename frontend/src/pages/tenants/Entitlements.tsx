@@ -3,6 +3,8 @@ import { Meter } from "../../components/Meter";
 import { slugOf, type Values } from "../../components/form/form";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE, percent, rate, text } from "../../lib/format";
+import { user } from "../../lib/page";
+import { shareText } from "../rows";
 import { useCatalog, useSnapshotsOf } from "./data";
 import { entitlementsOf } from "./live";
 import { Named, State, When } from "./parts";
@@ -81,6 +83,7 @@ export function Entitlements({ tenant }: { tenant: string }) {
     },
     { label: "KV share", unit: "tokens", right: true, by: (row) => row.kv_tokens, cell: (row) => (row.kv_tokens ? compact(row.kv_tokens) : <span className="text-faint">no limit</span>) },
     { label: "Debt", right: true, by: (row) => live.get(row.slug)?.debt, cell: (row) => rate(live.get(row.slug)?.debt) },
+    ...(user.role === "member" ? [] : [{ label: "Share", unit: "of its class", right: true, by: (row: Entitlement) => live.get(row.slug)?.share, cell: (row: Entitlement) => shareText(live.get(row.slug)?.share) }]),
     { label: "Weight", right: true, by: (row) => live.get(row.slug)?.weight, cell: (row) => rate(live.get(row.slug)?.weight) },
     { label: "Attainment", right: true, by: (row) => live.get(row.slug)?.attainment, cell: (row) => text(percent(live.get(row.slug)?.attainment)) },
     { label: "Ends", by: (row) => row.valid_until, cell: (row) => <When at={row.valid_until} /> },
