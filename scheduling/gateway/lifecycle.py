@@ -239,7 +239,7 @@ class Lifecycle:
                 need=estimate.cost_tokens,
             )
         if self._storms:
-            self._storms.admitted(access.door)
+            self._storms.admitted(access)
         await self._waiter.granted(submitted, admission)
         return submitted
 

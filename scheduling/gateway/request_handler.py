@@ -143,7 +143,7 @@ class RequestHandler:
         self._open.add(*whose)
         try:
             storms = self._storms and access.one_model
-            refusal = self._storms.answer(access.key.id, call.started_loop) if storms else None
+            refusal = self._storms.answer(access, call.started_loop) if storms else None
             if refusal is not None:
                 await self._turn_away(identified, head, refusal)
                 return
@@ -194,7 +194,7 @@ class RequestHandler:
         access = identified.access = self._authenticator.choose(body.model, identified.access)
         identified.user = take_user(body) or access.key.user
         if self._storms and not access.one_model:  # only now is its entitlement known
-            refusal = self._storms.answer(access.door, call.started_loop)
+            refusal = self._storms.answer(access, call.started_loop)
             if refusal is not None:
                 await self._turn_away(identified, head, refusal)
                 return

@@ -161,8 +161,8 @@ class Clock:
                 refusal = Refusal(answer.reason, retry_s=answer.retry_s)
                 self.storms.refused(self.access, refusal, world.now_s)
             else:
-                self.storms.admitted(key.id)
-            self.stormed |= self.storms.answer(key.id, world.now_s) is not None
+                self.storms.admitted(self.access)
+            self.stormed |= self.storms.answer(self.access, world.now_s) is not None
             return answer
 
         world.reference.admit = admit  # type: ignore[method-assign]
@@ -186,7 +186,7 @@ def test_a_key_whose_clients_come_back_at_once_storms_within_a_second_and_is_cal
     assert clock.stormed
     world.run(5)
     clock.storms.forget(world.now_s + (STORM_MOST - STORM_AFTER) / STORM_PER_S + 0.1)
-    assert clock.storms.answer("k" * 12, world.now_s + 3) is None
+    assert clock.storms.answer(clock.access, world.now_s + 3) is None
     clock.storms.forget(world.now_s + STORM_MOST / STORM_PER_S + 1)
     assert not clock.storms, "what was refused long ago is forgotten"
 
@@ -205,12 +205,71 @@ def test_one_refusal_speaks_for_a_moment_and_is_followed_by_one_question():
     storms_ = Storms()
     for _ in range(STORM_AFTER + 1):
         storms_.refused(access, Refusal(Reason.QUEUE_FULL, retry_s=30.0), 100.0)
-    key_id = access.key.id
-    assert storms_.answer(key_id, 100.0 + MEMO_S - 0.001).retry_s >= 29  # type: ignore[union-attr, operator]
-    assert storms_.answer(key_id, 100.0 + MEMO_S) is None
-    assert storms_.answer(key_id, 100.0 + MEMO_S + 0.001) is not None, "one question at a time"
-    storms_.admitted(key_id)
-    assert storms_.answer(key_id, 100.0 + MEMO_S + 0.002) is None
+    assert storms_.answer(access, 100.0 + MEMO_S - 0.001).retry_s >= 29  # type: ignore[union-attr, operator]
+    assert storms_.answer(access, 100.0 + MEMO_S) is None
+    assert storms_.answer(access, 100.0 + MEMO_S + 0.001) is not None, "one question at a time"
+    storms_.admitted(access)
+    assert storms_.answer(access, 100.0 + MEMO_S + 0.002) is None
+
+
+def another_key(access: Access, number: int) -> Access:
+    return replace(access, key=replace(access.key, id=f"{number:012}"))
+
+
+def test_all_keys_of_an_entitlement_storm_together_and_who_asks_then_is_whichever_comes_first():
+    access = Clock(Overload()).access
+    others = [another_key(access, number) for number in range(400)]
+    storms_, refusal, asked = Storms(), Refusal(Reason.CONCURRENCY, retry_s=30.0), 0
+    for number in range(10_000):  # one a millisecond, each key every 0.4 s
+        now = 100.0 + number / 1000
+        if storms_.answer(others[number % 400], now) is None:
+            asked += 1
+            storms_.refused(others[number % 400], refusal, now)
+    most = storms.OF_A_TENANT * (STORM_AFTER + 10 * STORM_PER_S) + 10 / MEMO_S
+    assert asked < most < 5000
+    ends_s = 110.0 + MEMO_S
+    assert storms_.answer(others[0], 110.0) is not None
+    assert storms_.answer(others[1], ends_s) is None, "another key asks when the refusal has spoken long enough"
+    storms_.admitted(others[1])
+    assert storms_.answer(others[2], ends_s) is None, "an admission of one of them opens the door for all"
+    assert storms_.answer(replace(access, entitlement=replace(access.entitlement, id="other")), ends_s) is None
+
+
+def test_one_key_in_a_storm_closes_the_door_of_no_other_and_its_limit_is_its_own():
+    access = Clock(Overload()).access
+    other, storms_ = another_key(access, 1), Storms()
+    for number in range(20_000):
+        now = 100.0 + number / 1000
+        if storms_.answer(access, now) is None:
+            storms_.refused(access, Refusal(Reason.CONCURRENCY, retry_s=30.0), now)
+        assert number % 100 or storms_.answer(other, now) is None
+    for number in range(50_000):
+        storms_.refused(another_key(access, number), Refusal(Reason.KEY_LIMIT, retry_s=30.0), 200.0)
+    assert storms_.answer(other, 200.0) is None
+
+
+async def test_refusals_of_a_tenant_that_takes_its_keys_by_turns_are_not_all_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storms, "OF_A_TENANT", 2.0)
+    made = [make_key(number, world.entitlement.id) for number in range(100)]
+    plain = world._catalog
+    more = {spec.id: spec for _, spec in made}
+    monkeypatch.setattr(world, "_catalog", lambda version: replace(c := plain(version), keys={**c.keys, **more}))
+    await world.configure(concurrency=1)
+    asked = Asked(monkeypatch)
+    async with world.http() as http, full(world, http):
+        answers = [
+            await http.post(PATH, json=BODY, headers={"authorization": f"Bearer {key}"})
+            for key, _ in made
+            for _ in "ab"
+        ]
+        assert {a.headers["x-quartermaster-reason"] for a in answers} == {"concurrency"}
+        assert all(int(a.headers["retry-after-ms"]) >= 750 for a in answers)
+        assert asked.of["acme"] == 1 + 200 - len(world.metrics.storm_refusals)
+        assert asked.of["acme"] <= 4 * storms.STORM_AFTER, "more on a slow machine"
+        calms = {"authorization": f"Bearer {world.calm_key}"}  # type: ignore[attr-defined]
+        assert (await http.post(PATH, json=BODY, headers=calms)).status_code == 200, "another tenant is served"
 
 
 async def test_wrong_requests_without_end_leave_few_ledger_rows_and_each_is_told_what_is_wrong(world: World) -> None:

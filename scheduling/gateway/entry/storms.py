@@ -12,6 +12,8 @@ it: the same reason, from memory, after the key was checked and its body read. S
   (:func:`scheduling.core.admission.rule.come_back`), and an admission takes a refusal back: a key of such clients does
   not storm, unless more than ``STORM_AFTER`` of them come for the first time within a moment. Those are told times that
   are spread over as much again, since shared state does not count them.
+* All keys of an entitlement together storm at :data:`OF_A_TENANT` times the rate of one, and what refuses the
+  entitlement then speaks for each of them: who takes hundreds of keys by turns storms with none of them.
 * It is counted (``quartermaster_storm_refusals_total``) and logged when it begins and ends, but has no ledger row.
 
 What is refused for what it is (a body that is wrong, a model that the key has not got) says nothing of the next
@@ -42,6 +44,7 @@ MAX_HELD = 2_000  # answers held back in this process; what comes then is answer
 MAX_DRAINED = 256 * 1024  # bytes of a body that are read for the connection's sake; with a longer one it is closed
 
 # What is refused whatever the request looks like, or until others are served. A body that is wrong is not among them.
+# All but the last refuse the entitlement, whatever its keys are.
 STANDING = frozenset({
     Reason.CONCURRENCY, Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL,
     Reason.NO_BACKEND, Reason.NO_ADAPTER, Reason.REBUILDING, Reason.QUOTA_EXCEEDED, Reason.TENANT_PAUSED,
@@ -79,23 +82,34 @@ class Storms:
     def __init__(self) -> None:
         # by `Access.door`: a key at each entitlement it opens; forgotten when their score is 0
         self._keys: dict[str, _Key] = {}
+        self._entitlements: dict[str, _Key] = {}  # by entitlement, all keys of which are refused alike
         # by key, and by tenant: those whose requests are refused for what they are
         self._mistaken: dict[str, _Key] = {}
         self.held_back = 0
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._keys or self._entitlements)
 
     def refused(self, access: Access, refusal: Refusal, now: float) -> None:
         """A request of this key was refused in full."""
         if not _stands(refusal):
             return
+        tenant, entitlement = access.entitlement.tenant, access.entitlement.id
         key = self._keys.get(access.door)
         if key is None:
-            name = f"key {access.key.id} of {access.entitlement.tenant}"
-            key = self._keys[access.door] = _Key(name, 0.0, now)
+            key = self._keys[access.door] = _Key(f"key {access.key.id} of {tenant}", 0.0, now)
+        self._remember(key, refusal, now)
+        if refusal.reason is Reason.KEY_LIMIT:
+            return
+        all_of_them = self._entitlements.get(entitlement)
+        if all_of_them is None:
+            name = f"all keys of entitlement {entitlement} of {tenant}"
+            all_of_them = self._entitlements[entitlement] = _Key(name, 0.0, now, times=OF_A_TENANT)
+        self._remember(all_of_them, refusal, now)
+
+    def _remember(self, key: _Key, refusal: Refusal, now: float) -> None:
         self._add(key, 1.0, now)
-        if key.score < STORM_AFTER and key.refusal is None:
+        if key.score < STORM_AFTER * key.times and key.refusal is None:
             return
         if key.refusal is None:
             key.since, key.refused = now, 0
@@ -136,16 +150,21 @@ class Storms:
         key.refused += 1
         return True
 
-    def admitted(self, door: str) -> None:
+    def admitted(self, access: Access) -> None:
         """A request of this key was granted or queued: the next one may be."""
-        key = self._keys.get(door)
-        if key is not None:
-            key.score = max(0.0, key.score - 1.0)
-            key.until = 0.0
+        for key in (self._keys.get(access.door), self._entitlements.get(access.entitlement.id)):
+            if key is not None:
+                key.score = max(0.0, key.score - 1.0)
+                key.until = 0.0
 
-    def answer(self, door: str, now: float) -> Refusal | None:
-        """How a request of this key is refused without asking; None: it is to be asked for."""
-        key = self._keys.get(door)
+    def answer(self, access: Access, now: float) -> Refusal | None:
+        """How a request of this key is refused without asking; None: it is to be asked for. Its entitlement's question
+        is taken only by a key that does ask, so that one in a storm does not take it from the others."""
+        return self._answer(self._keys.get(access.door), now) or self._answer(
+            self._entitlements.get(access.entitlement.id), now
+        )
+
+    def _answer(self, key: _Key | None, now: float) -> Refusal | None:
         if key is None or key.refusal is None:
             return None
         if now >= key.until:
@@ -162,7 +181,8 @@ class Storms:
 
     def forget(self, now: float) -> None:
         """Once a second: storms that are over end, and keys that were not refused lately are forgotten."""
-        self._calm(self._keys, "%s storms no more: %d requests were refused without asking in %.0f s", now)
+        for keys in (self._keys, self._entitlements):
+            self._calm(keys, "%s storms no more: %d requests were refused without asking in %.0f s", now)
         self._calm(self._mistaken, "%s does so no more: %d requests left no ledger rows in %.0f s", now)
 
     def _calm(self, keys: dict[str, _Key], over: str, now: float) -> None:
