@@ -70,7 +70,9 @@ class Env:
         "localhost,127.0.0.1,[::1]", "Host names the web server answers to, separated by commas."
     )
     trusted_origins: str = setting(
-        "", "Origins behind a proxy that may post forms, separated by commas, e.g. `https://llm.example.org`."
+        "",
+        "Origins behind a proxy that may post forms, separated by commas, e.g. `https://llm.example.org`; that of "
+        "PUBLIC_URL may as well.",
     )
     https: bool = setting(False, "Clients connect by HTTPS through a proxy: secure cookies, HSTS, redirects.")
     trusted_proxies: str = setting(
@@ -410,7 +412,10 @@ class Env:
 
     @property
     def origins(self) -> list[str]:
-        return [o.strip() for o in self.trusted_origins.split(",") if o.strip()]
+        """Those that may post forms: the ones that are named, and that of the console's own address."""
+        named = [o.strip() for o in self.trusted_origins.split(",") if o.strip()]
+        own = urlsplit(self.public_url)
+        return named + ([f"{own.scheme}://{own.netloc.lower()}"] if own.netloc else [])
 
     @property
     def proxies(self) -> list[str]:

@@ -69,6 +69,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "controlplane.web.error_pages.UntrustedProxy",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.web.security.ContentSecurityPolicy",
     "controlplane.web.security.NotKept",
@@ -267,6 +268,7 @@ SESSION_COOKIE_AGE = 12 * 3600
 CSRF_COOKIE_NAME = f"qm_csrf_{ENV.port}"
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = ENV.origins
+CSRF_FAILURE_VIEW = "controlplane.web.error_pages.form_refused"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV.https
 SECURE_SSL_REDIRECT = ENV.https
 SECURE_HSTS_SECONDS = 31_536_000 if ENV.https else 0

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
+from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.urls import is_valid_path
+from django.views.csrf import csrf_failure
 from django.views.defaults import page_not_found
 
 from controlplane.web.middleware import Refusing
 from telemetry.feed.sources import Outage, sources
 from tenants.connections import is_outage, takes_no_writes
+
+log = logging.getLogger(__name__)
 
 DATABASE_RETRY_S = 10
 PAGE_RETRY_S = 5  # a page that could not be shown asks again by itself
@@ -56,6 +61,37 @@ def unreadable(request: HttpRequest, exception: Exception) -> HttpResponse:
         text = "This installation does not answer to the host name of this address. Whoever runs it can add the name "
         return notice(request, 400, "Not a host name of this installation", f"{text}to QUARTERMASTER_ALLOWED_HOSTS.")
     return notice(request, 400, "This request cannot be read", "Go back, reload the page, and try again.")
+
+
+def form_refused(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Django's handler of forms that fail the check against forgery. Its own page blames the form's age or cookies; a
+    proxy that passes another host name on is nobody's fault who fills in forms."""
+    if "does not match any trusted origins" not in reason:
+        return csrf_failure(request, reason)
+    text = (
+        "The form was sent from an address that is not the one under which this server was asked. Whoever runs it can "
+        "let the proxy pass on the host name with its port, or name the address in QUARTERMASTER_TRUSTED_ORIGINS."
+    )
+    return notice(request, 403, "The form came from another address", text)
+
+
+class UntrustedProxy(Refusing):
+    """Says so where a proxy's word for HTTPS is not believed: a redirect to HTTPS would lead to the same address,
+    again and again. Before the redirect."""
+
+    def refusal(self, request: HttpRequest) -> HttpResponse | None:
+        said = request.META.get("HTTP_X_FORWARDED_PROTO", "").strip().lower()
+        if not settings.SECURE_SSL_REDIRECT or said != "https" or request.is_secure():
+            return None
+        log.warning(
+            "a proxy at %s says that its client uses HTTPS, and is not named in QUARTERMASTER_TRUSTED_PROXIES",
+            request.META.get("REMOTE_ADDR"),
+        )
+        text = (
+            "A proxy passed this request on that QUARTERMASTER_TRUSTED_PROXIES does not name, so this server does not "
+            "know that you came by HTTPS. Whoever runs it finds the proxy's address in the log of the web process."
+        )
+        return notice(request, 400, "The proxy is not trusted", text)
 
 
 def missing(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -1,0 +1,48 @@
+"""Behind a proxy that passes on other names than browsers use: what is wrong is said, and by whom it can be mended."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from django.test import Client
+
+from controlplane import env_loading
+
+pytestmark = pytest.mark.django_db
+ORIGIN = "https://llm.example.org:8443"
+
+
+def post(browser: Client, **headers: str) -> tuple[int, str]:
+    answer = browser.post("/login", {"login": "adam", "password": "x"}, headers=headers)  # type: ignore[arg-type]
+    return answer.status_code, answer.content.decode()
+
+
+def test_a_form_from_another_address_is_not_called_too_old() -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.get("/login")
+    status, page = post(browser, origin=ORIGIN)
+    assert (status, "The form came from another address" in page, "TRUSTED_ORIGINS" in page) == (403, True, True)
+    assert "cookies are blocked" not in page
+    status, page = post(browser)
+    assert (status, "The form has expired" in page) == (403, True), "one without its token"
+
+
+def test_the_consoles_own_address_may_post_forms() -> None:
+    assert env_loading.load({"QUARTERMASTER_PUBLIC_URL": f"{ORIGIN}/"}).origins == [ORIGIN]
+    both = {"QUARTERMASTER_PUBLIC_URL": ORIGIN, "QUARTERMASTER_TRUSTED_ORIGINS": "https://a.example"}
+    assert env_loading.load(both).origins == ["https://a.example", ORIGIN]
+    assert env_loading.load({}).origins == []
+
+
+def test_who_comes_through_a_proxy_that_is_not_trusted_is_not_sent_round_in_circles(
+    settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.SECURE_SSL_REDIRECT = True
+    browser = Client()
+    with caplog.at_level(logging.WARNING, "controlplane.web.error_pages"):
+        answer = browser.get("/login", headers={"x-forwarded-proto": "https"})
+    assert (answer.status_code, "TRUSTED_PROXIES" in answer.content.decode()) == (400, True)
+    assert "a proxy at 127.0.0.1 says" in caplog.text
+    assert browser.get("/login").status_code == 301, "one that came by HTTP is sent to HTTPS"
+    assert browser.get("/login", headers={"x-forwarded-proto": "https"}, secure=True).status_code == 200
