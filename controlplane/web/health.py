@@ -85,7 +85,7 @@ class Readiness:
                     elif able:
                         missing += [f"a worker: pool {name} has no leader" for name in able]
                     else:
-                        missing.append("an engine: no replica has generated a token yet")
+                        missing.append("an engine: no replica is ready; *Backends* in the console says why")
                 elif all(p["totals_differ"] for p in serving.values()):
                     missing += [f"the state of pool {n}: {d}" for n, p in serving.items() for d in p["totals_differ"]]
         await self._skew.measure()
