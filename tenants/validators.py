@@ -6,7 +6,9 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,6 +56,20 @@ def validate_base_url(value: str) -> None:
 def validate_http_url(value: str) -> None:
     """An address that may have a path, such as a GPU exporter's ``/metrics``."""
     _validate_http_url(value, allow_path=True)
+
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # one machine, whichever is written
+_PORTS = {"http": 80, "https": 443}
+
+
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port, however the address of an engine is spelt: what is asked there is the same server. Names that only
+    a resolver could tell to be the same are not."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    with suppress(ValueError):
+        host = str(ip_address(host))
+    return "localhost" if host in LOOPBACK else host, parts.port or _PORTS.get(parts.scheme, 0)
 
 
 def check_webhook(url: str) -> None:

@@ -20,6 +20,7 @@ from tenants.api import serializers as rows
 from tenants.api.base import Right, ScopedView, as_answer, is_trial
 from tenants.api.inputs import Moment
 from tenants.models import ApiKey, Backend, Entitlement, Pool, Tenant
+from tenants.models.backends import backend_at
 from tenants.models.capacity import engine_choices
 from tenants.validators import validate_base_url
 
@@ -72,7 +73,7 @@ class EngineCheckView(ScopedView, APIView):
         body.is_valid(raise_exception=True)
         url = body.validated_data["url"]
         engine = asyncio.run(look(url, body.validated_data["api_key"], body.validated_data["engine"]))
-        backend = Backend.objects.filter(url=url).first()
+        backend = backend_at(url)
         return Response(EngineFoundSerializer(engine | {"used_by": backend and backend.slug}).data)
 
 

@@ -13,7 +13,17 @@ from scheduling.core import types as core
 from scheduling.engines.kinds import kind_of
 from tenants.models.base import Named
 from tenants.models.capacity import Phase, Pool
-from tenants.validators import AT_LEAST_ONE, MOST_SLOTS, finite, validate_base_url, validate_http_url
+from tenants.validators import AT_LEAST_ONE, MOST_SLOTS, finite, place_of, validate_base_url, validate_http_url
+
+TAKEN = "Another backend has this URL; one engine counts once."
+
+
+def backend_at(url: str) -> Backend | None:
+    """The one with this address, however it is spelt."""
+    place = place_of(url)
+    of_all = Backend.objects.values_list("slug", "url")
+    slug = next((slug for slug, other in of_all if place_of(other) == place), None)
+    return None if slug is None else Backend.objects.get(slug=slug)
 
 
 class Backend(Named):
@@ -25,7 +35,7 @@ class Backend(Named):
         max_length=200,
         unique=True,
         validators=[validate_base_url],
-        error_messages={"unique": "Another backend has this URL; one engine counts once."},
+        error_messages={"unique": TAKEN},
         help_text="Scheme, host and port of the engine, such as http://10.0.0.7:8000.",
     )
     slots = models.PositiveIntegerField(
@@ -90,6 +100,7 @@ class Backend(Named):
         ]
 
     def clean(self) -> None:
+        self._has_its_own_address()
         if self.phase == Phase.BOTH or self.pool_id is None:
             return
         kind = kind_of(self.pool.engine)
@@ -100,6 +111,18 @@ class Backend(Named):
                     "or set the pool's engine to one that can (docs/guide/prefill-decode.md)."
                 }
             )
+
+    def _has_its_own_address(self) -> None:
+        """What is as it was stays, so that a backend can be drained whose address an older release let in twice."""
+        if not self.url or Backend.objects.filter(pk=self.pk, url=self.url).exists():
+            return
+        try:
+            validate_base_url(self.url)
+        except ValidationError:
+            return  # which its field says
+        other = backend_at(self.url)
+        if other is not None and other.pk != self.pk and other.url != self.url:
+            raise ValidationError({"url": f"{other.slug} is at {other.url}, which is the same address. {TAKEN}"})
 
     def spec(self) -> core.BackendSpec:
         """The row as the core knows it."""

@@ -15,6 +15,7 @@ from tenants import demo, keys, notify, rows, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import ApiKey, AuditEntry, Backend, CatalogVersion, Entitlement, Pool, Slo, Tenant, Tier
+from tenants.validators import place_of
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -355,3 +356,42 @@ def test_the_demo_makes_a_new_key_for_one_that_was_revoked_and_restores_one_that
     second = demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS, remembered=first.as_dict())
     assert second.premium != first.premium
     assert (second.standard, second.batch) == (first.standard, first.batch)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("http://gpu-9:8000", "http://GPU-9:8000"),
+        ("http://gpu-9", "http://gpu-9:80"),
+        ("https://gpu-9.lan:443", "https://gpu-9.lan."),
+        ("http://localhost:8000", "http://127.0.0.1:8000"),
+        ("http://[::1]:8000", "http://localhost:8000"),
+        ("http://[fd00:0::9]:8000", "http://[fd00::9]:8000"),
+        ("http://gpu-9:8443", "https://gpu-9:8443"),
+    ],
+)
+def test_one_engine_is_one_backend_however_its_address_is_spelt(world: worlds.World, first: str, second: str) -> None:
+    there = _save(Backend(slug="first", pool=world.pool, url=first, slots=32, kv_tokens=1))
+    with pytest.raises(ValidationError) as refused:
+        _save(Backend(slug="second", pool=world.pool, url=second, slots=32, kv_tokens=1))
+    assert refused.value.message_dict["url"] == [
+        f"first is at {first}, which is the same address. Another backend has this URL; one engine counts once."
+    ]
+    there.url = second
+    _save(there)  # it may be spelt otherwise itself
+    assert Backend.objects.get(slug="first").url == second
+
+
+def test_a_backend_whose_address_is_there_twice_already_can_be_drained(world: worlds.World) -> None:
+    Backend.objects.bulk_create(
+        [Backend(slug=slug, pool=world.pool, url=f"http://{slug}:8000", slots=1, kv_tokens=1) for slug in ("h", "H")]
+    )
+    h = Backend.objects.get(slug="h")
+    h.draining = True
+    _save(h)
+    assert Backend.objects.get(slug="h").draining
+
+
+@pytest.mark.parametrize("other", ["http://127.0.0.2:8000", "http://gpu-1:8001", "http://gpu-10:8000"])
+def test_other_hosts_and_ports_are_other_engines(other: str) -> None:
+    assert place_of("http://127.0.0.1:8000") != place_of(other) != place_of("http://gpu-1:8000")
