@@ -179,13 +179,16 @@ def test_who_asks_for_everything_three_times_gains_nothing_from_its_neighbour(po
 QUIET = ("one", "two", "three", "four")
 
 
-def crowd(seconds: float, quiet_per_s: float, loud_per_s: float, backlog: int = 0) -> list[SimRequest]:
-    """Four quiet tenants and a loud one of one tier, with long prompts, beside so many requests of batch."""
+def crowd(
+    seconds: float, quiet_per_s: float, loud_per_s: float, backlog: int = 0, when: Callable[[float], float] = float
+) -> list[SimRequest]:
+    """Four quiet tenants and a loud one of one tier, with long prompts, beside so many requests of batch. ``when`` the
+    loud one sends what it would have sent at this time."""
     rows = []
     for name in (*QUIET, "loud"):
         draw, at_s = Random(name), 0.0
         while (at_s := at_s + draw.expovariate(loud_per_s if name == "loud" else quiet_per_s)) < seconds:
-            rows.append((at_s, name, CODE[0].draw(draw), CODE[1].draw(draw)))
+            rows.append((when(at_s) if name == "loud" else at_s, name, CODE[0].draw(draw), CODE[1].draw(draw)))
     rows += [(0.0, "backlog", 1000, 200)] * backlog
     belief = Belief(60.0, 1024, (60.0,), (1.0,))
     return [
@@ -228,6 +231,18 @@ def test_a_loud_tenant_of_the_same_rights_takes_little_from_quiet_ones_in_an_ove
     assert in_time(served([r for r in requests if r.label != "loud"], 40, default), QUIET) == 1.0
     assert in_time(served(requests, 40, make_ordering("unified", {"debt_s": 0.0})), QUIET) < 0.8
     assert in_time(served(requests, 40, default), QUIET) > 0.9
+
+
+def test_who_sends_the_same_in_pulses_gains_nothing_from_quiet_ones() -> None:
+    """In the pauses its share goes back to 1; what it missed does not count for it, and its places stay as many."""
+
+    def pulsed(at_s: float) -> float:
+        return at_s - at_s % 40.0 + at_s % 40.0 / 2
+
+    steady = served(crowd(80.0, 1.0, 12.0), 60, make_ordering("unified"))
+    pulses = served(crowd(80.0, 1.0, 12.0, when=pulsed), 60, make_ordering("unified"))
+    assert in_time(pulses, ["loud"]) < in_time(steady, ["loud"])
+    assert in_time(pulses, QUIET) > in_time(steady, QUIET) - 0.03
 
 
 def test_what_is_late_already_keeps_no_newer_request_of_its_tenant_out() -> None:
