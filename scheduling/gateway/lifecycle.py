@@ -165,6 +165,7 @@ class Lifecycle:
         facts = RequestFacts(
             pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace, identified.user,
             limits_text(access, identified.user, estimate.cost_tokens), access.key.project,
+            call.hold is not None,
         )  # fmt: skip
         call.estimated = Estimated(identified, access, prepared, estimate, outlook, request, facts)
         return call.estimated

@@ -299,8 +299,10 @@ def place_of(request_id: str, e: Entry) -> str:
 
 
 def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GATEWAY_LOST) -> LedgerRecord:
-    """The ledger record of a request that its gateway abandoned: everything but what it had produced is known."""
+    """The ledger record of a request that its gateway abandoned: everything but what it produced since its gateway last
+    renewed it is known."""
     request, facts = entry.read()
+    input_tokens, output_tokens = _used(entry, request, facts)
     policy, why = decode_note(entry.note)
     outcome = outcome_of(Reason(reason)) if reason in _REASONS else Outcome.FAILED  # another version's reason is kept
     return judged(
@@ -310,14 +312,24 @@ def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GAT
             outcome=outcome, reason=reason, status=0, streamed=facts.streamed,
             attempts=entry.attempt, backend=entry.backend, policy=policy, why=why,
             input_tokens_est=request.input_tokens, output_tokens_est=request.output_tokens,
-            output_bound=request.output_bound, input_tokens=0, output_tokens=0, received_s=request.arrival_s,
-            queued_s=entry.queued_ms / 1000 if entry.queued_ms else None,
+            output_bound=request.output_bound, input_tokens=input_tokens, output_tokens=output_tokens,
+            received_s=request.arrival_s, queued_s=entry.queued_ms / 1000 if entry.queued_ms else None,
             granted_s=entry.granted_ms / 1000 if entry.granted_ms else None,
             first_token_s=None, done_s=done_ms / 1000, ttft_slo_s=facts.slo.ttft_s, tbt_slo_s=facts.slo.tbt_s,
             ttlt_slo_s=facts.slo.ttlt_s, slo_met=None, trace=facts.trace, user=facts.user,
             project=facts.project, sequences=request.sequences,
         )
     )  # fmt: skip
+
+
+def _used(entry: Entry, request: QueuedRequest, facts: RequestFacts) -> tuple[int, int]:
+    """Tokens of prompt and answer. Of a held request what it may use at most, as where its completion never comes."""
+    if not entry.backend:
+        return 0, 0
+    if facts.held:
+        return request.input_tokens, request.output_bound
+    read = min(entry.served, request.input_tokens)
+    return read, entry.served - read
 
 
 def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:

@@ -115,6 +115,7 @@ class RequestFacts:
     user: str = ""  # as in the ledger
     limits: str = ""  # of its key and user (``scheduling.core.admission.key_limits``), which scripts read; empty: none
     project: str = ""  # as in the ledger
+    held: bool = False  # somebody else sends it to its engine, and nobody here sees the answer
 
 
 @quickly_made

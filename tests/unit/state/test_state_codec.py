@@ -51,6 +51,28 @@ def test_an_entry_keeps_any_record_behind_its_fourteen_words(model: str):
     assert (again.queued_request().attempt, again.queued_request().seq) == (2, 7)
 
 
+@pytest.mark.parametrize(
+    ("backend", "served", "held", "used"),
+    [
+        ("b1", 0, False, (0, 0)),
+        ("b1", 60, False, (60, 0)),  # of its prompt no more than there is
+        ("b1", 123, False, (100, 23)),  # as its gateway said when it last renewed it
+        ("", 123, False, (0, 0)),  # it waited
+        ("b1", 0, True, (100, 200)),  # nobody saw its answer: at most
+        ("", 0, True, (0, 0)),
+    ],
+)
+def test_what_a_lost_gateway_left_has_used_what_is_known_of_it(backend: str, served: int, held: bool, used: tuple):
+    queued = replace(STORED.request, input_tokens=100, output_bound=200)
+    stored = StoredRequest(queued, replace(FACTS, held=held))
+    entry = codec.Entry(
+        1, "acme", "elastic", backend, 1, 2, 3, 4, 5, 6, "gw-1", 7, served, "-", codec.encode_request(stored)
+    )
+    record = codec.swept_record("p", entry, 9000)
+    assert (record.input_tokens, record.output_tokens) == used
+    assert record.reason == "gateway_lost"
+
+
 @pytest.mark.parametrize("junk", [b"", b"1 2 3", b"x" * 50])
 def test_what_no_script_wrote_is_refused(junk: bytes):
     with pytest.raises(ValueError, match="an entry has 14 words"):
