@@ -200,6 +200,10 @@ class UsageHour(models.Model):
     slo_turned_away = models.BigIntegerField(
         "refused with an SLO", null=True, help_text="With 429 or 503; unknown in hours of older releases."
     )
+    slo_retries = models.BigIntegerField(
+        "retries with an SLO", null=True, help_text="As their clients say; unknown in hours of older releases."
+    )
+    slo_retries_met = models.BigIntegerField("retries with their SLO met", null=True)
     cached_tokens = models.BigIntegerField("cached input [tokens]", default=0, db_default=0)
     slot_us = models.BigIntegerField(
         "slot time [us]", null=True, help_text="Exact, for bills; hours of older releases have milliseconds only."

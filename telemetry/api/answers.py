@@ -73,6 +73,14 @@ class UsageRowSerializer(serializers.Serializer[Any]):
     slo_asked = serializers.IntegerField(help_text="These, and such that were refused with 429 or 503.")
     attainment = serializers.FloatField(allow_null=True, help_text="slo_met / slo_asked; null: nothing was asked.")
     attainment_served = serializers.FloatField(allow_null=True, help_text="slo_met / slo_total, without refusals.")
+    slo_retries = serializers.IntegerField(
+        allow_null=True,
+        help_text="Of slo_asked, retries as their clients say; null: not known of hours of older releases.",
+    )
+    attainment_first = serializers.FloatField(
+        allow_null=True,
+        help_text="Of slo_asked that are no retries, met / asked; null: not known, or nothing was asked.",
+    )
     slot_s = serializers.FloatField()
     cost = serializers.FloatField(allow_null=True, help_text="Null where currencies are mixed.")
     currency = serializers.CharField()

@@ -41,7 +41,7 @@ OVERLAP = 10_000  # ledger rows that are looked at again
 KEY = ("pool", "model", "tenant", "tier", "entitlement", "key_id")
 FIGURES = (
     "requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "slot_ms", "slo_met",
-    "slo_total", "slo_turned_away", "cached_tokens", "slot_us",
+    "slo_total", "slo_turned_away", "cached_tokens", "slot_us", "slo_retries", "slo_retries_met",
 )  # fmt: skip
 RAN = ~Q(outcome="refused")
 ENDS = {"requests": Count("id")} | {
@@ -83,6 +83,9 @@ TURNED_AWAY = Q(outcome="refused", reason__in=sorted(TURNED_AWAY_REASONS)) & (
     Q(ttft_slo_s=None, ttlt_slo_s__isnull=False)
     | Q(ttft_slo_s__isnull=False) & (Q(streamed=True) | Q(tbt_slo_s__isnull=False))
 )
+RETRIES = Q(client_retry__gt=0) & (Q(slo_met__isnull=False) | TURNED_AWAY)  # of those that attainment counts
+# Hours of releases that did not count retries, and had something to count
+RETRIES_UNKNOWN = Q(slo_retries=None) & (Q(slo_total__gt=0) | Q(refused__gt=0))
 _ABSURD = Q(
     *[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MOST_OF_HOUR[name]}) for name in FIGURES[5:]], _connector=Q.OR
 )
@@ -159,6 +162,8 @@ def _added_up(hour: datetime) -> list[UsageHour]:
             met=Count("id", filter=Q(slo_met=True)),
             slo_total=Count("id", filter=Q(slo_met__isnull=False)),
             slo_turned_away=Count("id", filter=TURNED_AWAY),
+            slo_retries=Count("id", filter=RETRIES),
+            slo_retries_met=Count("id", filter=RETRIES & Q(slo_met=True)),
         )
     )
     rows = []

@@ -28,6 +28,7 @@ from tenants import prices
 COUNTS = ("requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "cached_tokens")
 FIGURES = (
     *COUNTS, "slo_met", "slo_total", "slo_asked", "attainment", "attainment_served", "slot_s", "cost", "currency",
+    "slo_retries", "attainment_first",
 )  # fmt: skip
 COLUMNS = {
     "pool": "pool", "model": "model", "tenant": "tenant", "tier": "tier", "entitlement": "entitlement",
@@ -36,8 +37,8 @@ COLUMNS = {
 TIMES = {"hour": TruncHour, "day": TruncDay, "month": TruncMonth}
 # What a file with types makes of a column; those not named are texts.
 COLUMN_KINDS = {
-    **dict.fromkeys((*COUNTS, "slo_met", "slo_total", "slo_asked"), "count"),
-    **dict.fromkeys(("attainment", "attainment_served"), "figure"),
+    **dict.fromkeys((*COUNTS, "slo_met", "slo_total", "slo_asked", "slo_retries"), "count"),
+    **dict.fromkeys(("attainment", "attainment_served", "attainment_first"), "figure"),
     **dict.fromkeys(("slot_s", "cost"), "amount"),
     **dict.fromkeys(TIMES, "time"),
 }
@@ -56,6 +57,9 @@ class Cell:
     slo_total: int = 0
     turned_away: int = 0
     slot_us: int = 0
+    retries: int = 0
+    retries_met: int = 0
+    retries_unknown: int = 0  # hours in which nobody counted them
     priced: dict[RateSpec, list[int]] = field(default_factory=dict)  # input, cached, output tokens, slot time [us]
 
     @property
@@ -72,6 +76,9 @@ class Cell:
         self.slo_total += other.slo_total
         self.turned_away += other.turned_away
         self.slot_us += other.slot_us
+        self.retries += other.retries
+        self.retries_met += other.retries_met
+        self.retries_unknown += other.retries_unknown
         for rate, amounts in other.priced.items():
             mine = self.priced.get(rate, [0, 0, 0, 0])
             self.priced[rate] = [a + b for a, b in zip(mine, amounts, strict=True)]
@@ -79,7 +86,9 @@ class Cell:
     def figures(self) -> dict[str, Any]:
         costs = self.costs
         mixed = len(costs) > 1
-        slo = Kept(self.slo_met, self.slo_total - self.slo_met, self.turned_away)
+        missed = self.slo_total - self.slo_met
+        slo = Kept(self.slo_met, missed, self.turned_away, 0, self.retries, self.retries_met)
+        first = None if self.retries_unknown else slo.attainment_first
         return dict(zip(COUNTS, self.counts, strict=True)) | {
             "slo_met": self.slo_met,
             "slo_total": self.slo_total,
@@ -89,6 +98,8 @@ class Cell:
             "slot_s": round(self.slot_us / 1e6, 3),
             "cost": None if mixed else round(float(sum(costs.values(), Fraction(0)) / PICOS), 6),
             "currency": _MIXED if mixed else "".join(costs),
+            "slo_retries": None if self.retries_unknown else self.retries,
+            "attainment_first": None if first is None else round(first, 4),
         }
 
 
@@ -194,6 +205,9 @@ def _of_ledger() -> dict[str, Any]:
         "judged": Count("id", filter=Q(slo_met__isnull=False)),
         "turned_away": Count("id", filter=rollup.TURNED_AWAY),
         "slot_time": Sum(rollup.SLOT_TIME, filter=rollup.HELD_A_SLOT),
+        "retries": Count("id", filter=rollup.RETRIES),
+        "retries_met": Count("id", filter=rollup.RETRIES & Q(slo_met=True)),
+        "retries_unknown": Value(0),
     }
 
 
@@ -204,6 +218,9 @@ def _of_hours() -> dict[str, Any]:
         "judged": Sum(rollup.OF_HOUR["slo_total"], default=0),
         "turned_away": Sum(rollup.OF_HOUR["slo_turned_away"], default=0),
         "slot_time": Sum(rollup.OF_HOUR["slot_us"], default=0),
+        "retries": Sum(rollup.OF_HOUR["slo_retries"], default=0),
+        "retries_met": Sum(rollup.OF_HOUR["slo_retries_met"], default=0),
+        "retries_unknown": Count("id", filter=rollup.RETRIES_UNKNOWN),
     }
 
 
@@ -211,7 +228,8 @@ def _cell(row: dict[str, Any], rates: Sequence[RateSpec]) -> Cell:
     spent = row["slot_time"] or 0
     slot_us = spent // timedelta(microseconds=1) if isinstance(spent, timedelta) else spent
     counts = [row[f"n_{name}"] for name in COUNTS]
-    cell = Cell(counts, row["met"], row["judged"], row["turned_away"], slot_us)
+    retries = row["retries"], row["retries_met"], row["retries_unknown"]
+    cell = Cell(counts, row["met"], row["judged"], row["turned_away"], slot_us, *retries)
     if row["price"] != _NO_PRICE:
         amounts = [row["n_input_tokens"], row["n_cached_tokens"], row["n_output_tokens"], slot_us]
         cell.priced[rates[row["price"]]] = amounts

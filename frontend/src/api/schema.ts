@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 81f802ca91c5867c, body ece3e68f2a58e46c
+// schema 4cb241560c4d8224, body a0cd8d378d17a47b
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -2783,6 +2783,8 @@ export interface components {
         UsageRow: {
             /** @description slo_met / slo_asked; null: nothing was asked. */
             attainment: number | null;
+            /** @description Of slo_asked that are no retries, met / asked; null: not known, or nothing was asked. */
+            attainment_first: number | null;
             /** @description slo_met / slo_total, without refusals. */
             attainment_served: number | null;
             cached_tokens: number;
@@ -2799,6 +2801,8 @@ export interface components {
             /** @description These, and such that were refused with 429 or 503. */
             slo_asked: number;
             slo_met: number;
+            /** @description Of slo_asked, retries as their clients say; null: not known of hours of older releases. */
+            slo_retries: number | null;
             /** @description Served requests to which an SLO applies. */
             slo_total: number;
             slot_s: number;

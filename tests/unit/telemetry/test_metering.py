@@ -51,7 +51,7 @@ def _fill(count: int, start_s: float, spacing_s: float, **changes: Any) -> None:
 def _sums(rows: Any) -> Counter[str]:
     total: Counter[str] = Counter()
     for row in rows:
-        total += Counter({name: row[name] for name in (*usage.COUNTS, "slo_met", "slo_total")})
+        total += Counter({name: row[name] for name in (*usage.COUNTS, "slo_met", "slo_total", "slo_retries")})
     return total
 
 
@@ -97,6 +97,29 @@ def test_the_hours_equal_the_ledger_after_any_number_of_runs_and_late_rows() -> 
             cell[index] += value
     assert found == truth
     assert _sums(usage.usage(None, *day, ["tenant", "key"])) == _sums(usage.usage(None, *day, ["outcome"]))
+
+
+def test_usage_tells_first_attempts_apart_and_knows_nothing_of_hours_in_which_nobody_did() -> None:
+    start = _noon()
+    of_hour = {"received_s": start + 60, "granted_s": start + 61, "first_token_s": start + 62, "done_s": start + 63}
+    away = {"granted_s": None, "first_token_s": None, "done_s": start + 60, "received_s": start + 60}
+    writer.write([
+        record(1, slo_met=True, **of_hour), record(2, slo_met=False, **of_hour),
+        record(3, slo_met=True, client_retry=1, **of_hour), refused(4, **away), refused(5, client_retry=2, **away),
+        refused(6, reason="invalid_request", client_retry=1, **away),
+    ])  # fmt: skip
+    since = datetime.fromtimestamp(start, UTC)
+
+    def told() -> tuple[Any, ...]:
+        [row] = usage.usage(None, since, since + timedelta(hours=1), ["tenant"])
+        return row["slo_asked"], row["slo_retries"], row["attainment_first"], row["attainment"]
+
+    assert told() == (5, 2, 0.3333, 0.4), "of the ledger"
+    rollup.roll_up()
+    LedgerEntry.objects.all().delete()
+    assert told() == (5, 2, 0.3333, 0.4), "of the hour"
+    UsageHour.objects.update(slo_retries=None, slo_retries_met=None)
+    assert told() == (5, None, None, 0.4), "an older release added it up"
 
 
 def test_what_the_ledger_forgot_stays_in_the_hours_and_a_straggler_does_not_spoil_it() -> None:

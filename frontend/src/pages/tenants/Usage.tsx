@@ -6,7 +6,7 @@ import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { compact, money, NONE, percent, seconds, text } from "../../lib/format";
+import { compact, count, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { Costs } from "./Costs";
@@ -82,6 +82,8 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     { label: "Attainment", unit: "of all asked", right: true, by: (row) => row.attainment, cell: (row) => text(percent(row.attainment ?? undefined)) },
     { label: "Attainment", unit: "of those served", right: true, by: (row) => row.attainment_served, cell: (row) => text(percent(row.attainment_served ?? undefined)) },
     { label: "Judged", unit: "of requests", right: true, by: (row) => row.slo_asked, cell: (row) => `${compact(row.slo_asked)} of ${compact(row.requests)}` },
+    { label: "Retries", unit: "of those judged", right: true, by: (row) => row.slo_retries, cell: (row) => count(row.slo_retries ?? undefined) },
+    { label: "Attainment", unit: "at the first attempt", right: true, by: (row) => row.attainment_first, cell: (row) => text(percent(row.attainment_first ?? undefined)) },
     { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
     { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : row.currency ? money(row.cost, row.currency, costs) : NONE) },
   ];

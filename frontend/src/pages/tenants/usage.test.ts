@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 import type { UsageRow } from "../../api/catalog";
 import { barsOf, groupsOf, monthOf, shown, span, toggled, totalOf } from "./usage";
 
-const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, cached_tokens: 0, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
+const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, cached_tokens: 0, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slo_retries: 0, attainment_first: 1, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
 
 it("asks for whole minutes, up to now", () => {
   const now = Date.parse("2026-11-21T08:00:30Z");
