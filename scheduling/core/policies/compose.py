@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduling.core.policies.contracts import Maker, Modifier, OrderingPolicy, RequestQueue
+from scheduling.core.policies.contracts import Maker, Modifier, OrderingPolicy, RequestQueue, weighs_bursts
 from scheduling.core.policies.registry import Params, PolicyError, make_modifier, make_ordering
 
 
@@ -30,6 +30,11 @@ class Composed:
         for modifier in reversed(self.modifiers):
             make = modifier.around(make)
         return make("")
+
+    @property
+    def weighs_bursts(self) -> bool:
+        """Whether any part does."""
+        return any(weighs_bursts(part) for part in (self.policy, *self.modifiers))
 
     def _plain(self, group: str) -> RequestQueue:
         return self.policy.queue()

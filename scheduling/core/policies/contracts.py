@@ -89,6 +89,21 @@ class OrderingPolicy(Protocol):
         """A fresh, empty queue in this policy's order."""
 
 
+@runtime_checkable
+class WeighsBursts(Protocol):
+    """What a policy or a modifier may offer besides: its order minds what each entitlement has had, so that who exceeds
+    its concurrency may compete with those that do not (``Scheduler.step``)."""
+
+    @property
+    def weighs_bursts(self) -> bool:
+        """Whether it does, with its parameters."""
+
+
+def weighs_bursts(part: object) -> bool:
+    """Of a policy or a modifier."""
+    return isinstance(part, WeighsBursts) and part.weighs_bursts
+
+
 Maker = Callable[[str], RequestQueue]  # a fresh queue for a group of requests that compete with each other
 
 

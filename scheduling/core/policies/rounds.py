@@ -1,7 +1,7 @@
 """One round of a step: who may go in it.
 
-A step asks its queue in up to three rounds (``Scheduler.step``): in each, some service classes have a turn, and limits
-of concurrency count or not. A queue is handed the :class:`Round` and recognises it by the object, so it may keep what
+A step asks its queue in up to three rounds (``Scheduler.step``): in each, some service classes have a turn, and some
+may exceed their concurrency. A queue is handed the :class:`Round` and recognises it by the object, so it may keep what
 it learned for as long as it is handed the same one. Nothing of a round outlives it.
 """
 
@@ -26,12 +26,13 @@ def _anything(request: QueuedRequest) -> bool:
 class Round:
     """``fits``: whether a request's entitlement and at least one replica have room for it; within a round it only ever
     turns from true to false. ``has_turn``: whether requests of an entitlement may go in this round at all; None: all
-    may. ``limited``: whether an entitlement's concurrency counts. ``view``: the pool as the step sees it. ``cached``:
-    how many tokens of a prompt a replica is believed to have computed already. ``has_room``: whether a replica has room
-    for a request now; unlike ``fits`` it may be asked of one whose turn it is not: nothing is kept for it.
+    may. ``may_burst``: whether an entitlement may run more than its concurrency; None: none may. ``view``: the pool as
+    the step sees it. ``cached``: how many tokens of a prompt a replica is believed to have computed already.
+    ``has_room``: whether a replica has room for a request now; unlike ``fits`` it may be asked of one whose turn it is
+    not: nothing is kept for it.
     """
 
-    __slots__ = ("_has_turn", "_running", "cached", "fits", "has_room", "limited", "view")
+    __slots__ = ("_has_turn", "_may_burst", "_running", "cached", "fits", "has_room", "view")
 
     def __init__(
         self,
@@ -39,16 +40,16 @@ class Round:
         fits: Fits,
         has_turn: Callable[[str], bool] | None = None,
         *,
-        limited: bool = True,
+        may_burst: Callable[[str], bool] | None = None,
         cached: Cached = _nothing_cached,
         has_room: Fits = _anything,
     ) -> None:
         self.view = view
         self.fits = fits
         self.has_room = has_room
-        self.limited = limited
         self.cached = cached
         self._has_turn = has_turn
+        self._may_burst = may_burst
         self._running = view.running_by_entitlement
 
     def __deepcopy__(self, memo: dict[int, object]) -> Round:
@@ -60,28 +61,36 @@ class Round:
         return self._has_turn is None or self._has_turn(entitlement)
 
     def keeps_out(self, entitlement: str, concurrency: int) -> bool:
-        """Whether none of its requests fits: it has no turn, or limits count and it runs as many as its ``concurrency``
-        (0: no limit). A queue need not ask for each of them."""
+        """Whether none of its requests fits: it has no turn, or it runs as many as its ``concurrency`` (0: no limit)
+        and may not burst. A queue need not ask for each of them."""
         if self._has_turn is not None and not self._has_turn(entitlement):
             return True
-        return self.limited and 0 < concurrency <= self._running.get(entitlement, 0)
+        if not 0 < concurrency <= self._running.get(entitlement, 0):
+            return False
+        return self._may_burst is None or not self._may_burst(entitlement)
+
+    def bursts(self, entitlement: str, concurrency: int) -> bool:
+        """Whether it runs as many as its ``concurrency``, so that one more exceeds it."""
+        return 0 < concurrency <= self._running.get(entitlement, 0)
 
     def lets_in(self, concurrency: Mapping[str, int]) -> list[str]:
         """Those entitlements, each given with its concurrency, that are not kept out. Asked once a round of all that
         were kept out before: thousands."""
-        has_turn, running = self._has_turn, self._running.get
-        if not self.limited:
-            return [name for name in concurrency if has_turn is None or has_turn(name)]
-        able = [name for name, most in concurrency.items() if not 0 < most <= running(name, 0)]
+        has_turn, may_burst, running = self._has_turn, self._may_burst, self._running.get
+        able = [
+            name
+            for name, most in concurrency.items()
+            if not 0 < most <= running(name, 0) or (may_burst is not None and may_burst(name))
+        ]
         return able if has_turn is None else [name for name in able if has_turn(name)]
 
     def asking(self, fits: Fits) -> Round:
         """The same turns and limits with another answer to what fits: a round of its own."""
-        return Round(self.view, fits, self._has_turn, limited=self.limited, cached=self.cached)
+        return Round(self.view, fits, self._has_turn, may_burst=self._may_burst, cached=self.cached)
 
     def counting_misses(self) -> CountingRound:
         """The same, counting what did not fit: a round of its own."""
-        return CountingRound(self.view, self.fits, self._has_turn, limited=self.limited, cached=self.cached)
+        return CountingRound(self.view, self.fits, self._has_turn, may_burst=self._may_burst, cached=self.cached)
 
 
 class CountingRound(Round):
@@ -95,7 +104,7 @@ class CountingRound(Round):
         fits: Fits,
         has_turn: Callable[[str], bool] | None = None,
         *,
-        limited: bool = True,
+        may_burst: Callable[[str], bool] | None = None,
         cached: Cached = _nothing_cached,
     ) -> None:
         def counted(request: QueuedRequest) -> bool:
@@ -104,5 +113,5 @@ class CountingRound(Round):
             self.misses += 1
             return False
 
-        super().__init__(view, counted, has_turn, limited=limited, cached=cached)
+        super().__init__(view, counted, has_turn, may_burst=may_burst, cached=cached)
         self.misses = 0

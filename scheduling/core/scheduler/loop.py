@@ -10,9 +10,11 @@ The policy says which request is next, the routing says where. This module ensur
   all, because credit comes back within moments: its replica is kept for it.
 * What clients wish for their requests changes turns within their entitlement only (``queues/turns.py``).
 * With ``rights``, those of the service classes (token pools, Table 1): an owner that runs less than its reserved
-  capacity goes before everyone; what is idle after everyone within their limits goes to those who may burst. The last
-  ``headroom`` free slots are only for requests within a baseline. ``unreserved`` names entitlements whose promise the
-  pool cannot keep now; they have no such precedence.
+  capacity goes before everyone; what is idle after everyone within their limits goes to those who may burst. While
+  there is a slot for everyone who waits within its concurrency, slots are not what is short: elastic and dedicated
+  entitlements beyond theirs then compete with the others, if the policy minds what each has had (``weighs_bursts``).
+  The last ``headroom`` free slots are only for requests within a baseline. ``unreserved`` names entitlements whose
+  promise the pool cannot keep now; they have no such precedence.
 
 Pure: time is handed in, effects are the caller's.
 """
@@ -36,10 +38,11 @@ from scheduling.core.policies.contracts import (
     RoutingPolicy,
     Served,
     shares_of,
+    weighs_bursts,
 )
 from scheduling.core.policies.queues.turns import HintedTurns
 from scheduling.core.policies.rounds import Round
-from scheduling.core.scheduler.step import BASELINE, BURSTS, RESERVED, Holds, SchedulerStep
+from scheduling.core.scheduler.step import BASELINE, BURSTS, EXCEEDS, RESERVED, Holds, SchedulerStep
 from scheduling.core.types import Grant, PoolView, QueuedRequest, ServiceClass
 
 COUNTED_KEPT = 32_768  # ended requests that are not counted again
@@ -72,6 +75,7 @@ class Scheduler:
         self.unreserved: frozenset[str] = frozenset()
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
+        self._waits: dict[str, tuple[int, int]] = {}  # sequences that wait, and the concurrency, by entitlement
         self._queue = HintedTurns(policy.queue())
         self._count_in(self._queue)
         self._counted: OrderedDict[str, None] = OrderedDict()  # requests whose end is counted in shares
@@ -153,6 +157,8 @@ class Scheduler:
         self._forget(request.id)
         self._waiting[request.id] = request
         self._of_class[request.service_class] += 1
+        waits, _ = self._waits.get(request.entitlement, (0, 0))
+        self._waits[request.entitlement] = waits + request.sequences, request.concurrency
         self._class_of[request.entitlement] = request.service_class
         self._queue.push(request, now_s)
         if request.expires_s is not None:
@@ -171,6 +177,11 @@ class Scheduler:
         if request is None:
             return False
         self._of_class[request.service_class] -= 1
+        waits, concurrency = self._waits[request.entitlement]
+        if waits > request.sequences:
+            self._waits[request.entitlement] = waits - request.sequences, concurrency
+        else:
+            del self._waits[request.entitlement]
         return True
 
     def expire(self, now_s: float) -> list[QueuedRequest]:
@@ -226,6 +237,7 @@ class Scheduler:
 
     def _count_in(self, queue: RequestQueue) -> None:
         """Finds out once in which shares each class is counted: thousands of entitlements are, once a second."""
+        self._weighs_bursts = weighs_bursts(self.policy)
         self._shares_of = {c: tuple({s.group: s for s in shares_of(queue, c)}.values()) for c in ServiceClass}
         self._shares = tuple({s.group: s for shares in self._shares_of.values() for s in shares}.values())
 
@@ -295,13 +307,31 @@ class Scheduler:
 
     def _rounds(self, step: SchedulerStep) -> Iterator[Round]:
         """The rounds of a step, in order: owners within their reserved capacity; everyone within limits (only those
-        with a baseline while the headroom is kept); those that may burst."""
+        with a baseline while the headroom is kept), and beyond them while slots are left; those that may burst."""
         made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
         if self._rights and self._any_wait(RESERVED):
             yield made(step.fits_reserved, self._turn_of(RESERVED))
-        yield made(step.fits, self._turn_of(BASELINE) if step.keeps_headroom() else None)
+        if self._lends(step):
+            exceeds = self._turn_of(EXCEEDS)
+            yield made(step.fits_lent, may_burst=lambda entitlement: step.lends and exceeds(entitlement))
+        else:
+            yield made(step.fits, self._turn_of(BASELINE) if step.keeps_headroom() else None)
         if self._rights and step.open and self._any_wait(BURSTS):
-            yield made(step.fits_bursting, self._turn_of(BURSTS), limited=False)
+            bursts = self._turn_of(BURSTS)
+            yield made(step.fits_bursting, bursts, may_burst=bursts)
+
+    def _lends(self, step: SchedulerStep) -> bool:
+        """Whether slots are left in this step when everyone who waits within its concurrency has one."""
+        most = step.lendable
+        if not self._rights or most <= 0 or not self._weighs_bursts or not self._any_wait(EXCEEDS):
+            return False
+        within, running = 0, step.view.running_by_entitlement.get
+        for name, (waits, concurrency) in self._waits.items():
+            within += min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
+            if within >= most:
+                return False
+        step.lend(within)
+        return True
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""

@@ -26,6 +26,7 @@ from scheduling.core.types import PREFILL_PER_S, BackendView, PoolView, QueuedRe
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
 BASELINE = frozenset(c for c, r in RIGHTS.items() if r.baseline)
 BURSTS = frozenset(c for c, r in RIGHTS.items() if r.bursts)
+EXCEEDS = BASELINE & BURSTS  # a baseline and more
 
 
 def work_of(request: QueuedRequest) -> int:
@@ -104,6 +105,7 @@ class SchedulerStep:
         self._headroom = headroom
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
+        self._lends = 0  # slots that nobody within its concurrency needs
         self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
@@ -140,6 +142,27 @@ class SchedulerStep:
             self._keep_room_for(request)
             return False
         return self._fits_somewhere(request)
+
+    @property
+    def lendable(self) -> int:
+        """Free slots beyond the headroom."""
+        return self._free - self._headroom
+
+    @property
+    def lends(self) -> bool:
+        """Whether there is a slot for who exceeds its concurrency, and one for everybody who waits within it."""
+        return self._lends > 0
+
+    def lend(self, within: int) -> None:
+        """``within``: sequences that wait within their entitlements' concurrency."""
+        self._lends = self.lendable - within
+
+    def fits_lent(self, request: QueuedRequest) -> bool:
+        """Whether a replica has room for the request, and its entitlement, which may exceed its baseline while slots
+        are left for all within theirs."""
+        if self._entitlement_full(request):
+            return self.lends and request.service_class in EXCEEDS and self._fits_somewhere(request)
+        return self.fits(request)
 
     def fits_reserved(self, request: QueuedRequest) -> bool:
         """Whether the request is an owner's within its reserved capacity, and fits."""
@@ -178,6 +201,8 @@ class SchedulerStep:
         """Books the request on a replica; returns it with what of its prompt does not count against the prefill
         credit."""
         request = counted_on(backend, request, warmth)
+        if self._entitlement_full(request):
+            self._lends -= request.sequences
         self._free -= min(request.sequences, backend.slots - backend.running)
         backend.running += request.sequences
         self._pending = False

@@ -123,6 +123,11 @@ class Unified:
         at_least(0),
     )
 
+    @property
+    def weighs_bursts(self) -> bool:
+        """Who bursts goes later by its standing."""
+        return self.debt_s > 0
+
     def queue(self) -> RequestQueue:
         look = _Look(self)
         promises = partial(_Promises, self, look)  # no closure: a copy of the queue makes lanes that have its own look

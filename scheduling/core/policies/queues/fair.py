@@ -44,6 +44,7 @@ class Fair:
     """Tokens served, in proportion to weights."""
 
     layer: ClassVar[int] = 2
+    weighs_bursts: ClassVar[bool] = True
 
     input_weight: float = parameter(1.0, "What an input token counts in an entitlement's share.", NO_UNIT, at_least(0))
     output_weight: float = parameter(
@@ -391,8 +392,8 @@ class FairQueue:
                 self._able.put(name, self._counters[name])
         self._aside.clear()
         for name in round_.lets_in(self._kept_out):
-            del self._kept_out[name]
-            if round_.limited:  # bursting entitles to no more than before
+            concurrency = self._kept_out.pop(name)
+            if not round_.bursts(name, concurrency):  # bursting entitles to no more than before
                 self._counters.wake(name)
             self._able.put(name, self._counters[name])
         return self._counting

@@ -72,10 +72,62 @@ def test_idle_capacity_goes_to_bursting_requests_when_no_other_can_use_it(policy
     world.offer(waiting(200, "bursting", 1, concurrency=2), 1000.0)
     world.offer(waiting(201, "within", 1, concurrency=2), 1000.0)
     running = {"owner-0": 2, "owner-1": 2, "owner-2": 2, "bursting": 2}
-    view = pool_view(backend_view(slots=2), running=running)
+    for slots, name in ((1, "within"), (2, "bursting")):
+        view = pool_view(backend_view(slots=slots, running=slots - 1), running=running)
+        before = remember(view, world)
+        (grant,) = world.step(view, 1100.0)
+        assert grant.request.entitlement == name
+        assert check_step(before, [grant], world, 1100.0, rights=True) == []
+
+
+def of_two_tiers(policy: str, around: tuple[str, ...] = ()) -> Scheduler:
+    """A standard request beyond its concurrency, due soon, and a batch request within its own, due in ten minutes."""
+    world = scheduler(policy, around)
+    world.offer(waiting(1, "standard", 1, concurrency=2, ttft_deadline_s=1105.0), 1000.0)
+    batch = waiting(0, "batch", 2, concurrency=50, ttft_deadline_s=None, ttlt_deadline_s=1600.0)
+    world.offer(batch, 1000.0)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("policy", "around", "first"),
+    [
+        ("unified", (), "standard"),
+        ("edf", ("bands", "fair"), "standard"),
+        ("edf", (), "batch"),
+        ("hybrid", ("relegate",), "batch"),
+    ],
+)
+def test_concurrency_orders_nothing_while_there_is_a_slot_for_everyone(
+    policy: str, around: tuple[str, ...], first: str
+) -> None:
+    """What is short is prefill credit: it goes by the policy, if that minds what each has had."""
+    world = of_two_tiers(policy, around)
+    view = pool_view(backend_view(slots=64, prefill_credit=1), running={"standard": 2})
+    before = remember(view, world)
+    (grant,) = world.step(view, 1100.0)
+    assert grant.request.entitlement == first
+    assert check_step(before, [grant], world, 1100.0, rights=True, credit_holds=world.credit_holds) == []
+
+
+def test_concurrency_orders_who_gets_the_last_slot() -> None:
+    world = of_two_tiers("unified")
+    (grant,) = world.step(pool_view(backend_view(slots=1), running={"standard": 2}), 1100.0)
+    assert grant.request.entitlement == "batch"
+
+
+def test_only_slots_that_nobody_within_its_concurrency_needs_are_lent() -> None:
+    """Those beyond theirs are due earlier."""
+    world = scheduler("unified")
+    for number in range(10):
+        world.offer(waiting(number, "bursting", 1, concurrency=2, ttft_deadline_s=1101.0 + number), 1000.0)
+    for number in range(20, 24):
+        world.offer(waiting(number, "within", 1, concurrency=3, ttft_deadline_s=1190.0), 1000.0)
+    world.withdraw("req_000023")
+    view = pool_view(backend_view(slots=5), running={"bursting": 2})
     before = remember(view, world)
     grants = world.step(view, 1100.0)
-    assert [grant.request.entitlement for grant in grants] == ["within", "bursting"]
+    assert sorted(grant.request.entitlement for grant in grants) == ["bursting"] * 2 + ["within"] * 3
     assert check_step(before, grants, world, 1100.0, rights=True) == []
 
 
