@@ -50,7 +50,7 @@ from scheduling.core.placement.room import (
     with_room,
 )
 from scheduling.core.placement.rule import Warmth
-from scheduling.core.rights import rights_of
+from scheduling.core.rights import Rights, rights_of
 from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec
 
 MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
@@ -305,7 +305,7 @@ def decide_admission(
     rights = rights_of(spec)
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
-    room = _room_for(pool, ask, view, protected=protected, based=rights.baseline and within)
+    room = _room_for(pool, ask, view, rights, within=within)
     contended = room.contended
     may_burst = rights.bursts and not contended
     may_wait_over = tier.over_limit is OverLimit.WAIT
@@ -319,7 +319,7 @@ def decide_admission(
     missed = view.missed if full is not None else None
     charge = ask.charge
     if charge > view.level:
-        if contended or not rights.over_budget:
+        if contended or not room.slot_left or not rights.over_budget:
             return refuse(Reason.TOKEN_BUDGET, *_bucket_covers(spec, view, charge, served_ms))
         charge = 0
     ent_kv = view.ent_kv - (0 if missed is None else missed.kv)
@@ -331,7 +331,7 @@ def decide_admission(
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, room.slots))
     queue_full = view.ent_waiting - (missed is not None) >= tier.queue_limit
     pool_full = _pool_full(pool, ask, view, missed)
-    at_once = not contended and (within or rights.bursts)
+    at_once = not contended and room.slot_left and (within or rights.bursts)
     at_once = at_once and goes_at_once(view.backends, room.backend, room.first, ask.prefill)
     if at_once and view.decides and (protected or not (queue_full or pool_full)):
         at_once = not waits_for_replica(room.replicas, room.need)
@@ -354,6 +354,9 @@ def decide_admission(
             pool_full = _pool_full(pool, ask, view, missed)
         if pool_full:
             return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, room.slots))
+    if missed is None and not within and not may_wait_over and view.missed is not None:
+        missed = view.missed  # beyond its concurrency it keeps no more waiting than can be in time
+        full = refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
     if full is None or missed is None:
         return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
     return replace(full, verdict=AdmissionAnswer.QUEUE, charge=charge, supersedes=missed.id, reason=Reason.SUPERSEDED)
@@ -386,11 +389,13 @@ class _Room:
     backend: str | None  # the replica that it would take
     roomy: bool  # some replica has a slot and KV cache for it
     first: int  # waiting requests that go before it
+    slot_left: bool  # there is a free slot for each of those and for it
     contended: bool
 
 
-def _room_for(pool: PoolSpec, ask: Ask, view: AdmissionView, *, protected: bool, based: bool) -> _Room:
-    """``protected``: it is within reserved capacity; ``based``: within a baseline, for which headroom is kept."""
+def _room_for(pool: PoolSpec, ask: Ask, view: AdmissionView, rights: Rights, *, within: bool) -> _Room:
+    """``within``: its entitlement has fewer in flight than its concurrency."""
+    protected, based = rights.reserved and within, rights.baseline and within
     replicas = [b for b in view.backends if b.id not in ask.avoid] if ask.avoid else view.backends
     need = Need(
         ask.kv, ask.prefill, protected, ask.adapter, ask.exclude_backend, view.warmth, view.least_again, ask.pace_us
@@ -401,9 +406,12 @@ def _room_for(pool: PoolSpec, ask: Ask, view: AdmissionView, *, protected: bool,
     roomy = any_with_slot_and_kv(replicas, need) or (view.loads and any_without_adapter(replicas, need))
     headroom = pool.headroom_slots if view.kept is None else view.kept
     # who waits for what headroom denies it takes nothing from those it is kept for
-    first = view.due if protected or (based and headroom > 0) else max(0, view.able - view.stuck)
-    contended = not roomy or free - (0 if based else headroom) <= first
-    return _Room(replicas, need, slots, choose_backend(replicas, need), roomy, first, contended)
+    able = max(0, view.able - view.stuck)
+    first = view.due if protected or (based and headroom > 0) else able
+    left = free - (0 if based else headroom)
+    # who has a baseline is refused for the sake of others within theirs only: the rest may wait for credit, not slots
+    contended = not roomy or left <= (view.due if rights.baseline else able)
+    return _Room(replicas, need, slots, choose_backend(replicas, need), roomy, first, left > first, contended)
 
 
 def _bucket_covers(

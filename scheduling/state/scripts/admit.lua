@@ -116,8 +116,10 @@ local protected, based = reserved and within, has_baseline and within
 local backend, at, slots, free, roomy, credit, cold, waits =
   choose(ready, v, kv, exclude, pre, ARGV[10], protected, homes, tonumber(ARGV[29]))
 roomy = roomy or loads and cold  -- one that would have room once it has loaded the adapter: it waits for that
-local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))
-local contended = not roomy or free - (based and 0 or headroom) <= first
+local going = math.max(0, able - (tonumber(m[3]) or 0))
+local first = (protected or based and headroom > 0) and v[9] or going
+local left = free - (based and 0 or headroom)
+local contended = not roomy or left <= (has_baseline and v[9] or going)
 local may_burst = bursts and not contended
 
 -- The request that is refused in the place of this one, and after how long it should return.
@@ -129,7 +131,7 @@ if not within and not may_burst and not waits_over then
   protected = reserved
 end
 if rate > 0 and charge > level then
-  if contended or ARGV[24] == '0' then
+  if contended or left <= first or ARGV[24] == '0' then
     local every_ms = ent_run > 0 and served_ms or charge / rate * 1000
     return refuse('token_budget', charge <= depth and (charge - level) / rate * 1000, every_ms)
   end
@@ -144,7 +146,7 @@ if contended and not protected and not waits_over and outranked() then
 end
 
 -- `goes_at_once` in Python: free slots are enough for the requests that go first as well; a prefill credit may not be.
-local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
+local direct = not contended and left > first and (within or bursts) and backend and (credit == 0 or first == 0)
   and not beside_long(backend, credit, v[at + 3], pre)
 local function no_place()
   local n, size = waiting, v[3]
@@ -220,6 +222,9 @@ if direct then
   shift('due', due_of(ent_wait, ent_run + sequences, base) - due_of(ent_wait, ent_run, base))
   inflight = inflight + sequences
   return answer('granted', backend, 0, seq, x.attempt, x.pre)
+end
+if not missed and not within and not waits_over then  -- it keeps no more waiting than can be in time
+  missed, first_ms = supersedes and missed_deadline(ent, now), every(r_e, ent_service)
 end
 x.queued = now
 put_waiting(id, x, now)

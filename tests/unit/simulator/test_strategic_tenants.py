@@ -245,6 +245,16 @@ def test_who_sends_the_same_in_pulses_gains_nothing_from_quiet_ones() -> None:
     assert in_time(pulses, QUIET) > in_time(steady, QUIET) - 0.03
 
 
+@pytest.mark.parametrize("policy", ["unified", "hybrid"])
+def test_who_exceeds_its_concurrency_is_in_time_where_slots_are_left(policy: str) -> None:
+    """The pool has slots for all and could prefill all in time. Six slots are the loud tenant's own; what it asked for
+    beyond them was refused for the sake of a backlog that has ten minutes, and waits for prefill credit itself."""
+    outcomes = served(crowd(60.0, 0.5, 5.0, backlog=300), 6, make_ordering(policy))
+    assert in_time(outcomes, QUIET) == 1.0
+    assert in_time(outcomes, ["loud"]) > 0.95, "0.75 where it is refused"
+    assert in_time(outcomes, ["backlog"]) == 1.0
+
+
 def test_what_is_late_already_keeps_no_newer_request_of_its_tenant_out() -> None:
     """As many are refused, and others: no more of the loud tenant's are in flight than it may have."""
     outcomes = served(crowd(90.0, 1.0, 14.0, backlog=900), 50, make_ordering("unified"))

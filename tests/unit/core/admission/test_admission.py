@@ -164,6 +164,35 @@ def test_a_free_slot_is_not_withheld_for_requests_that_lack_only_kv_cache():
     assert decide(view(waiting=1, stuck=9, backends=(dataclasses.replace(B1, running=4),)))[0] is AdmissionAnswer.QUEUE
 
 
+CREDIT_SHORT = {"waiting": 9, "able": 9, "ent_running": 3}  # nine wait for prefill credit beside four free slots
+
+
+@pytest.mark.parametrize(
+    ("service_class", "state", "answer"),
+    [
+        (ServiceClass.ELASTIC, {}, AdmissionAnswer.QUEUE),
+        (ServiceClass.DEDICATED, {}, AdmissionAnswer.QUEUE),
+        (ServiceClass.GUARANTEED, {}, Reason.CONCURRENCY),
+        (ServiceClass.SPOT, {}, Reason.CONCURRENCY),
+        (ServiceClass.ELASTIC, {"due": 3}, AdmissionAnswer.QUEUE),
+        (ServiceClass.ELASTIC, {"due": 4}, Reason.CONCURRENCY),
+        (ServiceClass.ELASTIC, {"kept": 4}, Reason.CONCURRENCY),
+        (ServiceClass.ELASTIC, {"able": 0, "waiting": 0}, AdmissionAnswer.GRANT),
+    ],
+)
+def test_who_may_burst_is_not_refused_for_what_waits_for_prefill_credit(
+    service_class: ServiceClass, state: dict[str, Any], answer: AdmissionAnswer | Reason
+):
+    """Where slots are left when everyone within its baseline has one, it waits its turn, and overtakes nobody."""
+    verdict, reason, _ = decide(view(**CREDIT_SHORT | state), spec=of_class(service_class))
+    assert (reason or verdict) == answer
+
+
+def test_nothing_beyond_a_bucket_is_free_while_others_wait_for_prefill_credit():
+    own = of_class(ServiceClass.DEDICATED)
+    assert decide(view(**CREDIT_SHORT, level=100.0), spec=own)[1] is Reason.TOKEN_BUDGET
+
+
 def test_a_pool_is_contended_when_nothing_is_left_for_this_request_and_only_then_weighs():
     pool = dataclasses.replace(POOL, threshold=31.0)
     assert decide(view(), pool=pool)[0] is AdmissionAnswer.GRANT
@@ -435,6 +464,17 @@ def test_who_is_over_its_limit_takes_the_place_of_a_request_whose_first_token_is
     taken = decide_admission(elastic, POOL, ASK, dataclasses.replace(full, missed=LATE), 5000)
     assert (taken.verdict, taken.supersedes, taken.reason) == (AdmissionAnswer.QUEUE, "late", Reason.SUPERSEDED)
     assert (taken.retry_ms, taken.told_ms) == (refusal.retry_ms, refusal.told_ms), "it is told what this one would be"
+
+
+def test_who_may_burst_keeps_no_more_waiting_than_can_be_in_time():
+    elastic = of_class(ServiceClass.ELASTIC, UNMETERED)
+    waits = view(**CREDIT_SHORT, missed=LATE)
+    taken = decide_admission(elastic, POOL, ASK, waits, 5000)
+    assert (taken.verdict, taken.supersedes, taken.reason) == (AdmissionAnswer.QUEUE, "late", Reason.SUPERSEDED)
+    idle = decide_admission(elastic, POOL, ASK, dataclasses.replace(waits, able=0), 5000)
+    assert (idle.verdict, idle.supersedes) == (AdmissionAnswer.GRANT, "")
+    patient = of_class(ServiceClass.ELASTIC, UNMETERED, over_limit=OverLimit.WAIT)
+    assert decide_admission(patient, POOL, ASK, waits, 5000).supersedes == ""
 
 
 def test_who_is_within_its_limit_supersedes_nobody():
