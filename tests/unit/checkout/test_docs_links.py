@@ -61,3 +61,11 @@ def test_the_architecture_lists_every_page_of_decisions() -> None:
 def test_every_page_is_in_one_of_the_four_folders() -> None:
     assert [page.name for page in (ROOT / "docs").glob("*.md")] == []
     assert {path.name for path in (ROOT / "docs").iterdir() if any(path.rglob("*.*"))} == FOLDERS
+
+
+def test_no_file_has_the_marks_of_a_merge_that_somebody_has_yet_to_decide() -> None:
+    marks = ["-e", "^<<<<<<< ", "-e", "^>>>>>>> "]
+    found = subprocess.run(["git", "grep", "-nI", *marks], cwd=ROOT, capture_output=True, text=True)
+    if found.returncode > 1:
+        pytest.skip("not a checkout")
+    assert found.stdout == ""
