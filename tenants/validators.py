@@ -58,7 +58,8 @@ def validate_http_url(value: str) -> None:
     _validate_http_url(value, allow_path=True)
 
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # one machine, whichever is written
+# One machine, whichever is written; who dials 0.0.0.0, which engines print as their address, dials this one.
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -68,7 +69,8 @@ def place_of(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
     with suppress(ValueError):
-        host = str(ip_address(host))
+        address = ip_address(host)
+        host = str(getattr(address, "ipv4_mapped", None) or address)
     return "localhost" if host in LOOPBACK else host, parts.port or _PORTS.get(parts.scheme, 0)
 
 

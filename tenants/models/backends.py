@@ -13,7 +13,15 @@ from scheduling.core import types as core
 from scheduling.engines.kinds import kind_of
 from tenants.models.base import Named
 from tenants.models.capacity import Phase, Pool
-from tenants.validators import AT_LEAST_ONE, MOST_SLOTS, finite, place_of, validate_base_url, validate_http_url
+from tenants.validators import (
+    AT_LEAST_ONE,
+    LOOPBACK,
+    MOST_SLOTS,
+    finite,
+    place_of,
+    validate_base_url,
+    validate_http_url,
+)
 
 TAKEN = "Another backend has this URL; one engine counts once."
 
@@ -21,9 +29,20 @@ TAKEN = "Another backend has this URL; one engine counts once."
 def backend_at(url: str) -> Backend | None:
     """The one with this address, however it is spelt."""
     place = place_of(url)
-    of_all = Backend.objects.values_list("slug", "url")
-    slug = next((slug for slug, other in of_all if place_of(other) == place), None)
+    alike = _might_be_at(place[0]).values_list("slug", "url")
+    slug = next((slug for slug, other in alike if place_of(other) == place), None)
     return None if slug is None else Backend.objects.get(slug=slug)
+
+
+def _might_be_at(host: str) -> models.QuerySet[Backend]:
+    """Few of all: a manifest with thousands of them asks for each. IPv6 has too many spellings to be looked for, and
+    databases differ in the case of letters beyond ASCII."""
+    if not host.isascii():
+        return Backend.objects.all()
+    alike = models.Q(url__contains="[")
+    for name in LOOPBACK if host in LOOPBACK else [host]:
+        alike |= models.Q(url__icontains=name)
+    return Backend.objects.filter(alike)
 
 
 class Backend(Named):

@@ -14,7 +14,7 @@ from scheduling.core import types as core
 from tenants import demo, keys, notify, rows, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
-from tenants.models import ApiKey, AuditEntry, Backend, CatalogVersion, Entitlement, Pool, Slo, Tenant, Tier
+from tenants.models import ApiKey, AuditEntry, Backend, CatalogVersion, Entitlement, Pool, Slo, Tenant, Tier, backends
 from tenants.validators import place_of
 from tests.support import worlds
 
@@ -368,6 +368,10 @@ def test_the_demo_makes_a_new_key_for_one_that_was_revoked_and_restores_one_that
         ("http://[::1]:8000", "http://localhost:8000"),
         ("http://[fd00:0::9]:8000", "http://[fd00::9]:8000"),
         ("http://gpu-9:8443", "https://gpu-9:8443"),
+        ("http://localhost:8000", "http://0.0.0.0:8000"),
+        ("http://[::ffff:10.0.0.9]:8000", "http://10.0.0.9:8000"),
+        ("http://10.0.0.9:8000", "http://[::ffff:a00:9]:8000"),
+        ("http://bücher.lan:8000", "http://BÜCHER.lan:8000"),
     ],
 )
 def test_one_engine_is_one_backend_however_its_address_is_spelt(world: worlds.World, first: str, second: str) -> None:
@@ -380,6 +384,23 @@ def test_one_engine_is_one_backend_however_its_address_is_spelt(world: worlds.Wo
     there.url = second
     _save(there)  # it may be spelt otherwise itself
     assert Backend.objects.get(slug="first").url == second
+
+
+def test_a_new_backend_is_not_compared_with_thousands_whose_names_are_other(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Backend.objects.bulk_create(
+        Backend(slug=f"b{n}", pool=world.pool, url=f"http://gpu-{n}.lan:8000", slots=1, kv_tokens=1) for n in range(50)
+    )
+    compared: list[str] = []
+
+    def noted(url: str) -> tuple[str, int]:
+        compared.append(url)
+        return place_of(url)
+
+    monkeypatch.setattr(backends, "place_of", noted)
+    _save(Backend(slug="new", pool=world.pool, url="http://GPU-7.lan:8001", slots=1, kv_tokens=1))
+    assert compared == ["http://GPU-7.lan:8001", "http://gpu-7.lan:8000"]
 
 
 def test_a_backend_whose_address_is_there_twice_already_can_be_drained(world: worlds.World) -> None:
