@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 PREFIX = "QUARTERMASTER_"
+DEFAULT_PORTS = {"http": 80, "https": 443}
 MAIL_PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
 
 
@@ -26,6 +27,19 @@ def setting(default: Any, doc: str, *, low: float | None = None, secret: bool = 
     """A field of :class:`Env`: ``low`` is the least value allowed, ``secret`` keeps the value out of messages and of
     ``repr``."""
     return field(default=default, repr=not secret, metadata={"doc": doc, "low": low, "secret": secret, "name": name})
+
+
+def _origin_of(url: str) -> str:
+    """What a browser sends as ``Origin`` from there; empty: it names no single host."""
+    parts = urlsplit(url)
+    try:
+        host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+    except ValueError:
+        return ""
+    if not host or "*" in host:
+        return ""
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}" + ("" if port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{port}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,8 +428,9 @@ class Env:
     def origins(self) -> list[str]:
         """Those that may post forms: the ones that are named, and that of the console's own address."""
         named = [o.strip() for o in self.trusted_origins.split(",") if o.strip()]
-        own = urlsplit(self.public_url)
-        return named + ([f"{own.scheme}://{own.netloc.lower()}"] if own.netloc else [])
+        own = _origin_of(self.public_url)
+        without_tls = self.https and own.startswith("http://")  # anybody on the way can make such a page
+        return named + ([own] if own and not without_tls else [])
 
     @property
     def proxies(self) -> list[str]:

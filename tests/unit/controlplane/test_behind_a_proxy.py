@@ -35,6 +35,28 @@ def test_the_consoles_own_address_may_post_forms() -> None:
     assert env_loading.load({}).origins == []
 
 
+@pytest.mark.parametrize(
+    ("address", "sent"),
+    [
+        ("https://LLM.example.org:443/", "https://llm.example.org"),
+        ("http://llm.example.org:80", "http://llm.example.org"),
+        ("http://llm.example.org:443", "http://llm.example.org:443"),
+        ("https://someone:secret@llm.example.org/console", "https://llm.example.org"),
+        ("https://[::1]:8443/", "https://[::1]:8443"),
+        ("https://bücher.example", "https://xn--bcher-kva.example"),
+    ],
+)
+def test_it_is_written_as_browsers_send_it(address: str, sent: str) -> None:
+    assert env_loading.load({"QUARTERMASTER_PUBLIC_URL": address}).origins == [sent]
+
+
+def test_nobody_elses_pages_may_post_because_of_it() -> None:
+    """Those of all subdomains, and with TLS those that anybody on the way can make."""
+    assert env_loading.load({"QUARTERMASTER_PUBLIC_URL": "https://*.example.org"}).origins == []
+    own = {"QUARTERMASTER_PUBLIC_URL": "http://llm.example.org", "QUARTERMASTER_HTTPS": "on"}
+    assert env_loading.load(own).origins == []
+
+
 def test_who_comes_through_a_proxy_that_is_not_trusted_is_not_sent_round_in_circles(
     settings, caplog: pytest.LogCaptureFixture
 ) -> None:
