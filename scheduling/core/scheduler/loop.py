@@ -313,7 +313,9 @@ class Scheduler:
             yield made(step.fits_reserved, self._turn_of(RESERVED))
         if self._lends(step):
             exceeds = self._turn_of(EXCEEDS)
-            yield made(step.fits_lent, may_burst=lambda entitlement: step.lends and exceeds(entitlement))
+            yield made(
+                step.fits_lent, may_burst=lambda entitlement: step.lends_to(entitlement) and exceeds(entitlement)
+            )
         else:
             yield made(step.fits, self._turn_of(BASELINE) if step.keeps_headroom() else None)
         if self._rights and step.open and self._any_wait(BURSTS):

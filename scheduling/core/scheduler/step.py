@@ -106,6 +106,7 @@ class SchedulerStep:
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
         self._lends = 0  # slots that nobody within its concurrency needs
+        self._lent_enough: set[str] = set()  # entitlements of which one was asked about for whom that is too little
         self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
@@ -148,10 +149,9 @@ class SchedulerStep:
         """Free slots beyond the headroom."""
         return self._free - self._headroom
 
-    @property
-    def lends(self) -> bool:
+    def lends_to(self, entitlement: str) -> bool:
         """Whether there is a slot for who exceeds its concurrency, and one for everybody who waits within it."""
-        return self._lends > 0
+        return self._lends > 0 and entitlement not in self._lent_enough
 
     def lend(self, within: int) -> None:
         """``within``: sequences that wait within their entitlements' concurrency."""
@@ -160,9 +160,16 @@ class SchedulerStep:
     def fits_lent(self, request: QueuedRequest) -> bool:
         """Whether a replica has room for the request, and its entitlement, which may exceed its baseline while slots
         are left for all within theirs."""
-        if self._entitlement_full(request):
-            return self.lends and request.service_class in EXCEEDS and self._fits_somewhere(request)
-        return self.fits(request)
+        if not self._entitlement_full(request):
+            return self.fits(request)
+        if request.service_class not in EXCEEDS or not self.lends_to(request.entitlement):
+            return False
+        if request.sequences <= self._lends and self._fits_somewhere(request):
+            return True
+        if request.sequences > self._lends or request.kv_tokens > self._most_kv:
+            # a queue looks past so many only, and those within their concurrency wait behind it
+            self._lent_enough.add(request.entitlement)
+        return False
 
     def fits_reserved(self, request: QueuedRequest) -> bool:
         """Whether the request is an owner's within its reserved capacity, and fits."""
@@ -201,16 +208,17 @@ class SchedulerStep:
         """Books the request on a replica; returns it with what of its prompt does not count against the prefill
         credit."""
         request = counted_on(backend, request, warmth)
-        if self._entitlement_full(request):
-            self._lends -= request.sequences
-        self._free -= min(request.sequences, backend.slots - backend.running)
+        running, slots = self._running, min(request.sequences, backend.slots - backend.running)
+        ran = running.get(request.entitlement, 0)
+        within = max(0, request.concurrency - ran) if request.concurrency else slots
+        self._lends -= max(0, slots - within)  # a wide one may start within its concurrency and exceed it
+        self._free -= slots
         backend.running += request.sequences
         self._pending = False
         backend.kv_used += request.kv_tokens
         backend.take_prefill(request, request.service_class in RESERVED)
         backend.work_tokens += work_of(request)
-        running = self._running
-        running[request.entitlement] = running.get(request.entitlement, 0) + request.sequences
+        running[request.entitlement] = ran + request.sequences
         if backend.running >= backend.slots:
             self.open.remove(backend)
         self._look_at_kv()
@@ -395,7 +403,8 @@ class SchedulerStep:
                     return True
             return False
         if self._pending:
-            holds.credit = holds.credit or Hold(request.id, self._now_s)
+            if holds.credit is None and not self._entitlement_full(request):
+                holds.credit = Hold(request.id, self._now_s)
             return True
         owner, warmth = self._owns(request), self.warmth_of(request)
 
@@ -419,6 +428,8 @@ class SchedulerStep:
     def _keep_room_for(self, request: QueuedRequest) -> None:
         hold = self._holds.kv
         if hold is None:
+            if self._entitlement_full(request):
+                return  # the next step forgets it, and nobody within its concurrency would come to be held
             if any(b.takes(request.kv_tokens) and b.serves(request.adapter) for b in self._ready):
                 self._holds.kv = Hold(request.id, self._now_s)
             return

@@ -10,6 +10,7 @@ from scheduling.core.policies.compose import make_policy
 from scheduling.core.policies.registry import make_routing, modifiers, orderings
 from scheduling.core.scheduler.invariants import check_step, remember
 from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.step import Holds, SchedulerStep
 from scheduling.core.types import ServiceClass
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
@@ -129,6 +130,61 @@ def test_only_slots_that_nobody_within_its_concurrency_needs_are_lent() -> None:
     grants = world.step(view, 1100.0)
     assert sorted(grant.request.entitlement for grant in grants) == ["bursting"] * 2 + ["within"] * 3
     assert check_step(before, grants, world, 1100.0, rights=True) == []
+
+
+def test_a_wide_request_takes_no_slot_from_those_within_their_concurrency() -> None:
+    """Whether it starts within its concurrency and exceeds it, or beyond it already."""
+    within = [waiting(number, "within", 1, concurrency=10, ttft_deadline_s=1190.0) for number in range(20, 24)]
+    exceeds = waiting(1, "wide", 1, concurrency=20, sequences=16, ttft_deadline_s=1101.0)
+    bursting = [waiting(n, "bursting", 1, concurrency=2, ttft_deadline_s=1102.0) for n in range(2, 10)]
+    for running in (19, 20):
+        world = scheduler("unified")
+        for request in (exceeds, *bursting, *within):
+            world.offer(request, 1000.0)
+        view = pool_view(
+            backend_view("b0", slots=5), backend_view("b1", slots=5), running={"wide": running, "bursting": 2}
+        )
+        granted = [grant.request.entitlement for grant in world.step(view, 1100.0)]
+        assert granted.count("within") == 4
+
+
+def test_who_exceeds_its_concurrency_and_lacks_kv_cache_stops_nobody_within_theirs() -> None:
+    world = scheduler("unified")
+    for number in range(200):  # more than a queue looks past one by one
+        world.offer(waiting(number, "loud", 1, concurrency=2, kv_tokens=5000, ttft_deadline_s=1200.0), 1000.0)
+    world.offer(waiting(500, "within", 1, concurrency=5, kv_tokens=10, ttft_deadline_s=1300.0), 1000.0)
+    view = pool_view(backend_view(slots=64, kv_tokens=4000), running={"loud": 2})
+    (grant,) = world.step(view, 1100.0)
+    assert grant.request.entitlement == "within"
+
+
+def test_a_replica_is_kept_free_for_who_is_within_its_concurrency_beside_one_that_is_not() -> None:
+    """Both lack KV cache, and smaller ones come again and again."""
+    world = scheduler("unified")
+    world.offer(waiting(1, "loud", 1, concurrency=2, kv_tokens=5000, ttft_deadline_s=1200.0), 1000.0)
+    world.offer(waiting(2, "within", 1, concurrency=5, kv_tokens=5000, ttft_deadline_s=1300.0), 1000.0)
+    for number in range(6):
+        small = waiting(10 + number, "small", 1, concurrency=50, kv_tokens=10, ttft_deadline_s=1400.0)
+        world.offer(small, 1000.0)
+        view = pool_view(backend_view(slots=64, running=4, kv_tokens=9000, kv_used=4800), running={"loud": 2})
+        world.step(view, 1100.0 + number)
+    assert world.kv_hold == "req_000002"
+    assert small.id in world
+
+
+def test_the_turn_of_who_lacks_credit_is_kept_for_who_is_within_its_concurrency() -> None:
+    fitting = waiting(1, "small", 1, input_tokens=10)
+    loud, within = (waiting(n, name, 1, input_tokens=900, concurrency=2) for n, name in ((2, "loud"), (3, "within")))
+    holds, asked = Holds(), {request.id: request for request in (fitting, loud, within)}
+    view = pool_view(backend_view(slots=9, prefill_credit=1000, prefill_used=500), running={"loud": 2})
+    step = SchedulerStep(
+        view, 1100.0, holds, asked, patience_s=2.0, headroom=0, unreserved=frozenset(), rights=True,
+        warmth=lambda request: None,
+    )  # fmt: skip
+    step.lend(2)
+    assert [step.fits_lent(request) for request in asked.values()] == [True, False, False]
+    assert holds.credit is not None
+    assert holds.credit.request_id == within.id
 
 
 def test_fair_shares_are_not_forgotten_while_owners_take_the_slots():
