@@ -479,4 +479,30 @@ MUTATIONS = (
         "each = step.b",
         ("tests/unit/controlplane/test_batch_room.py",),
     ),
+    Mutation(
+        "lends-what-others-need",
+        "who exceeds its concurrency takes slots of those within theirs, while one is left",
+        "scheduling/core/scheduler/step.py",
+        "if request.sequences <= self._lends and self._fits_somewhere(request):",
+        "if self._fits_somewhere(request):",
+        (
+            "tests/unit/core/scheduler/test_scheduler_rounds.py::test_a_wide_request_takes_no_slot_from_those_within_their_concurrency",
+        ),
+    ),
+    Mutation(
+        "refused-for-credit",
+        "who may burst is refused for the sake of requests that wait for prefill credit",
+        "scheduling/core/admission/rule.py",
+        "left <= (view.due if rights.baseline else able)",
+        "left <= first",
+        ("tests/unit/core/admission/test_admission.py",),
+    ),
+    Mutation(
+        "late-ones-are-kept",
+        "who exceeds its concurrency and has to wait supersedes no late request of its own",
+        "scheduling/core/admission/rule.py",
+        "if missed is None and not within and not may_wait_over and view.missed is not None:",
+        "if view is None:",
+        ("tests/unit/core/admission/test_admission.py",),
+    ),
 )

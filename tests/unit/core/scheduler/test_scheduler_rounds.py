@@ -132,18 +132,27 @@ def test_only_slots_that_nobody_within_its_concurrency_needs_are_lent() -> None:
     assert check_step(before, grants, world, 1100.0, rights=True) == []
 
 
+def test_nothing_is_lent_to_who_has_no_baseline() -> None:
+    world = scheduler("edf", ("fair",))
+    spot = waiting(1, "spot", 1, concurrency=2, service_class=ServiceClass.SPOT, ttft_deadline_s=1101.0)
+    world.offer(spot, 1000.0)
+    world.offer(waiting(2, "loud", 1, concurrency=2, ttft_deadline_s=1190.0), 1000.0)
+    world.offer(waiting(3, "within", 1, concurrency=2, ttft_deadline_s=1200.0), 1000.0)
+    view = pool_view(backend_view(slots=64), running={"spot": 2, "loud": 2})
+    assert [grant.request.entitlement for grant in world.step(view, 1100.0)][-1] == "spot"
+
+
 def test_a_wide_request_takes_no_slot_from_those_within_their_concurrency() -> None:
     """Whether it starts within its concurrency and exceeds it, or beyond it already."""
     within = [waiting(number, "within", 1, concurrency=10, ttft_deadline_s=1190.0) for number in range(20, 24)]
     exceeds = waiting(1, "wide", 1, concurrency=20, sequences=16, ttft_deadline_s=1101.0)
     bursting = [waiting(n, "bursting", 1, concurrency=2, ttft_deadline_s=1102.0) for n in range(2, 10)]
-    for running in (19, 20):
+    for running, replicas in ((19, (5, 5)), (20, (10,))):
         world = scheduler("unified")
         for request in (exceeds, *bursting, *within):
             world.offer(request, 1000.0)
-        view = pool_view(
-            backend_view("b0", slots=5), backend_view("b1", slots=5), running={"wide": running, "bursting": 2}
-        )
+        backends = [backend_view(f"b{n}", slots=slots) for n, slots in enumerate(replicas)]
+        view = pool_view(*backends, running={"wide": running, "bursting": 2})
         granted = [grant.request.entitlement for grant in world.step(view, 1100.0)]
         assert granted.count("within") == 4
 
