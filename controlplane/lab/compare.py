@@ -18,7 +18,8 @@ from scheduling.simulator.lab import code_digest
 TIER_COLUMNS = (("slo", "in time %"), ("of_bound", "of the bound %"), ("ttft.p50", "TTFT p50 s"), ("ttft.p95", "p95"),
                 ("ttft.p99", "p99"), ("ttlt.p50", "TTLT p50 s"), ("ttlt.p95", "p95"), ("ttlt.p99", "p99"))  # fmt: skip
 
-LIMIT_COLUMNS = (("kept", "in time of asked %"), ("refused", "refused %"))  # where limits may refuse
+LIMIT_COLUMNS = (("kept", "in time of asked %"), ("kept_least", "of the tenant with least %"),
+                 ("refused", "refused %"))  # where limits may refuse  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def _title(row: Row, case: Case) -> str:
         f"load {case.load:g} of {case.replicas} x {figures['capacity']:.3g} requests/s ({way}{figures['speed']:.3g})",
     ]
     if case.limits:
-        parts.append("limits: each tenant's concurrency is its share of the slots, the shipped tiers' queues")
+        whose = "tenants of a tier have equal concurrency" if case.equal_limits else "each tenant's concurrency is its"
+        parts.append(f"limits: {whose} share of the slots, the shipped tiers' queues")
     if figures["left_out"]:
         parts.append(f"{figures['left_out']:.0f} larger than the KV cache left out")
     if figures.get("clients_left_out"):

@@ -15,7 +15,8 @@ What a trace does not say is made up the same way for all of them, from named ra
   replica's engine orders its own queue by the policy, as a policy inside vLLM would; this is what the papers simulate.
 * **Limits.** Without them everybody is let in. With ``limits`` requests pass the product's own admission
   (:mod:`scheduling.simulator.admission`): each tenant has an entitlement of the shipped tier it belongs to, whose
-  concurrency is its share of the requests as a share of all slots; automatic headroom; no token budgets.
+  concurrency is its share of the requests as a share of all slots, or with ``equal_limits`` the same for all tenants of
+  a tier; automatic headroom; no token budgets.
 * **Beliefs.** Policies never see a true length. The first tenth of the trace is history: it is not replayed, and what
   is believed of a later request is the distribution of outputs in it, of the same tenant if that has enough, else of
   prompts of similar length. EWSJF's queues are cut from the history's prompts.
@@ -113,6 +114,7 @@ class Case:
     engine_order: str = "priority"  # in front: how an engine takes what was granted, a policy by name
     promises: bool = True  # False: nobody is promised anything, and all are of one class
     limits: bool = False  # in front: entitlements and tiers refuse as live
+    equal_limits: bool = False  # with limits: tenants of a tier have the same concurrency, whatever each asks for
 
     @property
     def name(self) -> str:
@@ -241,6 +243,7 @@ def run_case(case: Case) -> dict[str, float]:
         if not outcome.refused
     ]
     figures["jain"] = jain_of_backlogged(worked, prepared.weights)
+    figures |= _least_kept(prepared.requests, outcomes)
     return figures
 
 
@@ -271,14 +274,23 @@ def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: 
     )
     # As a gateway does, which cuts a bound to what the model still takes: none is larger than a replica.
     bounded = [_within(request, config.kv_tokens) for request in requests]
-    admission = partial(Admission, *limits_of(bounded, case.replicas * config.max_seqs)) if case.limits else None
+    slots = case.replicas * config.max_seqs
+    admission = partial(Admission, *limits_of(bounded, slots, equal=case.equal_limits)) if case.limits else None
     replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_s, admission=admission)
     return Served(replay.run(bounded), replay.engines, replay.stays)
 
 
-def limits_of(requests: Sequence[SimRequest], slots: int) -> tuple[PoolSpec, tuple[EntitlementSpec, ...]]:
-    """A pool of so many slots and an entitlement for each tenant, as :attr:`Case.limits` has them."""
-    counts = Counter(request.queued.entitlement for request in requests)
+def limits_of(
+    requests: Sequence[SimRequest], slots: int, *, equal: bool = False
+) -> tuple[PoolSpec, tuple[EntitlementSpec, ...]]:
+    """A pool of so many slots and an entitlement for each tenant, as :attr:`Case.limits` and :attr:`Case.equal_limits`
+    have them."""
+    counts: Mapping[str, float] = Counter(request.queued.entitlement for request in requests)
+    if equal:
+        tiers = Counter(request.tier for request in requests)
+        tier_of = {request.queued.entitlement: request.tier for request in requests}
+        tenants = Counter(tier_of.values())
+        counts = {name: tiers[tier] / tenants[tier] for name, tier in tier_of.items()}
     firsts = {request.queued.entitlement: request for request in reversed(requests)}
     specs = []
     for name, first in firsts.items():
@@ -452,6 +464,19 @@ def bounds(case: Case) -> Mapping[str, float]:
         mine = [request for request in prepared.requests if not suffix or request.tier == suffix[1:]]
         by_trace[suffix] = 100.0 * most_in_time(mine, prepared.config, case.replicas) / len(mine)
     return by_trace
+
+
+def _least_kept(requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """``kept_least`` [% in time of what it asked for] of the tenant that has least, of all and of each tier."""
+    rows: dict[tuple[str, str], list[Outcome]] = {}
+    for request, outcome in zip(requests, outcomes, strict=True):
+        rows.setdefault((request.tier, request.queued.tenant), []).append(outcome)
+    least: dict[str, float] = {}
+    for (tier, _), theirs in rows.items():
+        kept = 100.0 * (1.0 - late_share(theirs))
+        for suffix in ("", f".{tier}"):
+            least[f"kept_least{suffix}"] = min(kept, least.get(f"kept_least{suffix}", 100.0))
+    return least
 
 
 def _of_bound(figures: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float]:

@@ -254,6 +254,8 @@ MIXES: dict[str, tuple[Callable[[Random, float], Iterator[float]], Lengths]] = {
     "ewsjf": (poisson, mixed_prompts(EWSJF_MIX, EWSJF_OUTPUT)),
     "reasoning": (poisson, _lognormal(ClippedLognormal(250, 697, 7000), ClippedLognormal(2300, 5640, 6000))),
     "two-lengths": (bursts, mixed_prompts(((0.5, 60, 60), (0.5, 6000, 6000)), 100)),
+    "code": (poisson, _lognormal(*CODE)),
+    "conversation": (poisson, _lognormal(*CONV)),
     "waves": (waves, _lognormal(ClippedLognormal(660, 3072, 7000), ClippedLognormal(150, 364, 1024))),
 }
 

@@ -63,18 +63,22 @@ def add_where(parser: ArgumentParser) -> None:
         "the shipped tiers' queue limits and longest waits apply (default: everybody is let in)"
     )
     parser.add_argument("--limits", action="store_true", help=limits)
+    equal = "with --limits: tenants of a tier have the same concurrency, whatever each asks for"
+    parser.add_argument("--equal-limits", action="store_true", help=equal)
 
 
 def cases_of(options: dict[str, Any], policies: Sequence[tuple[str, Any, bool]]) -> list[Case]:
     if options["preset"] not in preset_names():
         raise CommandError(f"--preset: unknown {options['preset']!r}; there are: {', '.join(preset_names())}")
+    if options.get("equal_limits") and not options["limits"]:
+        raise CommandError("--equal-limits: give --limits too")
     if options["seeds"] < 1:
         raise CommandError("--seeds must be at least 1")
     names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
     if len(set(names)) < len(names):
         raise CommandError("--trace: two files have the same name, their rows could not be told apart")
     options_kept = ("lengths", "replicas", "preset", "slots", "from_minute", "minutes", "load", "as_recorded")
-    where = ("where", "prefill_tokens", "signal_ms", "engine_order", "limits")
+    where = ("where", "prefill_tokens", "signal_ms", "engine_order", "limits", "equal_limits")
     same = {name: options[name] for name in (*options_kept, *where) if name in options}
     make_ordering(same.get("engine_order", "fifo"))
     shares = parse_shares(options["tiers"])
