@@ -391,6 +391,26 @@ BROKEN = {
         "return due and due < now / 1000 and {id = id, x = x}",
         "if due and due < now / 1000 then return {id = id, x = x} end",
     ),
+    "late requests that are kept beside newer ones beyond the concurrency": (
+        "admit",
+        "if not missed and not within and not waits_over then",
+        "if false then",
+    ),
+    "superseding by who is within its concurrency": (
+        "admit",
+        "if not missed and not within and not waits_over then",
+        "if not missed and not waits_over then",
+    ),
+    "bursts refused for what waits for prefill credit": (
+        "admit",
+        "left <= (has_baseline and v[9] or going)",
+        "left <= going",
+    ),
+    "bursts granted past those who wait for prefill credit": (
+        "admit",
+        "not contended and left > first and",
+        "not contended and",
+    ),
     "a later attempt, superseded": ("admit", "if x and x.attempt == 1 then", "if x then"),
     "lateness by the clocks of gateways": ("admit", "if sent and sent > 0 then due", "if false then due"),
     "superseded requests that go on waiting": (
