@@ -73,7 +73,8 @@ _PLACEMENT = (
     "POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS", "GAIN", "HALF_GAIN_TOKENS", "FIRST_GAIN", "MAX_WORTH"
 )  # fmt: skip
 _ADMISSION = (
-    "MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", "NO_BACKEND_RETRY_MS", "SUPERSEDABLE"
+    "MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", "NO_BACKEND_RETRY_MS", "SUPERSEDABLE",
+    "EXTRA_PLACES",
 )  # fmt: skip
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/internals/state.md, "Time"). `believe` says what

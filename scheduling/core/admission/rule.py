@@ -56,6 +56,7 @@ from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState
 MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
 MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
 SUPERSEDABLE: Final = 8  # of an entitlement's waiting requests, the first ones, are looked at for one to supersede
+EXTRA_PLACES: Final = 8  # within a baseline, this part (an eighth) more of the pool's queue: others cannot fill that
 SERVED_PER_RETURN: Final = 3  # as many of an entitlement's requests are served while one refused client comes back
 SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
 NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
@@ -330,7 +331,8 @@ def decide_admission(
     if contended and not protected and not may_wait_over and _outranked(pool, view):
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, room.slots))
     queue_full = view.ent_waiting - (missed is not None) >= tier.queue_limit
-    pool_full = _pool_full(pool, ask, view, missed)
+    based = rights.baseline and within
+    pool_full = _pool_full(pool, ask, view, missed, based=based)
     at_once = not contended and room.slot_left and (within or rights.bursts)
     at_once = at_once and goes_at_once(view.backends, room.backend, room.first, ask.prefill)
     if at_once and view.decides and (protected or not (queue_full or pool_full)):
@@ -351,7 +353,7 @@ def decide_admission(
             if missed is not None or view.missed is None:
                 return full
             missed = view.missed
-            pool_full = _pool_full(pool, ask, view, missed)
+            pool_full = _pool_full(pool, ask, view, missed, based=based)
         if pool_full:
             return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, room.slots))
     if missed is None and not within and not may_wait_over and view.missed is not None:
@@ -424,12 +426,16 @@ def _bucket_covers(
     return covered_ms, served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
 
 
-def _pool_full(pool: PoolSpec, ask: Ask, view: AdmissionView, missed: MissedDeadline | None) -> bool:
-    """Whether the pool's queue has no place, without the request that is superseded."""
+def _pool_full(pool: PoolSpec, ask: Ask, view: AdmissionView, missed: MissedDeadline | None, *, based: bool) -> bool:
+    """Whether the pool's queue has no place, without the request that is superseded. ``based``: for one within its
+    entitlement's baseline."""
     waiting, waiting_bytes = view.waiting, view.waiting_bytes
     if missed is not None:
         waiting, waiting_bytes = waiting - 1, waiting_bytes - missed.body_bytes
-    return waiting >= pool.queue_limit or waiting_bytes + ask.body_bytes > pool.queue_bytes
+    places, room = pool.queue_limit, pool.queue_bytes
+    if based:
+        places, room = places + places // EXTRA_PLACES, room + room // EXTRA_PLACES
+    return waiting >= places or waiting_bytes + ask.body_bytes > room
 
 
 def _outranked(pool: PoolSpec, view: AdmissionView) -> bool:

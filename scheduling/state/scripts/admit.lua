@@ -151,7 +151,11 @@ local direct = not contended and left > first and (within or bursts) and backend
 local function no_place()
   local n, size = waiting, v[3]
   if missed then n, size = n - 1, size - missed.x.bytes end
-  return n >= tonumber(ARGV[19]) or size + bytes > tonumber(ARGV[20])
+  local places, room = tonumber(ARGV[19]), tonumber(ARGV[20])
+  if based then
+    places, room = places + math.floor(places / EXTRA_PLACES), room + math.floor(room / EXTRA_PLACES)
+  end
+  return n >= places or size + bytes > room
 end
 local queue_full, pool_full = ent_wait - (missed and 1 or 0) >= tonumber(ARGV[13]), no_place()
 if direct and waits and (protected or not (queue_full or pool_full)) then

@@ -178,6 +178,12 @@ BROKEN = {
     "headroom that its owners may not use": ("admit", "(based and 0 or headroom)", "headroom"),
     "a baseline that is never lifted": ("finish", "if v[13] then gone", "if false then gone"),
     "bursts that are still owed": ("admit", "shift('due', due_of(", "shift('due', 0 * due_of("),
+    "a queue that others can fill for those within a baseline": (
+        "admit",
+        "if based then\n    places,",
+        "if false then\n    places,",
+    ),
+    "a queue that is larger for everybody": ("admit", "if based then\n    places,", "if true then\n    places,"),
     "reserved capacity that is refused": ("admit", "contended and not protected and", "contended and"),
     "the lightest refused though nobody weighs more": ("admit", "return weight < tonumber(", "return 0 < tonumber("),
     "weights of those who left": ("finish", "call('ZREM', WEIGHTS, x.ent)", ""),

@@ -477,6 +477,27 @@ def test_who_may_burst_keeps_no_more_waiting_than_can_be_in_time():
     assert decide_admission(patient, POOL, ASK, waits, 5000).supersedes == ""
 
 
+@pytest.mark.parametrize(
+    ("service_class", "state", "answer"),
+    [
+        (ServiceClass.ELASTIC, {"waiting": 16}, AdmissionAnswer.QUEUE),
+        (ServiceClass.ELASTIC, {"waiting": 18}, Reason.QUEUE_FULL),
+        (ServiceClass.ELASTIC, {"waiting": 16, "ent_running": 3}, Reason.CONCURRENCY),
+        (ServiceClass.SPOT, {"waiting": 16}, Reason.QUEUE_FULL),
+        (ServiceClass.ELASTIC, {"waiting": 1, "waiting_bytes": 11_050}, AdmissionAnswer.QUEUE),
+        (ServiceClass.ELASTIC, {"waiting": 1, "waiting_bytes": 11_051}, Reason.QUEUE_FULL),
+        (ServiceClass.SPOT, {"waiting": 1, "waiting_bytes": 11_050}, Reason.QUEUE_FULL),
+    ],
+)
+def test_a_queue_that_others_have_filled_has_places_for_who_is_within_its_baseline(
+    service_class: ServiceClass, state: dict[str, Any], answer: AdmissionAnswer | Reason
+):
+    """An eighth of its requests and of its bytes."""
+    pool = dataclasses.replace(POOL, queue_limit=16)
+    verdict, reason, _ = decide(view(backends=(FULL,), **state), spec=of_class(service_class, UNMETERED), pool=pool)
+    assert (reason or verdict) == answer
+
+
 def test_who_is_within_its_limit_supersedes_nobody():
     elastic = of_class(ServiceClass.ELASTIC, UNMETERED)
     waits = view(backends=(FULL,), ent_running=1, ent_waiting=1, waiting=1, missed=LATE)
