@@ -76,12 +76,12 @@ BROKEN = {
     "grants that tell nobody": ("grant", "call('PUBLISH', 'qm:gw:'", "call('PUBLISH', 'qm:g:'"),
     "direct grants past those who wait": (
         "admit",
-        "(based and 0 or headroom) <= first",
-        "(based and 0 or headroom) <= 0",
+        "not contended and left > first and",
+        "not contended and",
     ),
     "free slots withheld for those who may not use them": (
         "admit",
-        "free - (based and 0 or headroom) <= first",
+        "left <= (has_baseline and v[9] or going)",
         "waiting > 0",
     ),
     "owners who wait behind those after them": ("admit", "(protected or based and headroom > 0) and v[9]", "false"),
@@ -411,11 +411,6 @@ BROKEN = {
         "admit",
         "left <= (has_baseline and v[9] or going)",
         "left <= going",
-    ),
-    "bursts granted past those who wait for prefill credit": (
-        "admit",
-        "not contended and left > first and",
-        "not contended and",
     ),
     "a later attempt, superseded": ("admit", "if x and x.attempt == 1 then", "if x then"),
     "lateness by the clocks of gateways": ("admit", "if sent and sent > 0 then due", "if false then due"),
