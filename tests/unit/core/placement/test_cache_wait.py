@@ -365,4 +365,4 @@ def test_nobody_is_refused_for_a_cache_nor_waits_for_one_while_nobody_leads():
     assert arrives(decides=False) is AdmissionAnswer.GRANT
     assert arrives(ent_waiting=2, ent_running=0, waiting=2, stuck=2, able=2) is AdmissionAnswer.GRANT
     assert arrives(waiting=11, stuck=11, able=11) is AdmissionAnswer.GRANT, "the pool's queue is full"
-    assert arrives(waiting_bytes=9_900) is AdmissionAnswer.GRANT
+    assert arrives(waiting_bytes=11_100) is AdmissionAnswer.GRANT
