@@ -302,6 +302,9 @@ def decide_admission(
         retry_ms, told_ms = come_back(first_ms, every_ms, view.told_ms)
         return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=retry_ms, told_ms=told_ms)
 
+    def over_concurrency() -> AdmissionDecision:
+        return refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
+
     tier = spec.tier
     rights = rights_of(spec)
     within = view.ent_running + view.ent_waiting < spec.concurrency
@@ -313,7 +316,7 @@ def decide_admission(
 
     full: AdmissionDecision | None = None  # what its entitlement's limit would have said
     if not within and not may_burst and not may_wait_over:
-        full = refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
+        full = over_concurrency()
         if view.missed is None:
             return full
         protected = rights.reserved
@@ -357,8 +360,7 @@ def decide_admission(
         if pool_full:
             return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, room.slots))
     if missed is None and not within and not may_wait_over and view.missed is not None:
-        missed = view.missed  # beyond its concurrency it keeps no more waiting than can be in time
-        full = refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
+        missed, full = view.missed, over_concurrency()  # it keeps no more waiting than can be in time
     if full is None or missed is None:
         return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
     return replace(full, verdict=AdmissionAnswer.QUEUE, charge=charge, supersedes=missed.id, reason=Reason.SUPERSEDED)

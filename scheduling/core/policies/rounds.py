@@ -65,9 +65,7 @@ class Round:
         and may not burst. A queue need not ask for each of them."""
         if self._has_turn is not None and not self._has_turn(entitlement):
             return True
-        if not 0 < concurrency <= self._running.get(entitlement, 0):
-            return False
-        return self._may_burst is None or not self._may_burst(entitlement)
+        return self.bursts(entitlement, concurrency) and (self._may_burst is None or not self._may_burst(entitlement))
 
     def bursts(self, entitlement: str, concurrency: int) -> bool:
         """Whether it runs as many as its ``concurrency``, so that one more exceeds it."""
