@@ -295,11 +295,13 @@ class RespConnection(Keeper):
         if self._on_change is not None:
             self._on_change(available)
 
-    def _send(self, words: tuple[Word, ...]) -> asyncio.Future[Any]:
-        wire = self._wire
-        if wire is None:
+    def _connected(self) -> Wire:
+        if self._wire is None:
             raise StateUnavailable("Redis is not reachable")
-        return wire.send(pack(words))
+        return self._wire
+
+    def _send(self, words: tuple[Word, ...]) -> asyncio.Future[Any]:
+        return self._connected().send(pack(words))
 
     async def call(self, *words: Word) -> Any:
         """One command. Raises StateUnavailable, or StateError for an error that waiting will not heal."""
@@ -311,9 +313,7 @@ class RespConnection(Keeper):
     async def eval(self, script: Script, prefix: bytes, args: Sequence[Word]) -> Any:
         """One script with one key (the pool's prefix). A server that does not know it yet gets its text."""
         if script.many:
-            if self._wire is None:
-                raise StateUnavailable("Redis is not reachable")
-            reply = await self._wire.together(script, prefix, args)
+            reply = await self._connected().together(script, prefix, args)
             if isinstance(reply, hiredis.ReplyError):
                 raise self._error(reply, script.name)
             return reply

@@ -281,8 +281,11 @@ MUTATIONS = (
         "waits-for-redis",
         "a call waits while Redis is known to be down (promise 20)",
         "scheduling/state/resp.py",
-        '            raise StateUnavailable("Redis is not reachable")\n        return wire.send(pack(words))',
-        "            return asyncio.get_running_loop().create_future()\n        return wire.send(pack(words))",
+        "            reply = await self._connected().together(script, prefix, args)",
+        (
+            "            while self._wire is None:\n                await asyncio.sleep(0.05)\n"
+            "            reply = await self._connected().together(script, prefix, args)"
+        ),
         (
             "tests/integration/test_state_failures.py::"
             "test_a_killed_server_fails_calls_at_once_and_comes_back_without_a_restart",
