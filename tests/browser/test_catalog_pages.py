@@ -9,6 +9,7 @@ import re
 import urllib.error
 import urllib.request
 import uuid
+from typing import Any
 
 import httpx
 import pytest
@@ -185,6 +186,42 @@ def test_a_key_is_made_rotated_and_revoked_and_its_secret_is_seen_once(page: Pag
     page.get_by_role("dialog").get_by_role("button", name="Revoke", exact=True).click()
     expect(page.get_by_role("row", name="first key")).to_have_count(1)
     assert (status_of(running.url, first), status_of(running.url, second)) == (401, 200)
+
+
+def test_a_key_of_a_single_entitlement_is_made_though_a_project_was_proposed(page: Page, running: Running) -> None:
+    running.log_in(page)
+    name = fresh()
+    make_tenant(page, running, name)
+    headers = {"Authorization": f"Bearer {running.demo['admin']['token']}"}
+    project = {"tenant": name, "slug": f"{name}-chat"}
+    httpx.post(f"{running.url}/api/v1/projects", json=project, headers=headers).raise_for_status()
+    page.goto(f"{running.url}/tenants/{name}/keys?new=key")
+    field(page, "Name").fill("nightly")
+    expect(field(page, "Project")).to_have_value(project["slug"])
+    field(page, "Project").select_option(label="none")
+    field(page, "Or a single entitlement").select_option(index=1)
+    page.get_by_role("button", name="Create key").click()
+    secret = page.get_by_test_id("secret").inner_text()
+    assert status_of(running.url, secret) == 200
+    (key,) = (row for row in keys_of(running, name, headers) if row["name"] == "nightly")
+    assert (key["project"], key["entitlement"]) == (None, key["opens"][0])
+
+
+def keys_of(running: Running, tenant: str, headers: dict[str, str]) -> list[dict[str, Any]]:
+    answer = httpx.get(f"{running.url}/api/v1/keys", params={"tenant": tenant}, headers=headers)
+    found: list[dict[str, Any]] = answer.raise_for_status().json()["results"]
+    return found
+
+
+def test_the_page_of_people_is_one_of_the_catalog_and_the_palette_finds_it(page: Page, running: Running) -> None:
+    running.log_in(page)
+    expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("people")
+    page.get_by_role("option", name="People").click()
+    expect(page).to_have_url(f"{running.url}/people")
+    header = page.get_by_role("navigation", name="Pages")
+    expect(header.get_by_role("link", name="Tenants")).to_have_attribute("aria-current", "page")
 
 
 def test_a_paused_tenant_is_refused_until_it_is_resumed(page: Page, running: Running) -> None:

@@ -31,6 +31,8 @@ it("members are offered what they may do, and without a role nothing is offered"
 });
 
 it("pages are found by any part of their words, and each shortcut has a letter of its own", () => {
+  expect(commands("people", [], "member").map(({ to }) => to)).toEqual(["/people"]);
+  expect(commands("roles", [], "member")).toEqual([]);
   expect(commands("cost", [], "operator").map(({ to }) => to)).toEqual(["/usage"]);
   expect(new Set(GO.map(({ key: letter }) => letter)).size).toBe(GO.length);
 });

@@ -82,7 +82,7 @@ const GENERAL: readonly (Command & { roles?: readonly Role[] })[] = [
 export function commands(text: string, found: readonly Found[], role: Role | null): Command[] {
   if (role === null) return [];
   const typed = text.trim();
-  const pages = [...offered(role), ...within.filter((page) => page.roles.includes(role))];
+  const pages = [...offered(role), ...within.filter((page) => page.roles.includes(role)).map(({ path, label, found: long }) => ({ path, label: long ?? label }))];
   const general = GENERAL.filter((one) => (!one.roles || one.roles.includes(role)) && has(one.label, typed));
   return [
     ...objects(found),

@@ -15,8 +15,30 @@ interface Item {
   also?: readonly string[];
 }
 
+interface Within extends Pick<Item, "path" | "label" | "roles"> {
+  /** What the palette calls it, if that is more than its label. */
+  found?: string;
+  /** Who is offered it beside the others in the row of the catalog, if not all of its roles. */
+  row?: readonly Role[];
+}
+
 const everyone: readonly Role[] = ["admin", "operator", "member"];
 const staff: readonly Role[] = ["admin", "operator"];
+
+/** Pages within others, in the order of the catalog's row; the palette has them as well. */
+export const within: readonly Within[] = [
+  { path: "/me", label: "My access", roles: everyone, row: ["member"] },
+  { path: "/usage", label: "Usage", roles: everyone, found: "Usage and cost" },
+  { path: "/pools", label: "Pools", roles: everyone },
+  { path: "/backends", label: "Backends", roles: staff },
+  { path: "/adapters", label: "Adapters", roles: everyone },
+  { path: "/tiers", label: "Tiers", roles: everyone },
+  { path: "/slos", label: "SLOs", roles: everyone },
+  { path: "/prices", label: "Prices", roles: everyone },
+  { path: "/people", label: "People", roles: everyone },
+  { path: "/roles", label: "Roles", roles: staff },
+  { path: "/audit", label: "Audit", roles: everyone, found: "Audit log" },
+];
 
 export const pages: readonly Item[] = [
   { path: "/", label: "Overview", roles: everyone, group: "Now" },
@@ -28,21 +50,7 @@ export const pages: readonly Item[] = [
   { path: "/playground", label: "Playground", roles: everyone, group: "Investigate" },
   { path: "/policies", label: "Policies", roles: staff, group: "Capacity" },
   { path: "/lab", label: "Lab", roles: staff, group: "Capacity" },
-  { path: "/tenants", label: "Tenants", roles: everyone, group: "Tenants", also: ["/usage", "/pools", "/backends", "/adapters", "/tiers", "/slos", "/prices", "/roles", "/audit", "/keys", "/models", "/users", "/me"] },
-];
-
-/** Pages within others, for the palette. */
-export const within: readonly Pick<Item, "path" | "label" | "roles">[] = [
-  { path: "/me", label: "My access", roles: everyone },
-  { path: "/pools", label: "Pools", roles: everyone },
-  { path: "/backends", label: "Backends", roles: staff },
-  { path: "/adapters", label: "Adapters", roles: everyone },
-  { path: "/usage", label: "Usage and cost", roles: everyone },
-  { path: "/tiers", label: "Tiers", roles: everyone },
-  { path: "/slos", label: "SLOs", roles: everyone },
-  { path: "/prices", label: "Prices", roles: everyone },
-  { path: "/roles", label: "Roles", roles: everyone },
-  { path: "/audit", label: "Audit log", roles: everyone },
+  { path: "/tenants", label: "Tenants", roles: everyone, group: "Tenants", also: [...within.map((page) => page.path), "/keys", "/models", "/users"] },
 ];
 
 /** What someone is offered; without a role there is nothing but the overview, which says so. */

@@ -1,6 +1,6 @@
 import { useId } from "react";
 import { zone } from "../../lib/format";
-import type { FieldSpec, Values } from "./form";
+import { choicesOf, type FieldSpec, type Values } from "./form";
 
 interface Props {
   spec: FieldSpec;
@@ -79,17 +79,12 @@ export function Field({ spec, value, values, error, disabled, onChange, onBlur }
       <label htmlFor={id} className="mb-1 flex items-baseline gap-1.5 text-sm font-medium">
         {spec.label}
         {unit && <span className="text-2xs font-normal text-faint">{unit}</span>}
-        {!spec.required && spec.kind !== "choice" && <span className="ml-auto text-2xs font-normal text-faint">optional</span>}
+        {!spec.required && !spec.options?.some((option) => option.value === "") && <span className="ml-auto text-2xs font-normal text-faint">optional</span>}
       </label>
       {spec.kind === "choice" ? (
         <select {...shared} onChange={type}>
-          {!(spec.options ?? []).some((option) => option.value === value) && (
-            <option value={value} disabled={spec.required}>
-              {value || "choose"}
-            </option>
-          )}
-          {(spec.options ?? []).map((option) => (
-            <option key={option.value} value={option.value}>
+          {choicesOf(spec, value).map((option) => (
+            <option key={option.value} value={option.value} disabled={spec.required && option.value === ""}>
               {option.label}
             </option>
           ))}

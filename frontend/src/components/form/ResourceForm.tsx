@@ -135,7 +135,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
   const line = (spec: FieldSpec) => (
     <Field
       key={spec.name}
-      spec={spec}
+      spec={spec.kind === "secret" && !isNew ? { ...spec, placeholder: "no change if left empty" } : spec}
       value={values[spec.name] ?? ""}
       values={values}
       error={errorOf(spec)}

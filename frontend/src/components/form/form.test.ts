@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { fieldErrors } from "../../api/client";
 import { firstFollow } from "../../pages/tenants/specs";
-import { body, changedByOthers, changedMeanwhile, check, isDirty, noted, parse, place, show, slugOf, start, type FieldSpec, type Values } from "./form";
+import { body, changedByOthers, changedMeanwhile, check, choicesOf, isDirty, noted, parse, place, show, slugOf, start, type FieldSpec, type Values } from "./form";
 
 const slug: FieldSpec = { name: "slug", label: "Name", kind: "slug", required: true, fixed: true };
 const concurrency: FieldSpec = { name: "concurrency", label: "Concurrency", kind: "integer", min: 1, required: true, initial: "8" };
@@ -17,6 +17,16 @@ it("says what to write instead of what was typed", () => {
   expect(parse(concurrency, "1.5")).toEqual({ error: "Use a whole number." });
   expect(parse(rate, "fast")).toEqual({ error: "Use a number, such as 12 or 0.5." });
   expect(parse(concurrency, "")).toEqual({ error: "This field is required." });
+});
+
+it("a choice that may be empty can be emptied again, and one that may not is never", () => {
+  const project: FieldSpec = { name: "project", label: "Project", kind: "choice", options: [{ value: "chat", label: "chat" }] };
+  const labels = (spec: FieldSpec, value: string) => choicesOf(spec, value).map((option) => option.label);
+  expect(labels(project, "chat")).toEqual(["none", "chat"]);
+  expect(labels({ ...project, options: [{ value: "", label: "all" }, ...project.options!] }, "")).toEqual(["all", "chat"]);
+  expect(labels({ ...project, required: true }, "")).toEqual(["choose", "chat"]);
+  expect(labels({ ...project, required: true }, "chat")).toEqual(["chat"]);
+  expect(labels({ ...project, required: true }, "gone")).toEqual(["gone", "chat"]);
 });
 
 it("reads figures as people copy them, and no others", () => {

@@ -40,6 +40,18 @@ export interface FieldSpec {
 export type Values = Record<string, string>;
 export type Errors = Record<string, string>;
 
+/** What a choice offers: "none" where it may be left empty, "choose" until a required one is made, and a value that is not listed any more. */
+export function choicesOf(spec: FieldSpec, value: string): Option[] {
+  const listed = spec.options ?? [];
+  const has = (wanted: string) => listed.some((option) => option.value === wanted);
+  return [
+    ...(!spec.required && !has("") ? [{ value: "", label: "none" }] : []),
+    ...(spec.required && value === "" && !has("") ? [{ value: "", label: "choose" }] : []),
+    ...(value !== "" && !has(value) ? [{ value, label: value }] : []),
+    ...listed,
+  ];
+}
+
 const SLUG = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
 
 type Parsed = { value: unknown } | { error: string };

@@ -1,7 +1,7 @@
 import { Table, type Column } from "../../components/Table";
 import type { Snapshot, TierFigures } from "../../feed/types";
 import { count, duration, NONE, percent, rate, seconds, text } from "../../lib/format";
-import { SLO_LOW } from "./verdict";
+import { isLow } from "./verdict";
 
 type Row = TierFigures & { name: string };
 
@@ -18,7 +18,7 @@ function Against({ value, target }: { value: number | undefined; target: number 
 
 const columns: Column<Row>[] = [
   { label: "Tier", by: (t) => t.name, cell: (t) => t.name },
-  { label: "Attainment", unit: "of all asked", right: true, by: (t) => t.attainment, cell: (t) => <span className={(t.attainment ?? 1) < SLO_LOW ? "font-medium text-bad" : ""}>{text(percent(t.attainment))}</span> },
+  { label: "Attainment", unit: "of all asked", right: true, by: (t) => t.attainment, cell: (t) => <span className={isLow(t.attainment) ? "font-medium text-bad" : ""}>{text(percent(t.attainment))}</span> },
   { label: "Served", unit: "in time", right: true, by: (t) => t.attainment_served, cell: (t) => text(percent(t.attainment_served)) },
   { label: "Refused", unit: "1 min", right: true, by: (t) => (t.asked === undefined ? undefined : t.asked - (t.total ?? 0)), cell: (t) => (t.asked === undefined ? NONE : count(t.asked - (t.total ?? 0))) },
   { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => (t.total === undefined ? NONE : `${count(t.violations ?? 0)} of ${count(t.total)}${t.left ? `, ${count(t.left)} left` : ""}`) },

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Point, Snapshot } from "../../feed/types";
-import { asleep, attained, change, filled, late, limitsOf, missing, slotsOf, targetsOf, waitingIn } from "./verdict";
+import { asleep, attained, change, filled, isLow, late, limitsOf, missing, slotsOf, targetsOf, waitingIn } from "./verdict";
 
 const shot = (changes: Partial<Snapshot>): Snapshot => ({ pool: "llama", seq: 1, at: 1000, ...changes });
 
@@ -77,4 +77,8 @@ it("says that requests wait where those of the tenants without a row do", () => 
   const tenants = { acme: { waiting: 0, running: 9 }, globex: { waiting: 2 } };
   expect(waitingIn(shot({ tenants, queue: { depth: 7 }, left_out: { tenants: 1800 } }))).toEqual({ byTenant: { acme: 0, globex: 2 }, others: 5 });
   expect(waitingIn(shot({ tenants, queue: { depth: 7 } })).others).toBe(0);
+});
+
+it("an attainment is marked below nine in ten, and one that is not known never is", () => {
+  expect([0, 0.899, 0.9, 1, undefined].map(isLow)).toEqual([true, true, false, false, false]);
 });

@@ -10,6 +10,8 @@ export type Limits = Partial<Record<string, number>>;
 
 /** Attainment below this is marked where no rule says otherwise: the first of the alert rules shipped. */
 export const SLO_LOW = 0.9;
+/** Whether a table marks it; an unknown one is not low. */
+export const isLow = (attainment: number | undefined): boolean => attainment !== undefined && attainment < SLO_LOW;
 
 const BACK_S = 300;
 const AROUND_S = 15;

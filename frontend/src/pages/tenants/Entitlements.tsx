@@ -4,6 +4,7 @@ import { slugOf, type Values } from "../../components/form/form";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE, percent, rate, text } from "../../lib/format";
 import { user } from "../../lib/page";
+import { isLow } from "../overview/verdict";
 import { shareText } from "../rows";
 import { useCatalog, useSnapshotsOf } from "./data";
 import { entitlementsOf } from "./live";
@@ -85,7 +86,7 @@ export function Entitlements({ tenant }: { tenant: string }) {
     { label: "Debt", right: true, by: (row) => live.get(row.slug)?.debt, cell: (row) => rate(live.get(row.slug)?.debt) },
     ...(user.role === "member" ? [] : [{ label: "Share", unit: "of its class", right: true, by: (row: Entitlement) => live.get(row.slug)?.share, cell: (row: Entitlement) => shareText(live.get(row.slug)?.share) }]),
     { label: "Weight", right: true, by: (row) => live.get(row.slug)?.weight, cell: (row) => rate(live.get(row.slug)?.weight) },
-    { label: "Attainment", right: true, by: (row) => live.get(row.slug)?.attainment, cell: (row) => text(percent(live.get(row.slug)?.attainment)) },
+    { label: "Attainment", right: true, by: (row) => live.get(row.slug)?.attainment, cell: (row) => <span className={isLow(live.get(row.slug)?.attainment) ? "font-medium text-bad" : ""}>{text(percent(live.get(row.slug)?.attainment))}</span> },
     { label: "Ends", by: (row) => row.valid_until, cell: (row) => <When at={row.valid_until} /> },
   ];
   const follow = (values: Values, changed: string, written: ReadonlySet<string>): Values => {

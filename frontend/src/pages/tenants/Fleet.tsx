@@ -10,7 +10,7 @@ import { Table, type Column } from "../../components/Table";
 import { compact, count, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
-import { late, ms, SLO_LOW } from "../overview/verdict";
+import { isLow, late, ms } from "../overview/verdict";
 import { useCatalog } from "./data";
 import { fits, fleetRow, LEVELS, levelTones, replicasText, standingOf, tally, tiersOf, type FleetRow } from "./fleet";
 import { Failed, Waiting } from "./parts";
@@ -75,9 +75,9 @@ const columns: Column<FleetRow>[] = [
     by: (row) => row.snapshot?.slo?.attainment,
     cell: (row) => (
       <>
-        <span className={(row.snapshot?.slo?.attainment ?? 1) < SLO_LOW ? "font-medium text-bad" : ""}>{text(percent(row.snapshot?.slo?.attainment))}</span>
+        <span className={isLow(row.snapshot?.slo?.attainment) ? "font-medium text-bad" : ""}>{text(percent(row.snapshot?.slo?.attainment))}</span>
         {tiersOf(row.snapshot).slice(0, TIERS).map(([name, tier]) => (
-          <span key={name} className={`block text-2xs ${(tier.attainment ?? 1) < SLO_LOW ? "text-bad" : "text-faint"}`}>
+          <span key={name} className={`block text-2xs ${isLow(tier.attainment) ? "text-bad" : "text-faint"}`}>
             {name} {text(percent(tier.attainment))}
           </span>
         ))}

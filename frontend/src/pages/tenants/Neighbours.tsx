@@ -66,7 +66,7 @@ function Waits({ waits, tenant }: { waits: PoolWaits; tenant: string }) {
         Pool {waits.pool}: {compact(waits.requests)} of its requests waited, half of them over {text(seconds(waits.wait_p50_s))}, one in twenty over {text(seconds(waits.wait_p95_s))}, the longest {text(seconds(waits.longest_s))}.
         {!waits.whole && " There was more traffic than this page reads; the oldest part is left out."}
       </p>
-      <Table label={`Slots of pool ${waits.pool}`} rows={waits.held} columns={columns(tenant)} id={(row) => row.tenant} empty="Nothing ran meanwhile, because there was no backend." />
+      <Table label={`Slots of pool ${waits.pool}`} rows={waits.held} columns={columns(tenant)} id={(row) => row.tenant} empty="No request held a slot meanwhile." />
     </section>
   );
 }

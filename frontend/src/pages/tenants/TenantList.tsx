@@ -12,7 +12,7 @@ import { compact, count, percent, text } from "../../lib/format";
 import { hold } from "../../lib/keyring";
 import { user } from "../../lib/page";
 import { isWhole, useCatalog, useRefresh, useSnapshots } from "./data";
-import { judgedOf } from "../overview/verdict";
+import { isLow, judgedOf } from "../overview/verdict";
 import { EffectsPanel } from "./EffectsPanel";
 import { attainment, leftOut, unseen, useByTenant, type LiveUse } from "./live";
 import { Failed, Secret, State, Unread, Waiting, Without } from "./parts";
@@ -98,7 +98,7 @@ const columns: Column<Row>[] = [
     by: (row) => attainment(row.use),
     cell: ({ use }) => (
       <>
-        <span className={(attainment(use) ?? 1) < 0.9 ? "font-medium text-bad" : ""}>{text(percent(attainment(use)))}</span>
+        <span className={isLow(attainment(use)) ? "font-medium text-bad" : ""}>{text(percent(attainment(use)))}</span>
         {use && judgedOf(use) && <span className="block text-xs text-faint">{judgedOf(use)}</span>}
       </>
     ),

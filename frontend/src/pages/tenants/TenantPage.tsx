@@ -12,7 +12,7 @@ import { user } from "../../lib/page";
 import { useCurrentInView } from "../../lib/useCurrentInView";
 import { useCatalog, useRefresh, useSnapshotsOf } from "./data";
 import { Past } from "../objects/ObjectPage";
-import { judgedOf } from "../overview/verdict";
+import { isLow, judgedOf } from "../overview/verdict";
 import { AuditPanel } from "./Audit";
 import { Batches } from "./Batches";
 import { Entitlements } from "./Entitlements";
@@ -42,11 +42,11 @@ const tabs = [
   { id: "audit", label: "Audit", panel: ({ tenant }: { tenant: string }) => <AuditPanel query={{ tenant }} /> },
 ];
 
-function Fact({ label, value, note }: { label: string; value: string; note?: string }) {
+function Fact({ label, value, note, bad }: { label: string; value: string; note?: string; bad?: boolean }) {
   return (
     <div className="min-w-0">
       <dt className="label">{label}</dt>
-      <dd className="text-lg leading-6 font-semibold tracking-tight">
+      <dd className={`text-lg leading-6 font-semibold tracking-tight ${bad ? "text-bad" : ""}`}>
         {value}
         {note && <span className="ml-1 text-xs font-normal text-faint">{note}</span>}
       </dd>
@@ -67,7 +67,7 @@ function Now({ tenant }: { tenant: string }) {
         <Fact label="Waiting" value={count(use?.waiting)} />
         <Fact label="Tokens" value={use ? compact(use.tokensPerS) : "–"} note={use ? "per s" : undefined} />
         <Fact label="Refused, 1 min" value={count(use?.refused)} />
-        <Fact label="Attainment, 1 min" value={text(percent(attainment(use)))} note={use && judgedOf(use)} />
+        <Fact label="Attainment, 1 min" value={text(percent(attainment(use)))} bad={isLow(attainment(use))} note={use && judgedOf(use)} />
       </dl>
       <Without pools={missing} />
     </section>

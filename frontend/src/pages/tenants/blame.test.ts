@@ -18,4 +18,5 @@ it("names who held most of the slots, and does not blame others for one's own lo
   expect(blame(waits(["acme", 0.7], ["initech", 0.3]), "acme")).toContain("mostly for its own requests");
   expect(blame(waits(["acme", 0.4], ["initech", 0.35], ["hooli", 0.25]), "acme")).toMatch(/^Of the other tenants, initech/);
   expect(blame(waits(), "acme")).toContain("nothing ran");
+  expect(blame({ ...waits(), waited_s: 0, longest_s: 0 }, "acme")).toBe("Its requests waited less than a millisecond.");
 });

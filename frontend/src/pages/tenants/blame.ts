@@ -30,7 +30,8 @@ export function blame(waits: PoolWaits, tenant: string): string {
   const others = waits.held.filter((row) => row.tenant !== tenant);
   const own = waits.held.find((row) => row.tenant === tenant)?.share ?? 0;
   const [most] = others;
-  if (waits.held.length === 0) return `Its requests waited ${time} while nothing ran.`;
+  // Known from the ledger alone: a backend may have been away, or the wait too short for a run to be seen in it.
+  if (waits.held.length === 0) return waits.longest_s < 0.001 ? "Its requests waited less than a millisecond." : `Its requests waited ${time} while nothing ran.`;
   if (!most || own >= 0.5) return `Its requests waited ${time}, mostly for its own requests, which held ${text(percent(own))} of the slots in use.`;
   return `Of the other tenants, ${most.tenant} held the most slots: ${text(percent(most.share))} of those in use while its requests waited ${time} in total.`;
 }

@@ -193,7 +193,7 @@ export const backendSpecs = (pools: readonly Option[], initial: { pool?: string;
   backend("kv_tokens", "KV cache", { placeholder: "from the engine" }),
   backend("tokens_per_s", "Throughput"),
   backend("phase", "Phase"),
-  backend("api_key", "API key", { placeholder: "no change if left empty" }),
+  backend("api_key", "API key"),
   backend("dcgm_url", "GPU exporter URL", { group: "More", placeholder: "http://10.0.0.7:9400/metrics" }),
   backend("managed", "May be removed by the scaling driver", { group: "More" }),
   backend("description", "Description", { group: "More", wide: true }),

@@ -321,7 +321,7 @@ class FairQueue:
             _, served, queue = self._last
         else:
             served, queue = self._counters[request.entitlement], self._lanes[request.entitlement].queue
-        return f"served {served:.0f} per weight, {queue.explain(request)}"
+        return f"served {served:,.0f} per weight, {queue.explain(request)}"
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
         name = request.entitlement
