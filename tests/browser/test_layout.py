@@ -59,6 +59,32 @@ def test_every_range_of_usage_can_be_seen_on_a_phone(page: Page, told: Stage) ->
         expect(one).to_be_in_viewport(ratio=1)
 
 
+def test_what_a_tenant_costs_is_in_sight_on_a_laptop_without_scrolling_its_table(page: Page, told: Stage) -> None:
+    row = {
+        "tenant": "acme-research", "requests": 14_800, "completed": 13_500, "refused": 1219, "failed": 3,
+        "cancelled": 78, "input_tokens": 19_200_000, "output_tokens": 965_000, "cached_tokens": 0, "slo_met": 12_000,
+        "slo_total": 13_500, "slo_asked": 14_000, "attainment": 0.901, "attainment_served": 0.982, "slo_retries": 120,
+        "attainment_first": 0.9, "slot_s": 74_400.0, "cost": 2.3084, "currency": "USD",
+    }  # fmt: skip
+    long = row | {"tenant": "a-tenant-with-a-very-long-name-of-the-department-of-linguistics"}
+    told.answers["usage"] = {"columns": ["tenant"], "rows": [row, long]}
+    told.open("/usage")
+    table = page.get_by_role("region", name="Usage", exact=True).get_by_role("table")
+    expect(table.get_by_role("row").nth(1)).to_contain_text("2.31 USD")
+    room = page.get_by_role("region", name="Usage", exact=True).last
+    assert room.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
+    heads = [" ".join(text.split()) for text in table.get_by_role("columnheader").all_inner_texts()]
+    assert len(heads) == len(set(heads)) == 12
+    expect(table).to_contain_text("14.0k judged")
+    expect(table).to_contain_text("120 retries left out")
+    name = table.get_by_text(long["tenant"])
+    beside = table.get_by_role("row").nth(2).get_by_role("cell").first
+    ends, begins = name.bounding_box(), beside.bounding_box()
+    assert ends
+    assert begins
+    assert ends["x"] + ends["width"] <= begins["x"]
+
+
 def test_the_zone_of_requests_is_named_once_in_the_head_of_their_column(page: Page, told: Stage) -> None:
     told.open("/requests")
     table = page.get_by_role("region", name="Ended requests")

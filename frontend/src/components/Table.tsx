@@ -33,6 +33,9 @@ interface Props<T> {
 
 const exact = (n: number): string => n.toLocaleString("en");
 
+/** Several columns may have one label, with units that tell them apart. */
+const keyOf = <T,>({ label, unit = "" }: Column<T>): string => `${label} ${unit}`;
+
 /** Of so many rows how many are shown, and after the next press. */
 export const steps = (all: number, wanted: number): { most: number; next: number } => {
   const most = Math.min(all, wanted);
@@ -72,7 +75,7 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
               const current = sort?.column === i;
               return (
                 <th
-                  key={column.label}
+                  key={keyOf(column)}
                   scope="col"
                   role="columnheader"
                   aria-sort={current ? (sort.descending ? "descending" : "ascending") : undefined}
@@ -102,11 +105,11 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
               {columns.map((column, i) => {
                 const look = `px-3 py-1.5 ${column.right ? "text-right whitespace-nowrap" : "text-left"} ${column.className ?? ""}`;
                 return i === 0 ? (
-                  <th key={column.label} scope="row" role="rowheader" className={`${look} font-medium`}>
+                  <th key={keyOf(column)} scope="row" role="rowheader" className={`${look} font-medium`}>
                     {column.cell(row)}
                   </th>
                 ) : (
-                  <td key={column.label} role="cell" className={look} data-label={column.unit ? `${column.label}, ${column.unit}` : column.label}>
+                  <td key={keyOf(column)} role="cell" className={look} data-label={column.unit ? `${column.label}, ${column.unit}` : column.label}>
                     {/* One box, so that a card sets it beside its label as a whole. */}
                     <div>{column.cell(row)}</div>
                   </td>

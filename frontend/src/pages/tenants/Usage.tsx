@@ -6,7 +6,7 @@ import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { compact, count, money, NONE, percent, seconds, text } from "../../lib/format";
+import { compact, counted, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { Costs } from "./Costs";
@@ -54,12 +54,12 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
         {name} <span className="font-mono text-2xs font-normal text-faint">qm-{value}</span>
       </>
     ) : (
-      <span className="whitespace-nowrap">{value}</span>
+      <span className="block truncate max-sm:break-words max-sm:whitespace-normal" title={value}>{value}</span>
     );
   };
   const costs = rows.flatMap((row) => (row.cost !== null && row.currency ? [row.cost] : []));
   const columns: Column<UsageRow>[] = [
-    ...groups.filter((group) => data?.columns.includes(group)).map((group): Column<UsageRow> => ({ label: group[0]!.toUpperCase() + group.slice(1), by: (row) => row[group], cell: (row) => cell(group, row), className: "max-w-72" })),
+    ...groups.filter((group) => data?.columns.includes(group)).map((group): Column<UsageRow> => ({ label: group[0]!.toUpperCase() + group.slice(1), by: (row) => row[group], cell: (row) => cell(group, row), className: "max-w-60" })),
     { label: "Requests", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
     { label: "Refused", right: true, by: (row) => row.refused, cell: (row) => compact(row.refused) },
     { label: "Failed", right: true, by: (row) => row.failed, cell: (row) => compact(row.failed) },
@@ -72,20 +72,40 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
       by: tokensOf,
       cell: (row) => (
         <span className="flex items-center justify-end gap-2">
-          <span className="h-1.5 w-20 overflow-hidden rounded-full bg-raised" aria-hidden="true">
+          <span className="h-1.5 w-12 overflow-hidden rounded-full bg-raised" aria-hidden="true">
             <span className="block h-full rounded-full bg-accent" style={{ width: `${share(row) * 100}%` }} />
           </span>
           <span className="min-w-12">{text(percent(share(row)))}</span>
         </span>
       ),
     },
-    { label: "Attainment", unit: "of all asked", right: true, by: (row) => row.attainment, cell: (row) => text(percent(row.attainment ?? undefined)) },
-    { label: "Attainment", unit: "of those served", right: true, by: (row) => row.attainment_served, cell: (row) => text(percent(row.attainment_served ?? undefined)) },
-    { label: "Judged", unit: "of requests", right: true, by: (row) => row.slo_asked, cell: (row) => `${compact(row.slo_asked)} of ${compact(row.requests)}` },
-    { label: "Retries", unit: "of those judged", right: true, by: (row) => row.slo_retries, cell: (row) => count(row.slo_retries ?? undefined) },
-    { label: "Attainment", unit: "at the first attempt", right: true, by: (row) => row.attainment_first, cell: (row) => text(percent(row.attainment_first ?? undefined)) },
-    { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
     { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : row.currency ? money(row.cost, row.currency, costs) : NONE) },
+    { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
+    {
+      label: "Attainment",
+      unit: "of all asked",
+      right: true,
+      by: (row) => row.attainment,
+      cell: (row) => (
+        <>
+          {text(percent(row.attainment ?? undefined))}
+          {row.slo_asked !== row.requests && <span className="block text-2xs text-faint">{compact(row.slo_asked)} judged</span>}
+        </>
+      ),
+    },
+    { label: "Attainment", unit: "of those served", right: true, by: (row) => row.attainment_served, cell: (row) => text(percent(row.attainment_served ?? undefined)) },
+    {
+      label: "Attainment",
+      unit: "first attempt",
+      right: true,
+      by: (row) => row.attainment_first,
+      cell: (row) => (
+        <>
+          {text(percent(row.attainment_first ?? undefined))}
+          {!!row.slo_retries && <span className="block text-2xs text-faint">{counted(row.slo_retries, "retry", "retries")} left out</span>}
+        </>
+      ),
+    },
   ];
   return (
     <section aria-label="Usage">
