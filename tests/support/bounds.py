@@ -76,6 +76,8 @@ ENGINES = (
     Row("cached tokens of a request", "its input tokens", "counted as none", "unit/telemetry/test_statements.py::test_cached_tokens_beyond_the_input_are_not_believed"),
     Row("usage of an answer", "what was requested and received", "the gateway's own count is used", "integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count"),
     Row("frame of a stream [bytes]", "scheduling.gateway.answers.sse:MAX_FRAME_BYTES", "the request fails", "unit/gateway/test_gateway_sse.py::test_a_frame_without_end_is_given_up"),
+    Row("events of a stream that come before its answer [bytes]", "scheduling.gateway.answers.named_events:MAX_EARLY_BYTES", "the request fails", "unit/gateway/test_named_events.py::test_what_an_engine_says_before_its_answer_is_kept_in_bounded_memory"),
+    Row("lines of an event", "scheduling.gateway.answers.sse:MAX_LINES", "the request fails", "unit/gateway/test_gateway_sse.py::test_an_event_has_few_lines"),
     Row("head of an answer [bytes]", "scheduling.gateway.engine.engine_connection:MAX_HEAD_BYTES", "the request fails", "integration/test_broken_engines.py::test_whatever_an_engine_sends_ends_explicitly_and_the_next_request_is_served"),
     Row("bytes that frame each byte of a stream, beside a head's", "scheduling.gateway.engine.engine_connection:STREAM_FRAMING", "the request fails", "integration/test_broken_engines.py::test_whatever_an_engine_sends_ends_explicitly_and_the_next_request_is_served"),
     Row("answer to a control call [bytes]", "scheduling.engines.client:MAX_BODY_BYTES", "the call fails", "unit/gateway/test_request_bounds.py::test_a_control_answer_longer_than_the_bound_is_not_read"),

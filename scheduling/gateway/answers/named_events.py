@@ -30,7 +30,10 @@ from scheduling.gateway.answers.answer_types import (
     encode,
     settle_usage,
 )
-from scheduling.gateway.answers.sse import Frames
+from scheduling.gateway.answers.sse import MAX_FRAME_BYTES, Frames, lines_of
+
+
+MAX_EARLY_BYTES = 2 * MAX_FRAME_BYTES  # a response tells its instructions and tools when it is made and when it begins
 
 
 class _Figures(Struct):
@@ -69,13 +72,14 @@ def _settle(raw: Raw, asked: Asked, pieces: int, characters: int) -> tuple[Usage
 class NamedFrames(Frames):
     """One stream of named events. A kind of them says in ``_event`` what each means."""
 
-    __slots__ = ("_early_events", "_id")
+    __slots__ = ("_early_bytes", "_early_events", "_id")
 
     def __init__(self, strip_usage: bool, asked: Asked) -> None:
         super().__init__(False, asked)
         self._most = 4 * asked.output_bound + FRAMES_SLACK  # each block or item has events of its own
         self._id = ""
         self._early_events: list[bytes] = []  # events that come before the engine has done anything
+        self._early_bytes = 0  # of these, which are kept until one comes that is sent
 
     @property
     def id(self) -> str:
@@ -108,6 +112,10 @@ class NamedFrames(Frames):
                 break
             piece = _frame(name, sent)
             if self._early(name):
+                self._early_bytes += len(piece)
+                if self._early_bytes > MAX_EARLY_BYTES:
+                    self._fail("too much before the answer begins")
+                    break
                 self._early_events.append(piece)
                 continue
             if self._early_events:
@@ -141,7 +149,7 @@ def _frame(name: str, payload: bytes) -> bytes:
 def _named(frame: bytes) -> tuple[str, bytes | None]:
     """Name and data of an event; None where it has no data (a comment). Raises :class:`Broken`."""
     name, data = b"", None
-    for line in frame.split(b"\n"):
+    for line in lines_of(frame):
         if not line or line.startswith(b":"):
             continue
         field, _, value = line.partition(b":")

@@ -28,6 +28,7 @@ from scheduling.gateway.answers.answer_types import (
 )
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
+MAX_LINES = 64  # of an event, which has one to four: each costs more than the bytes of it, while every stream waits
 DONE = b"data: [DONE]\n\n"
 _DATA = b"data: "
 _FIELDS = (b"event", b"id", b"retry")  # of server-sent events, beside data; clients of this API know none of them
@@ -241,7 +242,7 @@ class Frames:
 def _payload(frame: bytes) -> bytes | None:
     """The data of a frame that is not simply one ``data: `` line; None where it has none. Raises :class:`Broken`."""
     data: bytes | None = None
-    for line in frame.split(b"\n"):
+    for line in lines_of(frame):
         if not line or line.startswith(b":"):  # a comment: engines and proxies send them to keep a connection alive
             continue
         name, _, value = line.partition(b":")
@@ -252,6 +253,13 @@ def _payload(frame: bytes) -> bytes | None:
         elif name not in _FIELDS:
             raise Broken("the stream is not made of server-sent events")
     return data
+
+
+def lines_of(event: bytes) -> list[bytes]:
+    """The lines of an event. Raises :class:`Broken` for more than any has."""
+    if event.count(b"\n") >= MAX_LINES:
+        raise Broken(f"an event has more than {MAX_LINES} lines")
+    return event.split(b"\n")
 
 
 def _last_boundary(data: bytes | bytearray, start: int) -> int:

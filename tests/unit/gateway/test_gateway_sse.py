@@ -218,3 +218,10 @@ def test_a_frame_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not frames.failed
     assert frames.feed(b"x" * 200) == b""
     assert frames.failed
+
+
+def test_an_event_has_few_lines() -> None:
+    for lines, failed in ((sse.MAX_LINES, ""), (sse.MAX_LINES + 1, "an event has more than 64 lines")):
+        frames = Frames(strip_usage=True, asked=ASKED)
+        assert frames.feed(b":\n" * lines + b"\n") == b""
+        assert frames.failed == failed

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.gateway.answers.answer_types import Asked
+from scheduling.gateway.answers import named_events
 from scheduling.gateway.answers.named_events import MessageFrames, NamedFrames, ResponseFrames
+from scheduling.gateway.answers.sse import MAX_LINES
 from scheduling.gateway.bodies.media import image_size, inline_tokens
 
 ASKED = Asked.of(chat=False, output_bound=100, estimate=10, exact=0, body_bytes=300, context=8192)
@@ -143,3 +145,39 @@ def test_no_bytes_make_reading_an_images_size_fail(data: bytes) -> None:
 
 def test_audio_counts_by_its_length() -> None:
     assert inline_tokens("A" * (64_000 * 4 // 3), "audio", "p") == pytest.approx(101, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "early"),
+    [
+        (MessageFrames, event("ping", pad="x" * 400)),
+        (
+            ResponseFrames,
+            event(
+                "response.in_progress",
+                response={"id": "r", "object": "response", "status": "in_progress", "output": [], "pad": "x" * 400},
+            ),
+        ),
+    ],
+)
+def test_what_an_engine_says_before_its_answer_is_kept_in_bounded_memory(
+    kind: type[NamedFrames], early: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_events, "MAX_EARLY_BYTES", 3 * len(early))
+    frames = kind(False, ASKED)
+    assert frames.feed(early * 3) == b""
+    assert not frames.failed
+    assert frames.feed(early) == b""
+    assert frames.failed == "too much before the answer begins"
+
+
+@pytest.mark.parametrize(("kind", "made"), KINDS)
+def test_an_event_has_few_lines(kind: type[NamedFrames], made: Any) -> None:
+    first = made(["a"], USAGE)[0]
+    few, many = b":\n" * (MAX_LINES - 2), b":\n" * MAX_LINES  # the event has two of its own
+    frames = kind(False, ASKED)
+    frames.feed(few + first)
+    assert not frames.failed
+    frames = kind(False, ASKED)
+    frames.feed(many + first)
+    assert "lines" in frames.failed
