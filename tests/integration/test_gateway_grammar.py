@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduling.core.types import MAX_GRAMMAR_BYTES
-from scheduling.gateway.bodies.grammar import ENDLESS, MOST_PIECES, check_grammar, written_out
+from scheduling.gateway.bodies.grammar import ENDLESS, MOST_LEVELS, MOST_PIECES, check_grammar, written_out
 from scheduling.gateway.bodies.openai_types import MAX_TOOLS
 from scheduling.gateway.bodies.prepare_responses import RESPONSES_FORM, fit_response
 from scheduling.gateway.errors import Refusal
@@ -101,6 +101,66 @@ def test_few_bytes_of_nested_repetitions_are_refused_wherever_they_stand(where: 
     refusal = refusal_of(fields[where], MAX_GRAMMAR_BYTES)
     assert refusal is not None
     assert "written out" in refusal.fields["detail"]
+
+
+def constrained(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every place that a schema may stand in."""
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    return {
+        "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+        "json": {"structured_outputs": {"json": schema}},
+        "text": {"structured_outputs": {"json": json.dumps(schema)}},
+        "tag": {"structured_outputs": {"structural_tag": json.dumps(tag)}},
+        "tool": {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}], "tool_choice": "required",
+        },
+    }  # fmt: skip
+
+
+WHERE = list(constrained({}))
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("kind", ["items", "properties", "anyOf"])
+def test_a_schema_has_so_many_levels_at_most_for_engines_compile_them_by_their_cube(where: str, kind: str):
+    def nested(levels: int) -> dict[str, Any]:
+        schema: dict[str, Any] = {}
+        for _ in range(levels // (1 if kind == "items" else 2)):
+            inner = {"q": schema} if kind == "properties" else [schema] if kind == "anyOf" else schema
+            schema = {kind: inner}
+        return schema
+
+    assert refusal_of(constrained(nested(MOST_LEVELS - 4))[where], MAX_GRAMMAR_BYTES) is None
+    for levels in (MOST_LEVELS + 2, 900):
+        refusal = refusal_of(constrained(nested(levels))[where], MAX_GRAMMAR_BYTES)
+        assert refusal is not None
+        assert refusal.status == 400
+        assert "100 objects and arrays within each other" in refusal.fields["detail"]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_an_object_that_bounds_the_number_of_its_properties_counts_as_every_two_of_them(where: str):
+    def bounded(number: int, **bound: int) -> dict[str, Any]:
+        return {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(number)}, **bound}
+
+    assert refusal_of(constrained(bounded(1000))[where], MAX_GRAMMAR_BYTES) is None, "no bound, no cost"
+    assert refusal_of(constrained(bounded(100, minProperties=1))[where], MAX_GRAMMAR_BYTES) is None
+    for schema in (
+        bounded(1000, minProperties=2),
+        bounded(300, maxProperties=5),
+        {"items": bounded(1000, minProperties=2)},
+    ):
+        refusal = refusal_of(constrained(schema)[where], MAX_GRAMMAR_BYTES)
+        assert refusal is not None
+        assert "this key's tier allows" in refusal.fields["detail"]
+
+
+def test_the_names_of_a_schema_may_be_escaped():
+    schema = json.dumps({"properties": {f"p{n}": {} for n in range(300)}, "minProperties": 2})
+    data = json.dumps({"model": "demo", "messages": [USER], "structured_outputs": {"json": 0}})
+    escaped = data.replace('"json": 0', '"json": ' + schema.replace("minProperties", r"minPropertie\u0073"))
+    with pytest.raises(Refusal, match="invalid_request"):
+        check_grammar(prepare(escaped.encode(), True, POOL).body, MAX_GRAMMAR_BYTES)
 
 
 def test_a_tier_may_allow_none_at_all():

@@ -32,7 +32,6 @@ from scheduling.gateway.answers.answer_types import (
 )
 from scheduling.gateway.answers.sse import MAX_FRAME_BYTES, Frames, lines_of
 
-
 MAX_EARLY_BYTES = 2 * MAX_FRAME_BYTES  # a response tells its instructions and tools when it is made and when it begins
 
 

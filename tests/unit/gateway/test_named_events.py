@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.gateway.answers.answer_types import Asked
 from scheduling.gateway.answers import named_events
+from scheduling.gateway.answers.answer_types import Asked
 from scheduling.gateway.answers.named_events import MessageFrames, NamedFrames, ResponseFrames
 from scheduling.gateway.answers.sse import MAX_LINES
 from scheduling.gateway.bodies.media import image_size, inline_tokens
