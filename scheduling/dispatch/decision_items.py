@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduling.core.rights import cap_of
 from scheduling.core.scheduler.evictions import entitled_to_room
 from scheduling.core.types import Grant, PoolView, QueuedRequest
-from scheduling.state.store import NO_CAP
+from scheduling.state.store import most_running
 from scheduling.state.types import EvictItem, GrantItem
-
-
-def most_running(request: QueuedRequest) -> int:
-    """How many of its entitlement may run at most."""
-    return cap_of(request.service_class, request.concurrency) or NO_CAP
 
 
 def grant_item(grant: Grant, policy: str) -> GrantItem:
     """``policy``: the one in force: ``priority@3``."""
     request = grant.request
     return GrantItem(
-        request.id, request.attempt, grant.backend, most_running(request), policy, grant.reason,
-        request.uncounted_point, request.uncounted_tokens,
+        request.id, request.attempt, grant.backend, most_running(request.service_class, request.concurrency), policy,
+        grant.reason, request.uncounted_point, request.uncounted_tokens,
     )  # fmt: skip
 
 
@@ -30,7 +24,7 @@ def evict_items(waiting: Iterable[QueuedRequest], view: PoolView, policy: str) -
     several = sum(backend.ready for backend in view.backends.values()) > 1
     return [
         EvictItem(
-            r.id, r.attempt, r.concurrency or NO_CAP, r.exclude_backend if several else "", policy,
+            r.id, r.attempt, r.concurrency, r.exclude_backend if several else "", policy,
             f"{r.service_class.value} within its baseline, a preemptible request made room",
         )
         for r in entitled_to_room(waiting, view)

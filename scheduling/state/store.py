@@ -140,8 +140,8 @@ class PoolStore(PoolKeys):
         """
         again = replace(request, attempt=request.attempt + 1, exclude_backend=exclude_backend)
         reply = await self._eval(
-            "requeue", request.id, request.attempt, _cap(request.service_class, request.concurrency), exclude_backend,
-            body_bytes, codec.encode_request(StoredRequest(again, facts, sent_s)),
+            "requeue", request.id, request.attempt, most_running(request.service_class, request.concurrency),
+            exclude_backend, body_bytes, codec.encode_request(StoredRequest(again, facts, sent_s)),
             baseline_slots(request.service_class, request.concurrency), headroom, request.prefill_tokens,
             int(interrupted),
         )  # fmt: skip
@@ -439,7 +439,8 @@ class PoolStore(PoolKeys):
         return Look(now_ms, rebuilding_ms, backends, running, preemptible, figures[-1])
 
 
-def _cap(service_class: ServiceClass, concurrency: int) -> int:
+def most_running(service_class: ServiceClass, concurrency: int) -> int:
+    """How many of an entitlement may run at most, as scripts are told it; with a concurrency of 0 none."""
     cap = cap_of(service_class, concurrency)
     return NO_CAP if cap is None else cap
 

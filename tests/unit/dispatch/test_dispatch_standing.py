@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.scheduler.evictions import AT_ONCE
-from scheduling.core.types import Catalog, EntitlementState, PoolView, QueuedRequest, ServiceClass, Standing
-from scheduling.dispatch.decision_items import evict_items, most_running
+from scheduling.core.types import Catalog, EntitlementState, Grant, PoolView, QueuedRequest, ServiceClass, Standing
+from scheduling.dispatch.decision_items import evict_items, grant_item
 from scheduling.dispatch.standing import Standings
-from scheduling.state.store import NO_CAP
+from scheduling.state.store import NO_CAP, most_running
 from scheduling.state.types import EntitlementTotals, PoolSnapshot
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 from tests.support.state_world import entitlement, pool_spec
@@ -158,6 +158,16 @@ def test_evictions_at_once_are_bounded_and_not_where_an_attempt_failed_unless_it
     assert evict_items([], PoolView({}), "x") == []
 
 
-def test_only_classes_that_do_not_burst_have_a_most():
-    assert most_running(ask_of(1, "t", ServiceClass.GUARANTEED)) == 2
-    assert most_running(ask_of(1, "t", ServiceClass.ELASTIC)) == NO_CAP
+def test_grants_know_how_many_may_run_as_a_request_that_is_tried_again_does():
+    def told(service_class: ServiceClass, concurrency: int) -> int:
+        return grant_item(Grant(ask_of(1, "t", service_class, concurrency=concurrency), "b1", "why"), "x").cap
+
+    assert told(ServiceClass.GUARANTEED, 2) == most_running(ServiceClass.GUARANTEED, 2) == 2
+    assert told(ServiceClass.GUARANTEED, 0) == most_running(ServiceClass.GUARANTEED, 0) == 0, "none, not any number"
+    assert told(ServiceClass.ELASTIC, 2) == most_running(ServiceClass.ELASTIC, 2) == NO_CAP
+    assert told(ServiceClass.ELASTIC, 0) == NO_CAP
+
+
+def test_nor_is_room_made_for_more_than_the_concurrency_of_a_class():
+    asks = [ask_of(n, f"t{n}", ServiceClass.ELASTIC, concurrency=n) for n in (0, 2)]
+    assert [item.cap for item in evict_items(asks, pool_view(backend_view("b1")), "x")] == [0, 2]
