@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
@@ -21,6 +24,7 @@ log = logging.getLogger(__name__)
 
 DATABASE_RETRY_S = 10
 PAGE_RETRY_S = 5  # a page that could not be shown asks again by itself
+NAMED_AGAIN_S, MOST_NAMED = 600.0, 100  # a proxy that is not trusted is logged so often; addresses that are remembered
 
 
 def notice(
@@ -79,19 +83,41 @@ class UntrustedProxy(Refusing):
     """Says so where a proxy's word for HTTPS is not believed: a redirect to HTTPS would lead to the same address,
     again and again. Before the redirect."""
 
+    def __init__(self, *args: Any, clock: Callable[[], float] = time.monotonic, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._clock = clock
+        self._named: dict[str, float] = {}  # address and when it was logged last, the oldest first
+
     def refusal(self, request: HttpRequest) -> HttpResponse | None:
         said = request.META.get("HTTP_X_FORWARDED_PROTO", "").strip().lower()
         if not settings.SECURE_SSL_REDIRECT or said != "https" or request.is_secure():
             return None
-        log.warning(
-            "a proxy at %s says that its client uses HTTPS, and is not named in QUARTERMASTER_TRUSTED_PROXIES",
-            request.META.get("REMOTE_ADDR"),
-        )
+        self._log(request.META.get("REMOTE_ADDR") or "an unknown address")
         text = (
             "A proxy passed this request on that QUARTERMASTER_TRUSTED_PROXIES does not name, so this server does not "
             "know that you came by HTTPS. Whoever runs it finds the proxy's address in the log of the web process."
         )
         return notice(request, 400, "The proxy is not trusted", text)
+
+    def _log(self, address: str) -> None:
+        """Once for each address and ten minutes: anybody can send the header, with each request."""
+        now = self._clock()
+        last = self._named.get(address)
+        if last is not None and now - last < NAMED_AGAIN_S:
+            return
+        if last is None and len(self._named) >= MOST_NAMED:
+            oldest, when = next(iter(self._named.items()))
+            if now - when < NAMED_AGAIN_S:
+                return  # so many are known by now that one more tells nothing
+            del self._named[oldest]
+        self._named.pop(address, None)
+        self._named[address] = now
+        log.warning(
+            "a proxy at %s says that its client uses HTTPS, and is not named in QUARTERMASTER_TRUSTED_PROXIES; it is "
+            "logged once in %d minutes",
+            address,
+            NAMED_AGAIN_S // 60,
+        )
 
 
 def missing(request: HttpRequest, exception: Exception) -> HttpResponse:

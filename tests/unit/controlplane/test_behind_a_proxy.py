@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
-from django.test import Client
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
 
 from controlplane import env_loading
+from controlplane.web.error_pages import MOST_NAMED, NAMED_AGAIN_S, UntrustedProxy
 
 pytestmark = pytest.mark.django_db
 ORIGIN = "https://llm.example.org:8443"
@@ -68,3 +70,23 @@ def test_who_comes_through_a_proxy_that_is_not_trusted_is_not_sent_round_in_circ
     assert "a proxy at 127.0.0.1 says" in caplog.text
     assert browser.get("/login").status_code == 301, "one that came by HTTP is sent to HTTPS"
     assert browser.get("/login", headers={"x-forwarded-proto": "https"}, secure=True).status_code == 200
+
+
+def test_each_such_proxy_is_logged_seldom_and_so_are_many_addresses(settings, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody can send the header, with every request."""
+    settings.SECURE_SSL_REDIRECT = True
+    now = [0.0]
+    middleware = UntrustedProxy(lambda request: HttpResponse(), clock=lambda: now[0])
+
+    def lines(*addresses: str) -> int:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "controlplane.web.error_pages"):
+            for address in addresses:
+                middleware(RequestFactory().get("/login", REMOTE_ADDR=address, HTTP_X_FORWARDED_PROTO="https"))
+        return len(caplog.records)
+
+    assert lines(*["10.0.0.1"] * 50, "10.0.0.2") == 2
+    now[0] = NAMED_AGAIN_S
+    assert lines("10.0.0.1", "10.0.0.1") == 1, "it is still so"
+    assert lines(*(f"10.1.{n // 250}.{n % 250}" for n in range(10 * MOST_NAMED))) == MOST_NAMED - 1
+    assert len(middleware._named) == MOST_NAMED
