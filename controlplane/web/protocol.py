@@ -26,7 +26,7 @@ from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.asgi import ABORT, ANSWER, PEER, WRITE
 from scheduling.gateway.entry.request_ids import new_request_id
 from scheduling.gateway.errors import reason_header
-from scheduling.gateway.headers import NO_RETRY, retry_after
+from scheduling.gateway.headers import NO_RETRY, NO_SNIFFING, retry_after
 
 KEPT_HEAD_S = 2.0  # one that may only ask for health has this long for its head
 FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may be so large, and half of the body
@@ -40,6 +40,8 @@ FULL = "This server has reached its limit of connections. Try again in a moment.
 TOO_MANY = "Your address has reached its limit of connections. Close some, or try again in a moment."
 SOCKETS_FULL = "This server has as many WebSockets as it may. Try again in a moment."
 OVERHEAD = "The body has too many small chunks, or too large chunk extensions or trailers."
+# How an answer in one write begins: with bytes that are there already, this header costs nothing.
+ANSWER_LINES = {status: b"%b%b: %b\r\n" % (line, *NO_SNIFFING) for status, line in STATUS_LINE.items()}
 _TRAILERS: Any = deque(maxlen=0)  # swallows what is appended
 
 
@@ -275,12 +277,12 @@ class ClientConnection(HttpToolsProtocol):
             return False
         if cycle.disconnected:
             return True
-        lines = [STATUS_LINE[status]]
+        lines = [ANSWER_LINES[status]]
         for name, value in (*cycle.default_headers, *headers):
             lines += (name, b": ", value, b"\r\n")
         lines.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
         head = b"".join(lines)
-        if head.count(b"\n") != len(headers) + len(cycle.default_headers) + 3 - cycle.keep_alive:
+        if head.count(b"\n") != len(headers) + len(cycle.default_headers) + 4 - cycle.keep_alive:
             return False  # a value with a line end: uvicorn refuses it
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False

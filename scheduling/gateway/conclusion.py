@@ -13,6 +13,7 @@ from scheduling.gateway.engine.relay import answer_headers
 from scheduling.gateway.entry.guard import LINGER_S, linger
 from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.errors import Answer, Refusal, render
+from scheduling.gateway.headers import NO_SNIFFING
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.ledger.outbox import Outbox
 from scheduling.gateway.ledger.records import record_of
@@ -181,7 +182,8 @@ def refused(call: Call, refusal: Refusal) -> Answer:
 async def send_answer(call: Call, answer: Answer) -> None:
     """Sends a complete answer. If the client is still sending its body, that is read first, within bounds, unless the
     client has stopped sending it (408)."""
-    await call.send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    headers = [*answer.headers, NO_SNIFFING]
+    await call.send({"type": "http.response.start", "status": answer.status, "headers": headers})
     if call.body_read or answer.status == 408:
         await call.send({"type": "http.response.body", "body": answer.body})
         return

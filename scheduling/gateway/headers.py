@@ -15,6 +15,7 @@ JSON: Header = (b"content-type", b"application/json")
 SSE: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 NO_CACHE: Header = (b"cache-control", b"no-cache")
 NO_BUFFERING: Header = (b"x-accel-buffering", b"no")  # nginx would hold tokens back
+NO_SNIFFING: Header = (b"x-content-type-options", b"nosniff")  # an engine's words are no page, whatever they look like
 CLOSE: Header = (b"connection", b"close")
 NO_RETRY: Header = (b"x-should-retry", b"false")
 SPREAD = 0.25  # of a wait that a client is told, either way

@@ -29,7 +29,7 @@ from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.guard import Receive, Scope, Send
 from scheduling.gateway.entry.idempotency import Pass
-from scheduling.gateway.headers import Header
+from scheduling.gateway.headers import NO_SNIFFING, Header
 from scheduling.state.notices import GrantNotice, PreemptionNotice
 from scheduling.state.types import Admission, RequestFacts
 
@@ -167,17 +167,17 @@ class Call:
             await asyncio.sleep(0)
 
     async def answer(self, status: int, headers: list[Header], body: bytes, send_s: float) -> None:
-        """Sends a whole answer. A short one is written at once where the server can and the reader is not slow. Of a
-        long one each piece is written once the one before was taken: otherwise all of it would stay in memory for as
-        long as the reader likes, in a request that has ended and counts nowhere. ``send_s``: the limit for a reader
-        that takes nothing."""
+        """Sends a whole answer, which no browser takes for a page. A short one is written at once where the server can
+        and the reader is not slow. Of a long one each piece is written once the one before was taken: otherwise all of
+        it would stay in memory for as long as the reader likes, in a request that has ended and counts nowhere.
+        ``send_s``: the limit for a reader that takes nothing."""
         began = self.loop.time()
         self.limit(Reason.SLOW_READER, began + send_s)
         extensions = self.scope.get("extensions")
         write = extensions.get(ANSWER) if extensions else None
         if write is not None and len(body) <= PIECE_BYTES and write(status, headers, body):
             return
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, NO_SNIFFING]})
         for at in range(0, max(1, len(body)), PIECE_BYTES):
             self.limit(Reason.SLOW_READER, began + send_s * (1 + at // TAKEN_BYTES))
             end = at + PIECE_BYTES

@@ -57,6 +57,14 @@ async def ask(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
 # --- engines
 
 
+async def test_no_browser_takes_what_an_engine_says_for_a_page(patient: World) -> None:
+    async with patient.http() as client:
+        answers = [await ask(client), await ask(client, stream=True), await ask(client, n=99)]
+        answers += [await client.get("/v1/models"), await client.get("/v1/models/none")]
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 200, 404]
+    assert [answer.headers.get_list("x-content-type-options") for answer in answers] == [["nosniff"]] * 5
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [

@@ -31,7 +31,7 @@ from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.flow import flow_lines
 from scheduling.gateway.errors import Refusal, reason_header
-from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
+from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, NO_SNIFFING, SSE, Header
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.stages import NEVER, Call, Estimated, Submitted
 
@@ -301,7 +301,7 @@ class Relay:
         call.silence = Silence(idle_s, self._config.first_token_timeout_s, works)
         reader = _Reader(now(), send_s)
         call.limit(Reason.SLOW_READER, reader.until(now(), 0))
-        headers = [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)]
+        headers = [SSE, NO_CACHE, NO_BUFFERING, NO_SNIFFING, *answer_headers(call)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         pour = _Pour(call, frames, access.rename, idle_s)
         out = pour.named(out)

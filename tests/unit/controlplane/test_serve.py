@@ -119,7 +119,8 @@ def answering(headers: list[tuple[bytes, bytes]], seen: list[bool]) -> Callable[
 async def test_a_whole_answer_leaves_in_one_write_and_its_connection_serves_the_next_request():
     seen: list[bool] = []
     done = await asked(answering([JSON, (b"content-length", b"2")], seen), ASKED, ASKED)
-    whole = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+    begins = b"HTTP/1.1 200 OK\r\nx-content-type-options: nosniff\r\n"
+    whole = begins + b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
     assert done[:2] == [whole, whole]
     assert seen == [True, True]
 
