@@ -51,7 +51,7 @@ from telemetry.ledger.explore import (
 )
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.ledger.sampling import Reach
-from telemetry.ledger.selectors import id_begins
+from telemetry.ledger.selectors import id_begins, tokens_unknown
 from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
@@ -61,6 +61,7 @@ from tenants.sealed import seal, unseal
 
 SPAN_ALIASES = {f"{name}_s": span for name, span in SPANS.items()}
 _PLACE = "place in the ledger"
+UNKNOWN = "null: not known; its gateway was lost while it ran, and had told of no token."
 
 
 @extend_schema_serializer(extensions={OPTIONAL: [*OPERATORS_ONLY]})
@@ -71,12 +72,17 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
     ttft_ms = serializers.SerializerMethodField(help_text="First token - received.")
     total_ms = serializers.SerializerMethodField(help_text="Done - received.")
 
+    input_tokens = serializers.IntegerField(read_only=True, allow_null=True, help_text=UNKNOWN)
+    output_tokens = serializers.IntegerField(read_only=True, allow_null=True, help_text=UNKNOWN)
+
     class Meta:
         model = LedgerEntry
         exclude = ["id"]
 
     def to_representation(self, instance: LedgerEntry) -> dict[str, Any]:
         row = super().to_representation(instance)
+        if tokens_unknown(instance.reason, instance.granted_at, instance.input_tokens):
+            row |= {"input_tokens": None, "output_tokens": None}
         if viewer_of(self.context["request"]).tenants is not None:
             for name in OPERATORS_ONLY:
                 del row[name]

@@ -19,9 +19,11 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
+from scheduling.core.outcomes import Reason
 from scheduling.core.percentiles import nearest_rank
 from telemetry.ledger import over_time, sampling
 from telemetry.ledger.sampling import Reach
+from telemetry.ledger.selectors import tokens_unknown
 from telemetry.ledger.spans import SPANS, Epoch
 from telemetry.models import LedgerEntry
 
@@ -87,10 +89,20 @@ def _chunks(newest: QuerySet[LedgerEntry], columns: Sequence[str]) -> Iterator[l
         read = list(place.values_list(*columns, "received_at", "id")[: min(CHUNK, left)])
         if not read:
             return
-        yield [row[:-2] for row in read]
+        yield [_known(row[:-2], columns) for row in read]
         left -= len(read)
         *_, at, number = read[-1]
         place = newest.filter(Q(received_at__lt=at) | Q(received_at=at, id__lt=number))
+
+
+def _known(row: tuple[Any, ...], columns: Sequence[str]) -> tuple[Any, ...]:
+    """With nothing in the place of tokens that nobody knows."""
+    if row[columns.index("reason")] != Reason.GATEWAY_LOST:
+        return row
+    given = dict(zip(columns, row, strict=True))
+    if tokens_unknown(given["reason"], given["granted_at"], given["input_tokens"]):
+        given |= {"input_tokens": None, "output_tokens": None}
+    return tuple(given.values())
 
 
 def explored(

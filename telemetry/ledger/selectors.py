@@ -10,6 +10,7 @@ from django.db import connection
 from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay, TruncHour
 
+from scheduling.core.outcomes import Reason
 from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry
 
@@ -39,6 +40,12 @@ def between(since: datetime | None, until: datetime | None) -> QuerySet[LedgerEn
     if until is not None:
         rows = rows.filter(received_at__lt=until)
     return rows
+
+
+def tokens_unknown(reason: str, granted_at: datetime | None, input_tokens: int) -> bool:
+    """Whether nobody knows what a request used: it ran, its gateway was lost, and had not told of any token. Whatever
+    runs has a prompt, so nothing that was measured reads 0."""
+    return reason == Reason.GATEWAY_LOST and granted_at is not None and not input_tokens
 
 
 def id_begins(text: str) -> dict[str, str]:

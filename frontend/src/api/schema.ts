@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 4cb241560c4d8224, body a0cd8d378d17a47b
+// schema 3d51e95e8f4fea59, body ad300976c953c16f
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1936,7 +1936,8 @@ export interface components {
             first_token_at: string | null;
             gateway?: string;
             granted_at: string | null;
-            input_tokens: number;
+            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            input_tokens: number | null;
             input_tokens_est: number;
             /** @description The entitlement that refused it, where a fallback took it over. */
             instead_of: string;
@@ -1952,7 +1953,8 @@ export interface components {
             output_bound: number;
             /** @description Share of such answers expected to be shorter than this one was. */
             output_rank: number | null;
-            output_tokens: number;
+            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            output_tokens: number | null;
             output_tokens_est: number;
             /** @description 90 of 100 such answers were expected not to be longer. */
             output_tokens_p90: number;
@@ -2025,7 +2027,8 @@ export interface components {
             first_token_at: string | null;
             gateway?: string;
             granted_at: string | null;
-            input_tokens: number;
+            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            input_tokens: number | null;
             input_tokens_est: number;
             /** @description The entitlement that refused it, where a fallback took it over. */
             instead_of: string;
@@ -2041,7 +2044,8 @@ export interface components {
             output_bound: number;
             /** @description Share of such answers expected to be shorter than this one was. */
             output_rank: number | null;
-            output_tokens: number;
+            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            output_tokens: number | null;
             output_tokens_est: number;
             /** @description 90 of 100 such answers were expected not to be longer. */
             output_tokens_p90: number;

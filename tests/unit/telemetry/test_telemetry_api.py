@@ -271,6 +271,29 @@ def test_usage_comes_as_csv(world: worlds.World) -> None:
     ]
 
 
+def test_what_a_request_used_whose_gateway_was_lost_is_unknown_and_not_zero(world: worlds.World) -> None:
+    lost = {"outcome": "failed", "reason": "gateway_lost", "output_tokens": 0, "first_token_s": None}
+    waited = lost | {"granted_s": None, "backend": ""}
+    told = {11: None, 12: None, 13: 40, 14: 0}  # and of which prompts tokens were told
+    writer.write(
+        [
+            record(11, **lost, input_tokens=0),
+            record(12, **lost, input_tokens=0),
+            record(13, **lost, input_tokens=40),
+            record(14, **waited, input_tokens=0),
+        ]
+    )
+    rows = get(world, "adam", "requests?reason=gateway_lost")["results"]
+    assert {int(row["request_id"][4:], 16): row["input_tokens"] for row in rows} == told
+    assert {row["output_tokens"] for row in rows if row["input_tokens"] is None} == {None}
+    assert get(world, "alice", f"requests/{record(11).request_id}")["output_tokens"] is None
+    sent = get(world, "adam", "requests/export?reason=gateway_lost")["requests"]
+    assert {int(row["request_id"][4:], 16): row["input_tokens"] for row in sent} == told
+    file = client(world, "adam").get("/api/v1/requests/export?reason=gateway_lost&format=csv").getvalue().decode()
+    cells = {int(row["request_id"][4:], 16): row["input_tokens"] for row in csv.DictReader(io.StringIO(file))}
+    assert cells == {11: "", 12: "", 13: "40", 14: "0"}
+
+
 @pytest.mark.parametrize(
     "query", ["group_by=prompt", "group_by=tenant,tenant", "from=2021-01-01T00:00:00Z&to=2020-01-01T00:00:00Z"]
 )

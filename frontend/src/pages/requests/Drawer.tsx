@@ -69,12 +69,14 @@ function Fact({ name, children }: { name: string; children: ReactNode }) {
   );
 }
 
+const used = (tokens: number | null): string => (tokens === null ? "unknown" : compact(tokens)); // its gateway was lost
+
 const target = (s: number | null): string => (s === null ? NONE : text(seconds(s)));
 
 function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
   const received = Date.parse(row.received_at) / 1000;
   const ran = row.outcome !== "refused";
-  const generated = row.first_token_at && row.output_tokens > 1 ? (Date.parse(row.done_at) - Date.parse(row.first_token_at)) / (row.output_tokens - 1) : undefined;
+  const generated = row.first_token_at && row.output_tokens !== null && row.output_tokens > 1 ? (Date.parse(row.done_at) - Date.parse(row.first_token_at)) / (row.output_tokens - 1) : undefined;
   return (
     <div className="space-y-5">
       <div className="flex flex-wrap items-center gap-x-3 gap-y-1 text-sm">
@@ -105,7 +107,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
       <TimeLine row={row} engine={story?.engine} />
       {story?.engine && story.engine.requests > 0 && (
         <p className="text-sm text-soft" data-testid="in-engine">
-          When it was granted, {compact(story.engine.prompt_tokens)} prompt tokens of {story.engine.requests === 1 ? "one request" : `${compact(story.engine.requests)} requests`} were ahead of its {compact(row.input_tokens)} in the same engine (
+          When it was granted, {compact(story.engine.prompt_tokens)} prompt tokens of {story.engine.requests === 1 ? "one request" : `${compact(story.engine.requests)} requests`} were ahead of its {compact(row.input_tokens ?? row.input_tokens_est)} in the same engine (
           {Object.entries(story.engine.tenants)
             .slice(0, 4)
             .map(([tenant, tokens]) => `${tenant} ${compact(tokens)}`)
@@ -137,7 +139,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
                 input
               </th>
               <td className="text-right">{compact(row.input_tokens_est)}</td>
-              <td className="text-right font-medium">{ran ? compact(row.input_tokens) : NONE}</td>
+              <td className="text-right font-medium">{ran ? used(row.input_tokens) : NONE}</td>
               <td className="text-right text-faint">{NONE}</td>
             </tr>
             <tr className="border-t border-line">
@@ -145,7 +147,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
                 output
               </th>
               <td className="text-right">{compact(row.output_tokens_est)}</td>
-              <td className="text-right font-medium">{ran ? compact(row.output_tokens) : NONE}</td>
+              <td className="text-right font-medium">{ran ? used(row.output_tokens) : NONE}</td>
               <td className="text-right">{compact(row.output_bound)}</td>
             </tr>
           </tbody>

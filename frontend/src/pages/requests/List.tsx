@@ -34,7 +34,7 @@ const CELLS: Record<ColumnId, Cell> = {
     right: true,
     show: (row) => (
       <>
-        {compact(row.input_tokens || row.input_tokens_est)} <span className="text-faint">·</span> <span className="inline-block min-w-10">{row.outcome === "refused" ? NONE : count(row.output_tokens)}</span>
+        {compact(row.input_tokens || row.input_tokens_est)} <span className="text-faint">·</span> <span className="inline-block min-w-10">{row.outcome === "refused" ? NONE : count(row.output_tokens ?? undefined)}</span>
       </>
     ),
   },
