@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import close_old_connections, connection
+from django.test import Client
 from rest_framework.test import APIClient
 
 from telemetry.ledger import writer
@@ -17,7 +19,7 @@ from telemetry.models import SavedView
 from tenants import notify, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
-from tenants.models import AuditEntry, Backend, CatalogVersion, Tenant
+from tenants.models import AuditEntry, Backend, CatalogVersion, Pool, Tenant
 from tests.support import worlds
 from tests.support.telemetry_world import record
 
@@ -164,3 +166,40 @@ def test_of_several_that_take_one_name_at_once_one_gets_it_and_the_others_an_err
     answers = Counter(at_once([make] * 8))
     assert answers[201] == 1
     assert answers[400] + answers[409] == 7, answers
+
+
+ONE_ENGINE = (
+    "http://gpu-7:8000", "http://GPU-7:8000", "http://gpu-7.:8000", "http://Gpu-7.:8000",
+    "http://127.0.0.1:8100", "http://localhost:8100", "http://0.0.0.0:8100", "http://[::1]:8100",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["management API", "services", "back office"])
+def test_of_several_that_enter_one_engine_at_once_each_in_its_own_spelling_one_does(way: str) -> None:
+    """No constraint of the database knows spellings: whoever writes to the catalog looks under its lock."""
+    world = worlds.build()
+    adam, pool = world.users["adam"], Pool.objects.get(slug="llama")
+
+    def enter(number: int, url: str) -> bool:
+        if way == "services":
+            try:
+                services.save(actor=SYSTEM, instance=Backend(slug=f"b-{number}", pool=pool, url=url))
+            except ValidationError:
+                return False
+            return True
+        if way == "management API":
+            api = APIClient()
+            api.force_authenticate(adam)
+            body = {"slug": f"b-{number}", "pool": "llama", "url": url, "slots": 4, "kv_tokens": 1000}
+            return bool(api.post("/api/v1/backends", body, format="json").status_code == 201)
+        browser = Client()
+        browser.force_login(adam)
+        form = {"slug": f"b-{number}", "pool": pool.pk, "url": url, "slots": 4, "kv_tokens": 1000, "phase": "both"}
+        return bool(browser.post("/admin/tenants/backend/add/", form | {"tokens_per_s": 0}).status_code == 302)
+
+    for turn, spellings in enumerate((ONE_ENGINE[:4], ONE_ENGINE[4:])):
+        numbers = range(10 * turn, 10 * turn + 4)
+        asked = list(zip(numbers, spellings, strict=True))
+        entered = at_once([lambda number=number, url=url: enter(number, url) for number, url in asked])
+        assert entered.count(True) == 1, list(zip(spellings, entered, strict=True))
+        assert Backend.objects.filter(slug__in=[f"b-{number}" for number in numbers]).count() == 1
