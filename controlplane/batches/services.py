@@ -37,6 +37,10 @@ LEASE_S = 10.0  # the executor of a batch renews its lease twice a second
 CLAIMED, CLAIMED_OF_TENANT = 64, 4  # batches that one executor works on at once
 LOOKED_AT = 1_000  # open batches in one look for those
 CHUNK = 500  # rows of a statement
+MOST_ENDED, FORGOTTEN = (
+    10_000,
+    10,
+)  # batches of one tenant that ended and are listed; removed beyond that with a new one
 KEPT_NAMES = 10  # claims whose unfinished files are looked for
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 WINDOWS = {"m": 60, "h": 3600, "d": 86400}
@@ -183,12 +187,23 @@ def create(
         list(Entitlement.objects.select_for_update().filter(slug=entitlement))  # those who make one take turns
         if Batch.objects.filter(entitlement=entitlement, status__in=OPEN).count() >= most:
             raise Problem(f"This entitlement has {most} open batches already. Wait for one to end.", None, 429)
+        _forget_ended(tenant)
         return Batch.objects.create(
             public_id=new_id(REQUEST_ID), tenant=tenant, project=project, entitlement=entitlement, key_id=key_id,
             model=model, endpoint=endpoint, completion_window=window, metadata=dict(metadata) if metadata else None,
             input_file=input_file, input_name=source.name, created_at=now,
             expires_at=now + timedelta(seconds=seconds),
         )  # fmt: skip
+
+
+def _forget_ended(tenant: str) -> None:
+    """Takes away those that ended first, so that whoever makes and cancels for ever leaves no endless list. What they
+    wrote stays: it counts as files."""
+    ended = Batch.objects.filter(tenant=tenant).exclude(status__in=OPEN)
+    over = ended.count() - MOST_ENDED
+    if over > 0:
+        oldest = ended.order_by("ended_at", "id").values_list("pk", flat=True)[: min(over, FORGOTTEN)]
+        Batch.objects.filter(pk__in=list(oldest)).delete()
 
 
 @own_connection

@@ -210,6 +210,27 @@ def test_what_is_another_tenants_does_not_exist(ask: Callable[[str], Any]) -> No
     assert services.batches("globex", after="", limit=10) == ([], False)
 
 
+def ended(file: StoredFile, hours_ago: int) -> Batch:
+    batch = make(file)
+    at = timezone.now() - timedelta(hours=hours_ago)
+    Batch.objects.filter(pk=batch.pk).update(status=Status.CANCELLED, ended_at=at)
+    return batch
+
+
+def test_who_makes_and_cancels_batches_for_ever_leaves_a_bounded_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "MOST_ENDED", 3)
+    other = ended(bring("globex"), 90)
+    file = bring()
+    made = [ended(file, 10 - number) for number in range(8)]
+    open_one, listed = make(file), services.batches("acme", after="", limit=100)[0]
+    assert {row.pk for row in listed} == {open_one.pk, *(batch.pk for batch in made[-3:])}, "the newest that ended"
+    assert services.batch("globex", other.public_id).pk == other.pk, "another tenant's"
+    monkeypatch.setattr(services, "MOST_ENDED", 0)
+    monkeypatch.setattr(services, "FORGOTTEN", 2)
+    make(file)
+    assert Batch.objects.filter(tenant="acme").count() == 3, "few at a time"
+
+
 def test_what_one_may_have_is_bounded(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     small = replace(settings.ENV, files_per_entitlement=2, batches_per_entitlement=1, tenant_file_bytes=1_000)
     monkeypatch.setattr(services, "_env", lambda: small)
