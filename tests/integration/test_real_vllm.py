@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +23,12 @@ from scheduling.core.types import BackendSpec
 from scheduling.engines.client import EngineMetrics, control_http
 from scheduling.engines.kinds.vllm import VllmClient
 from scheduling.engines.simulated.server import EngineOptions, serving
-from tests.support.real_vllm import FOLDER, real_vllm
+from tests.support.real_vllm import FOLDER, Watching, real_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 MODEL = serve.MODEL_NAME
+KV_OF_SOME = 500 / 131_072  # of the cache, by a prompt of which some tokens are computed
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 async def test_our_control_client_reads_a_real_server(url: str, http: httpx.AsyncClient) -> None:
-    control = VllmClient(url, http=http)
+    control = Watching(url, http=http)
     assert await control.health()
     assert [(m.id, m.max_model_len) for m in await control.models()] == [(MODEL, serve.MAX_MODEL_LEN)]
     before = await control.scrape()
@@ -65,26 +64,31 @@ async def test_our_control_client_reads_a_real_server(url: str, http: httpx.Asyn
 async def test_a_prompt_that_is_taken_back_resumes_where_it_stopped(tmp_path: Path, http: httpx.AsyncClient) -> None:
     """What the leader goes by when it interrupts a prefill: the engine keeps the blocks that it has computed."""
     with real_vllm(tmp_path, "--max-num-batched-tokens", "128") as url:
-        control = VllmClient(url, http=http)
+        control = Watching(url, http=http)
         assert (await control.scrape()).keeps_prefixes
 
-        async def complete(seed: int) -> float:
-            """How long a prompt of 3,800 tokens takes [s]."""
-            ids = [random.Random(seed).randrange(10, 900) for _ in range(3800)]
-            body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "ignore_eos": True}
-            began = time.monotonic()
+        async def complete(seed: int) -> None:
+            """A prompt of 3,800 tokens of its own."""
+            draw = random.Random(seed)
+            body = {"model": MODEL, "prompt": [draw.randrange(10, 900) for _ in range(3800)], "max_tokens": 1}
             (await http.post(f"{url}/v1/completions", json=body, timeout=60)).raise_for_status()
-            return time.monotonic() - began
 
-        await complete(1)
-        whole_s = await complete(2)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(whole_s / 2):
-                await complete(3)
-        before = await _settled(control, 0.0)
-        await complete(3)
-        found = (await control.scrape()).cached_tokens - before.cached_tokens
-        assert 256 <= found <= 3700, "some of it was computed, not all"
+        async def found_again(seed: int) -> float:
+            """How many tokens of a prompt that was taken back in its middle need not be computed again."""
+            sent = asyncio.create_task(complete(seed))
+            async with asyncio.timeout(60):
+                while not sent.done() and (await control.scrape()).kv_usage < KV_OF_SOME:
+                    await asyncio.sleep(0.005)
+            sent.cancel()
+            await asyncio.wait([sent])
+            before = await _settled(control, 0.0)
+            await complete(seed)
+            return (await control.scrape()).cached_tokens - before.cached_tokens
+
+        found = list[float]()
+        while len(found) < 8 and not (found and found[-1] <= 3700):  # a look may come after the whole prompt
+            found.append(await found_again(len(found)))
+        assert 256 <= found[-1] <= 3700, f"some of it was computed, not all: {found}"
 
 
 async def _settled(control: VllmClient, tokens: float) -> EngineMetrics:
@@ -118,7 +122,7 @@ async def test_chats_complete_and_stream_with_the_same_words_and_usage(client: o
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_frees_the_engine(url: str, http: httpx.AsyncClient, stream: bool) -> None:
-    control = VllmClient(url, http=http)
+    control = Watching(url, http=http)
     body = {"model": MODEL, "prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": stream}
     async with httpx.AsyncClient(trust_env=False, timeout=60) as leaving:
         sent = asyncio.create_task(leaving.post(url + "/v1/completions", json=body))

@@ -20,10 +20,9 @@ from controlplane.embedded.vllm_cpu import serve
 from scheduling.core.types import BackendSpec, EntitlementSpec
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.engines.client import control_http
-from scheduling.engines.kinds.vllm import VllmClient
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
 from tests.support.gateway_world import World, gateway_world
-from tests.support.real_vllm import RealVllm, real_vllm_process
+from tests.support.real_vllm import RealVllm, Watching, real_vllm_process
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -136,7 +135,7 @@ async def test_what_this_model_cannot_do_is_the_engines_refusal_and_no_failure(
 
 async def test_a_client_that_leaves_frees_the_engine(redis_url: str, pool_id: str, engine: RealVllm) -> None:
     async with served(redis_url, pool_id, engine) as made, control_http() as http:
-        control = VllmClient(engine.url, http=http)
+        control = Watching(engine.url, http=http)
         body = {"model": "demo", "prompt": "x", "max_tokens": 3000, "ignore_eos": True, "stream": True}
         async with asking(made.world) as leaving:
             sent = asyncio.create_task(leaving.post("/v1/completions", json=body))

@@ -19,10 +19,9 @@ from controlplane.embedded.vllm_cpu import serve
 from scheduling.core.types import BackendSpec, Phase
 from scheduling.dispatch.pool_dispatcher import PoolDispatcher
 from scheduling.engines.client import control_http, counted
-from scheduling.engines.kinds.vllm import VllmClient
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching
 from tests.support.gateway_world import World, gateway_world
-from tests.support.real_vllm import ROOT, real_vllm
+from tests.support.real_vllm import ROOT, Watching, real_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -71,7 +70,7 @@ async def test_an_answer_is_written_from_the_kv_cache_that_another_vllm_computed
     world, _ = served
     prompt = "stone " * 200
     async with control_http() as http, world.sdk() as client:
-        clients = [VllmClient(url, http=http) for url in engines]
+        clients = [Watching(url, http=http) for url in engines]
         before = [await counted(c) for c in clients]
         answer = await client.completions.create(
             model="demo", prompt=prompt, max_tokens=16, temperature=0, extra_body={"ignore_eos": True}
@@ -95,7 +94,7 @@ async def test_an_answer_is_written_from_the_kv_cache_that_another_vllm_computed
 async def test_a_stream_has_both_legs(served: tuple[World, PoolDispatcher], engines: list[str]) -> None:
     world, _ = served
     async with control_http() as http, world.sdk() as client:
-        first = VllmClient(engines[0], http=http)
+        first = Watching(engines[0], http=http)
         before = await counted(first)
         stream = await client.chat.completions.create(
             model="demo", messages=[{"role": "user", "content": "river " * 150}], max_tokens=8, stream=True,
@@ -118,7 +117,7 @@ async def test_messages_and_responses_have_both_legs(
         body = {"max_output_tokens": 8, "input": prompt}
     world, _ = served
     async with control_http() as http, world.http() as client:
-        clients = [VllmClient(url, http=http) for url in engines]
+        clients = [Watching(url, http=http) for url in engines]
         before, had = [await counted(c) for c in clients], await _taken_over(http, engines[1])
         answer = await client.post(path, json={"model": "demo", **body, "stream": stream}, timeout=60)
         after, has = [await counted(c) for c in clients], await _taken_over(http, engines[1])

@@ -18,7 +18,7 @@ from scheduling.core.types import BackendSpec
 from scheduling.engines.client import EngineMetrics, control_http
 from scheduling.engines.kinds.vllm import VllmClient
 from tests.support.dispatch_world import until, until_await
-from tests.support.real_vllm import real_vllm
+from tests.support.real_vllm import Watching, real_vllm
 from tests.support.two_tiers import TwoTiers, two_tiers
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -68,7 +68,7 @@ async def test_a_prompt_and_what_was_cached_of_it_are_counted_together_at_its_en
     engines: list[str],
 ) -> None:
     async with control_http() as http:
-        control = VllmClient(engines[0], http=http)
+        control = Watching(engines[0], http=http)
 
         def sent(prompt: list[int]) -> asyncio.Task[httpx.Response]:
             body = {"model": serve.MODEL_NAME, "prompt": prompt, "max_tokens": 1, "ignore_eos": True}
@@ -124,7 +124,7 @@ async def test_a_long_prompt_is_interrupted_for_a_better_tier_and_its_engine_fin
     redis_url: str, pool_id: str, engines: list[str]
 ) -> None:
     async with pool_of(redis_url, pool_id, engines[:1]) as pool, control_http() as http:
-        control, ended = VllmClient(engines[0], http=http), list[str]()
+        control, ended = Watching(engines[0], http=http), list[str]()
         before = await idle(control)
         long = asyncio.create_task(complete(pool, pool.key, prompt_of(11, LONG), ended, "long"))
         await until_await(lambda: runs(control), PATIENCE_S)
@@ -147,7 +147,7 @@ async def test_turns_of_conversations_find_the_ones_before_them_while_others_kee
     sessions, turns, begin, more = 6, 5, 800, 300
     patient = {"routing_params": {"cache_patience": 20.0}}
     async with pool_of(redis_url, pool_id, engines, **patient) as pool, control_http() as http:
-        controls, ended = [VllmClient(url, http=http) for url in engines], list[str]()
+        controls, ended = [Watching(url, http=http) for url in engines], list[str]()
         before = [await idle(control) for control in controls]
 
         async def talk(n: int) -> None:
