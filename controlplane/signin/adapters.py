@@ -90,11 +90,16 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
     def populate_user(self, request: HttpRequest, sociallogin: SocialLogin, data: Any) -> Any:
         """An address that the provider has not verified is not taken: keys that carry it can end with its person."""
         user = super().populate_user(request, sociallogin, data)
+        sociallogin.called = data.get("username") or ""  # allauth forgets a name that is taken here
         if _claims(sociallogin).get("email_verified") in (False, "false"):
             user.email = ""
         return user
 
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> Any:
+        if not sociallogin.user.username:
+            # The audit log has to tell people apart: not one "user" after the other.
+            names = [getattr(sociallogin, "called", ""), sociallogin.user.email, sociallogin.account.uid, "user"]
+            sociallogin.user.username = AccountAdapter(request).generate_unique_username(names)
         user = super().save_user(request, sociallogin, form)
         self._note(request, sociallogin, user, _groups(sociallogin))
         return user

@@ -27,6 +27,7 @@ ANSWER_LETTERS = 256 * 1024  # of what a provider sends the browser back with, b
 BEGUN, WINDOW_S = 30, 300  # of one address: each keeps a row until it is over
 QUERY_LETTERS = 8_192
 SLUG = "sso"
+CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims"  # as Entra ID and AD FS call attributes
 # of what is no XML, or another one; the last: a log-out that says nowhere where to go on
 READ_ERRORS = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
 REDIRECT = "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect"
@@ -72,8 +73,14 @@ def apps_for(metadata: str, name: str) -> list[dict[str, Any]]:
                 "idp": provider_in(metadata),
                 "attribute_mapping": {
                     "uid": ["urn:oasis:names:tc:SAML:attribute:subject-id"],  # else the NameID
-                    "email": ["urn:oid:0.9.2342.19200300.100.1.3", "email", "mail"],
-                    "username": ["urn:oid:0.9.2342.19200300.100.1.1", "username", "uid"],
+                    "email": ["urn:oid:0.9.2342.19200300.100.1.3", "email", "mail", f"{CLAIMS}/emailaddress"],
+                    "username": [
+                        "urn:oid:0.9.2342.19200300.100.1.1",
+                        "username",
+                        "uid",
+                        f"{CLAIMS}/upn",
+                        f"{CLAIMS}/name",
+                    ],
                 },
                 "advanced": {
                     "strict": True,

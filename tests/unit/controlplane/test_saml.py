@@ -121,6 +121,35 @@ def test_accounts_are_not_joined_by_name_or_address(world: worlds.World) -> None
     assert new.username != "alice"
 
 
+CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims"
+
+
+@pytest.mark.parametrize(
+    ("sent", "name", "address"),
+    [
+        ({f"{CLAIMS}/name": ["ada@corp.example"], f"{CLAIMS}/emailaddress": ["ada.l@corp.example"]},
+         "ada@corp.example", "ada.l@corp.example"),
+        ({f"{CLAIMS}/upn": ["ada@corp.example"]}, "ada@corp.example", ""),
+        ({"mail": ["ada.l@corp.example"]}, "ada.l", "ada.l@corp.example"),
+        ({}, "id_of_ada", ""),
+    ],
+    ids=["Entra ID", "AD FS", "an address alone", "nothing but the identifier"],
+)  # fmt: skip
+def test_a_person_is_called_as_the_provider_names_them_in_whatever_attribute(
+    world: worlds.World, sent: dict[str, list[str]], name: str, address: str
+) -> None:
+    PROVIDER.people["ada"] = {"username": [], "groups": ["llm-acme"], **sent}
+    assert is_in(signed_in())
+    user = Identity.objects.get(subject="id of ada").user
+    assert (user.username, user.email) == (name, address)
+
+
+def test_a_person_whose_name_is_taken_here_keeps_a_name_that_tells_who_it_is(world: worlds.World) -> None:
+    PROVIDER.people["alice"] = {"groups": ["llm-globex"]}
+    assert is_in(signed_in("alice"))
+    assert re.fullmatch(r"alice\d+", Identity.objects.get(subject="id of alice").user.username)
+
+
 @pytest.mark.parametrize("process", ["connect", "redirect"])
 def test_no_address_joins_the_account_that_is_signed_in_with_a_person_of_the_provider(
     world: worlds.World, process: str
