@@ -112,7 +112,7 @@ class Unstored:
 
     async def round(self) -> None:
         """Looks once at the pools in which something ended. Raises :class:`StateUnavailable`."""
-        for name, pool in self._pools.items():
+        for name, pool in list(self._pools.items()):  # others may begin meanwhile
             await self._look(name, pool)
         while (over := len(self) - self._limit) > 0:
             fullest = max(self._pools.values(), key=len)

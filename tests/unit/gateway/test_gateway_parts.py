@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,9 +14,9 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog
 from scheduling.gateway.engine.retries import RetryBudget
 from scheduling.gateway.ledger.outbox import Outbox
-from scheduling.gateway.ledger.unstored import Ending
+from scheduling.gateway.ledger.unstored import Ending, Unstored
 from scheduling.state.store import PoolStore
-from scheduling.state.types import FinishResult, FinishStatus, StateError, StateUnavailable
+from scheduling.state.types import FinishResult, FinishStatus, LedgerProgress, StateError, StateUnavailable
 from tests.support.state_world import ledger
 
 
@@ -260,3 +260,24 @@ async def test_the_backlog_has_a_limit_and_gives_up_refusals_first() -> None:
     await outbox.stop()
     assert store.recorded == []
     assert store.finished == [(f"e{i}", 1) for i in range(4, 14)]
+
+
+async def test_a_pool_whose_first_request_ends_while_the_others_are_looked_at_holds_up_none_of_them() -> None:
+    looked: list[str] = []
+
+    class Store:
+        def __init__(self, pool: str) -> None:
+            self._pool = pool
+
+        async def ledger_progress(self) -> LedgerProgress:
+            looked.append(self._pool)
+            unstored.took(ledger("r9", pool=f"new beside {self._pool}"))
+            return LedgerProgress((1, 0), None, b"data")
+
+    unstored = Unstored(lambda pool: cast(PoolStore, Store(pool)), lambda records: None, 100)
+    for name in ("a", "b", "c"):
+        unstored.took(ledger("r1", pool=name))
+    await unstored.round()
+    assert looked == ["a", "b", "c"]
+    await unstored.round()
+    assert looked[3:] == ["a", "b", "c", *(f"new beside {name}" for name in ("a", "b", "c"))]
