@@ -256,6 +256,7 @@ MIXES: dict[str, tuple[Callable[[Random, float], Iterator[float]], Lengths]] = {
     "two-lengths": (bursts, mixed_prompts(((0.5, 60, 60), (0.5, 6000, 6000)), 100)),
     "code": (poisson, _lognormal(*CODE)),
     "conversation": (poisson, _lognormal(*CONV)),
+    "documents": (poisson, mixed_prompts(((1.0, 3000, 16_000),), 200)),
     "waves": (waves, _lognormal(ClippedLognormal(660, 3072, 7000), ClippedLognormal(150, 364, 1024))),
 }
 

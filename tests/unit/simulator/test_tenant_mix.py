@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from scheduling.simulator.compare import Case, limits_of, prepare, run_case
 from scheduling.simulator.recording import read_recording
@@ -32,6 +34,33 @@ def test_pulses_are_twelve_seconds_of_each_minute() -> None:
     rows = [row for row in tenant_mix(20_000, 20.0, 1, "code", "pulses").rows if row.tenant == "standard-1"]
     begins = min(row.arrival_s for row in rows)
     assert all((row.arrival_s - begins + 1.0) % 60.0 < 14.0 for row in rows)
+
+
+def test_crowds_are_twenty_at_once_and_as_many_on_the_mean() -> None:
+    rows = tenant_mix(20_000, 20.0, 1, "code", "crowds").rows
+    assert len(rows) == pytest.approx(20_000, rel=0.15)
+    times = sorted(row.arrival_s for row in rows if row.tenant == "premium-1")
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert sum(gap > 0.5 for gap in gaps) == pytest.approx(len(times) / 20, rel=0.1)
+
+
+def test_a_tier_may_have_prompts_of_a_kind_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mix.jsonl"
+    ask = ("lab", "mix", "--out", str(path), "--requests", "600", "--kind", "conversation", "--tenants", "even")
+    call_command(*ask, "--kind-of", "premium=documents")
+    with path.open(encoding="utf-8") as stream:
+        rows = read_recording(path, enumerate(stream, 1)).rows
+    longest = {
+        tier: max(row.input_tokens for row in rows if row.tier == tier) for tier in ("premium", "standard", "batch")
+    }
+    assert min(row.input_tokens for row in rows if row.tier == "premium") >= 3000
+    assert longest["premium"] > 10_000 > max(longest["standard"], longest["batch"])
+    with pytest.raises(
+        CommandError, match=r"--kind-of gold=documents: write TIER=KIND with a TIER of premium, standard"
+    ):
+        call_command(*ask, "--kind-of", "gold=documents")
+    with pytest.raises(CommandError, match="give --tenants as well"):
+        call_command(*ask[:6], "--kind-of", "premium=documents")
 
 
 def test_it_is_a_recording_whose_tenants_may_run_as_many_under_equal_limits(tmp_path: Path) -> None:
