@@ -139,6 +139,7 @@ class Decider:
             kv_hold=scheduler.kv_hold is not None,
             credit_holds=scheduler.credit_holds,
             waits_for_replica=scheduler.waits_for_replica,
+            owners_first=scheduler.owners_first,
             rights=True,
             headroom=scheduler.headroom,
             unreserved=scheduler.unreserved,

@@ -104,6 +104,21 @@ def weighs_bursts(part: object) -> bool:
     return isinstance(part, WeighsBursts) and part.weighs_bursts
 
 
+@runtime_checkable
+class RelegatesOwners(Protocol):
+    """What a policy may offer besides: in its order late requests of one class give way to those of others that can be
+    in time, so that owners of reserved capacity need not go first with all of theirs (``Scheduler.step``)."""
+
+    @property
+    def relegates_owners(self) -> bool:
+        """Whether it does, with its parameters."""
+
+
+def relegates_owners(policy: OrderingPolicy) -> bool:
+    """Not where modifiers are around it: then others than it decide between entitlements."""
+    return isinstance(policy, RelegatesOwners) and policy.relegates_owners
+
+
 Maker = Callable[[str], RequestQueue]  # a fresh queue for a group of requests that compete with each other
 
 

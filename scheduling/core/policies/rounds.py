@@ -1,6 +1,6 @@
 """One round of a step: who may go in it.
 
-A step asks its queue in up to three rounds (``Scheduler.step``): in each, some service classes have a turn, and some
+A step asks its queue in up to four rounds (``Scheduler.step``): in each, some service classes have a turn, and some
 may exceed their concurrency. A queue is handed the :class:`Round` and recognises it by the object, so it may keep what
 it learned for as long as it is handed the same one. Nothing of a round outlives it.
 """
@@ -29,10 +29,10 @@ class Round:
     may. ``may_burst``: whether an entitlement may run more than its concurrency; None: none may. ``view``: the pool as
     the step sees it. ``cached``: how many tokens of a prompt a replica is believed to have computed already.
     ``has_room``: whether a replica has room for a request now; unlike ``fits`` it may be asked of one whose turn it is
-    not: nothing is kept for it.
+    not: nothing is kept for it. ``timely``: none goes that its queue has put back because it cannot be in time.
     """
 
-    __slots__ = ("_has_turn", "_may_burst", "_running", "cached", "fits", "has_room", "view")
+    __slots__ = ("_has_turn", "_may_burst", "_running", "cached", "fits", "has_room", "timely", "view")
 
     def __init__(
         self,
@@ -43,8 +43,10 @@ class Round:
         may_burst: Callable[[str], bool] | None = None,
         cached: Cached = _nothing_cached,
         has_room: Fits = _anything,
+        timely: bool = False,
     ) -> None:
         self.view = view
+        self.timely = timely
         self.fits = fits
         self.has_room = has_room
         self.cached = cached
@@ -84,11 +86,13 @@ class Round:
 
     def asking(self, fits: Fits) -> Round:
         """The same turns and limits with another answer to what fits: a round of its own."""
-        return Round(self.view, fits, self._has_turn, may_burst=self._may_burst, cached=self.cached)
+        return Round(self.view, fits, self._has_turn, may_burst=self._may_burst, cached=self.cached, timely=self.timely)
 
     def counting_misses(self) -> CountingRound:
         """The same, counting what did not fit: a round of its own."""
-        return CountingRound(self.view, self.fits, self._has_turn, may_burst=self._may_burst, cached=self.cached)
+        return CountingRound(
+            self.view, self.fits, self._has_turn, may_burst=self._may_burst, cached=self.cached, timely=self.timely
+        )
 
 
 class CountingRound(Round):
@@ -104,6 +108,7 @@ class CountingRound(Round):
         *,
         may_burst: Callable[[str], bool] | None = None,
         cached: Cached = _nothing_cached,
+        timely: bool = False,
     ) -> None:
         def counted(request: QueuedRequest) -> bool:
             if fits(request):
@@ -111,5 +116,5 @@ class CountingRound(Round):
             self.misses += 1
             return False
 
-        super().__init__(view, counted, has_turn, may_burst=may_burst, cached=cached)
+        super().__init__(view, counted, has_turn, may_burst=may_burst, cached=cached, timely=timely)
         self.misses = 0

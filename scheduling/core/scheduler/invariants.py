@@ -81,6 +81,7 @@ def check_step(
     rights: bool = False,
     headroom: int = 0,
     unreserved: Collection[str] = (),
+    owners_first: bool = True,
 ) -> list[Violation]:
     """All laws broken by one step; empty when it was right.
 
@@ -89,12 +90,16 @@ def check_step(
     ``waits_for_replica`` who waits for one that has its prompt cached or is fast enough (law 4 then looks at others);
     ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out); the last
     ``headroom`` free slots are kept from who is beyond its baseline or has none; ``unreserved``: entitlements whose
-    promise the pool cannot keep now.
+    promise the pool cannot keep now; ``owners_first``: whether owners had precedence to the end of the step (law 4 else
+    gives a waiting one no more room than others).
     """
 
     def owner(request: QueuedRequest) -> bool:
         owns = rights and request.service_class in RESERVED and request.entitlement not in unreserved
         return owns and running.get(request.entitlement, 0) < request.concurrency
+
+    def waits_as_owner(request: QueuedRequest) -> bool:
+        return owners_first and owner(request)
 
     broken: list[Violation] = []
     backends = {name: copy(backend) for name, backend in before.backends.items()}
@@ -121,7 +126,7 @@ def check_step(
         if (
             waits is None
             or not backend.has_slot_and_kv(waits.kv_tokens, owner(waits))
-            or backend.room_for(waits.kv_tokens, waits.prefill_tokens, owner(waits))
+            or backend.room_for(waits.kv_tokens, waits.prefill_tokens, waits_as_owner(waits))
         ):
             broken.append(Violation(9, f"{name} for {request_id}"))
     if len(grants) < max_grants and not kv_hold:
@@ -129,7 +134,9 @@ def check_step(
         spared = sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots) <= headroom
         ready = [backend for backend in backends.values() if backend.ready]
         others_wait = [request for request in left.values() if request.id not in waits_for_replica]
-        broken.extend(_idle(others_wait, others, ready, running, now_s, BURSTS if rights else (), spared, owner))
+        broken.extend(
+            _idle(others_wait, others, ready, running, now_s, BURSTS if rights else (), spared, waits_as_owner)
+        )
     return broken
 
 

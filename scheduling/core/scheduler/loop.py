@@ -12,7 +12,9 @@ The policy says which request is next, the routing says where. This module ensur
 * With ``rights``, those of the service classes (token pools, Table 1): an owner that runs less than its reserved
   capacity goes before everyone; what is idle after everyone within their limits goes to those who may burst. While
   there is a slot for everyone who waits within its concurrency, slots are not what is short: elastic and dedicated
-  entitlements beyond theirs then compete with the others, if the policy minds what each has had (``weighs_bursts``).
+  entitlements beyond theirs then compete with the others, if the policy minds what each has had (``weighs_bursts``),
+  and owners go first with late requests for their part only, if it relegates those (``relegates_owners``,
+  :mod:`scheduling.core.scheduler.late_owners`).
   The last ``headroom`` free slots are only for requests within a baseline. ``unreserved`` names entitlements whose
   promise the pool cannot keep now; they have no such precedence.
 
@@ -37,15 +39,18 @@ from scheduling.core.policies.contracts import (
     RequestQueue,
     RoutingPolicy,
     Served,
+    relegates_owners,
     shares_of,
     weighs_bursts,
 )
 from scheduling.core.policies.queues.turns import HintedTurns
 from scheduling.core.policies.rounds import Round
+from scheduling.core.scheduler.late_owners import LateOwners
 from scheduling.core.scheduler.step import BASELINE, BURSTS, EXCEEDS, RESERVED, Holds, SchedulerStep
 from scheduling.core.types import Grant, PoolView, QueuedRequest, ServiceClass
 
 COUNTED_KEPT = 32_768  # ended requests that are not counted again
+_NOBODY = (0, 0, 0)  # of an entitlement of which nothing waits
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
 
 
@@ -75,7 +80,11 @@ class Scheduler:
         self.unreserved: frozenset[str] = frozenset()
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
-        self._waits: dict[str, tuple[int, int]] = {}  # sequences that wait, and the concurrency, by entitlement
+        # by entitlement: sequences that wait, its concurrency, and that again if it has a baseline
+        self._waits: dict[str, tuple[int, int, int]] = {}
+        self._promised = 0  # sum of the last
+        self._late_owners = LateOwners()
+        self.owners_first = True  # to the end of the last step, whether in time or late
         self._queue = HintedTurns(policy.queue())
         self._count_in(self._queue)
         self._counted: OrderedDict[str, None] = OrderedDict()  # requests whose end is counted in shares
@@ -157,8 +166,10 @@ class Scheduler:
         self._forget(request.id)
         self._waiting[request.id] = request
         self._of_class[request.service_class] += 1
-        waits, _ = self._waits.get(request.entitlement, (0, 0))
-        self._waits[request.entitlement] = waits + request.sequences, request.concurrency
+        waits, _, before = self._waits.get(request.entitlement, _NOBODY)
+        promised = request.concurrency if request.service_class in BASELINE else 0
+        self._waits[request.entitlement] = waits + request.sequences, request.concurrency, promised
+        self._promised += promised - before
         self._class_of[request.entitlement] = request.service_class
         self._queue.push(request, now_s)
         if request.expires_s is not None:
@@ -177,11 +188,12 @@ class Scheduler:
         if request is None:
             return False
         self._of_class[request.service_class] -= 1
-        waits, concurrency = self._waits[request.entitlement]
+        waits, concurrency, promised = self._waits[request.entitlement]
         if waits > request.sequences:
-            self._waits[request.entitlement] = waits - request.sequences, concurrency
+            self._waits[request.entitlement] = waits - request.sequences, concurrency, promised
         else:
             del self._waits[request.entitlement]
+            self._promised -= promised
         return True
 
     def expire(self, now_s: float) -> list[QueuedRequest]:
@@ -238,6 +250,7 @@ class Scheduler:
     def _count_in(self, queue: RequestQueue) -> None:
         """Finds out once in which shares each class is counted: thousands of entitlements are, once a second."""
         self._weighs_bursts = weighs_bursts(self.policy)
+        self._relegates_owners = relegates_owners(self.policy)
         self._shares_of = {c: tuple({s.group: s for s in shares_of(queue, c)}.values()) for c in ServiceClass}
         self._shares = tuple({s.group: s for shares in self._shares_of.values() for s in shares}.values())
 
@@ -267,6 +280,7 @@ class Scheduler:
         """Decides which requests run now, best first, and books them in ``view``. Drops requests that have expired."""
         self.expire(now_s)
         grants: list[Grant] = []
+        self.owners_first = True
         if not self._waiting:
             self._holds.by_replica, self._holds.for_cache, self._holds.for_pace = {}, {}, {}
             self._holds.idle_from_s = None
@@ -283,7 +297,7 @@ class Scheduler:
             warmth=self.warmth,
             cache_patience=getattr(self.routing, "cache_patience", 0.0),
         )
-        for round_ in self._rounds(step):
+        for round_ in self._rounds(step, now_s):
             while step.open and len(grants) < self._max_grants:
                 request = self._queue.select(round_, now_s)
                 if request is None:
@@ -301,17 +315,35 @@ class Scheduler:
                         f"policy {self.policy.name!r} selected request {request.id}, for which no replica has room"
                     )
                 why = self._reason(request, now_s, len(candidates))
-                grants.append(Grant(step.book(request, backend, warmth), backend.id, why))
+                booked = step.book(request, backend, warmth)
+                grants.append(Grant(booked, backend.id, why))
+                if request.service_class in BASELINE:
+                    owner = request.service_class in RESERVED
+                    self._late_owners.granted(request.entitlement, booked.prefill_tokens, owner, now_s)
         step.end()
+        self.owners_first = step.owners_first
         return grants
 
-    def _rounds(self, step: SchedulerStep) -> Iterator[Round]:
-        """The rounds of a step, in order: owners within their reserved capacity; everyone within limits (only those
-        with a baseline while the headroom is kept), and beyond them while slots are left; those that may burst."""
+    def _rounds(self, step: SchedulerStep, now_s: float) -> Iterator[Round]:
+        """The rounds of a step, in order: owners within their reserved capacity, where slots are left for all in two,
+        the second for late requests within their part; everyone within limits (only those with a baseline while the
+        headroom is kept), and beyond them while slots are left; those that may burst."""
         made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
+        step.lend(self._slots_left(step))
         if self._rights and self._any_wait(RESERVED):
-            yield made(step.fits_reserved, self._turn_of(RESERVED))
-        if self._lends(step):
+            reserved, gives_way = self._turn_of(RESERVED), step.lends and self._relegates_owners
+            yield made(step.fits_reserved, reserved, timely=gives_way)
+            if gives_way:
+                if self._any_wait(RESERVED):
+                    within = self._late_owners.within(self._promised, now_s)
+                    yield made(
+                        lambda request: (
+                            within(request.entitlement, request.concurrency) and step.fits_reserved(request)
+                        ),
+                        lambda name: reserved(name) and within(name, self._waits.get(name, _NOBODY)[1]),
+                    )
+                step.end_precedence()
+        if step.lends and self._weighs_bursts and self._any_wait(EXCEEDS):
             exceeds = self._turn_of(EXCEEDS)
             yield made(
                 step.fits_lent, may_burst=lambda entitlement: step.lends_to(entitlement) and exceeds(entitlement)
@@ -322,18 +354,20 @@ class Scheduler:
             bursts = self._turn_of(BURSTS)
             yield made(step.fits_bursting, bursts, may_burst=bursts)
 
-    def _lends(self, step: SchedulerStep) -> bool:
-        """Whether slots are left in this step when everyone who waits within its concurrency has one."""
-        most = step.lendable
-        if not self._rights or most <= 0 or not self._weighs_bursts or not self._any_wait(EXCEEDS):
-            return False
-        within, running = 0, step.view.running_by_entitlement.get
-        for name, (waits, concurrency) in self._waits.items():
-            within += min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
-            if within >= most:
-                return False
-        step.lend(within)
-        return True
+    def _slots_left(self, step: SchedulerStep) -> int:
+        """Free slots that are left in this step when everyone who waits within its concurrency has one; 0 or less: not
+        enough, or the policy makes no difference of it."""
+        left = step.lendable
+        if not self._rights or not (self._weighs_bursts or self._relegates_owners):
+            return 0
+        if not self._any_wait(EXCEEDS) and not (self._relegates_owners and self._any_wait(RESERVED)):
+            return 0
+        running = step.view.running_by_entitlement.get
+        for name, (waits, concurrency, _) in self._waits.items():
+            if left <= 0:
+                return 0
+            left -= min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
+        return left
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""

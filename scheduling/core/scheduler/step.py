@@ -106,6 +106,7 @@ class SchedulerStep:
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
         self._lends = 0  # slots that nobody within its concurrency needs
+        self.owners_first = True
         self._lent_enough: set[str] = set()  # entitlements of which one was asked about for whom that is too little
         self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
@@ -149,13 +150,18 @@ class SchedulerStep:
         """Free slots beyond the headroom."""
         return self._free - self._headroom
 
-    def lends_to(self, entitlement: str) -> bool:
+    @property
+    def lends(self) -> bool:
         """Whether there is a slot for who exceeds its concurrency, and one for everybody who waits within it."""
+        return self._lends > 0
+
+    def lends_to(self, entitlement: str) -> bool:
+        """Whether an entitlement may have such a slot."""
         return self._lends > 0 and entitlement not in self._lent_enough
 
-    def lend(self, within: int) -> None:
-        """``within``: sequences that wait within their entitlements' concurrency."""
-        self._lends = self.lendable - within
+    def lend(self, left: int) -> None:
+        """``left``: free slots beyond those for all sequences that wait within their entitlements' concurrency."""
+        self._lends = left
 
     def fits_lent(self, request: QueuedRequest) -> bool:
         """Whether a replica has room for the request, and its entitlement, which may exceed its baseline while slots
@@ -174,6 +180,10 @@ class SchedulerStep:
     def fits_reserved(self, request: QueuedRequest) -> bool:
         """Whether the request is an owner's within its reserved capacity, and fits."""
         return self._owns(request) and self.fits(request)
+
+    def end_precedence(self) -> None:
+        """Owners had their turn: for the rest of the step a replica has no more room for them than for others."""
+        self.owners_first = False
 
     def fits_bursting(self, request: QueuedRequest) -> bool:
         """Whether the request's entitlement may exceed its baseline, and a replica has room."""
@@ -243,8 +253,9 @@ class SchedulerStep:
         return self._over and self._owns(request)
 
     def _owns(self, request: QueuedRequest) -> bool:
-        """Whether the request is an owner's within its reserved capacity."""
-        owns = self._rights and request.service_class in RESERVED and request.entitlement not in self._unreserved
+        """Whether the request is an owner's within its reserved capacity, while those have precedence."""
+        owns = self.owners_first and self._rights and request.service_class in RESERVED
+        owns = owns and request.entitlement not in self._unreserved
         return owns and self._running.get(request.entitlement, 0) < request.concurrency
 
     def _entitlement_full(self, request: QueuedRequest) -> bool:

@@ -493,6 +493,22 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "late-owners-always-first",
+        "late requests of an owner go before all that can be in time, whatever it had",
+        "scheduling/core/scheduler/loop.py",
+        "timely=gives_way)",
+        "timely=False)",
+        ("tests/unit/core/scheduler/test_late_owners.py",),
+    ),
+    Mutation(
+        "late-owners-keep-their-credit",
+        "late requests beyond an owner's part still have prefill credit of their own",
+        "scheduling/core/scheduler/loop.py",
+        "                step.end_precedence()",
+        "                pass",
+        ("tests/unit/core/scheduler/test_late_owners.py",),
+    ),
+    Mutation(
         "refused-for-credit",
         "who may burst is refused for the sake of requests that wait for prefill credit",
         "scheduling/core/admission/rule.py",

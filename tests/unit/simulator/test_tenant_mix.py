@@ -63,6 +63,17 @@ def test_a_tier_may_have_prompts_of_a_kind_of_its_own(tmp_path: Path) -> None:
         call_command(*ask[:6], "--kind-of", "premium=documents")
 
 
+def test_late_prompts_of_owners_leave_others_time_to_be_served(tmp_path: Path) -> None:
+    """Premium's prompts take up to two seconds each where the first token is promised within one."""
+    path = tmp_path / "mix.jsonl"
+    write_tenant_mix(path, 700, 10.0, 1, "conversation", "even", {"premium": "documents"})
+    case = Case(str(path), "unified", minutes=5.0, load=1.3, limits=True, equal_limits=True)
+    by_part, always = run_case(case), run_case(replace(case, params=(("relegate", 2),)))
+    assert by_part["kept.standard"] > 95.0 > 80.0 > always["kept.standard"]
+    assert by_part["kept.premium"] >= always["kept.premium"] - 1.0
+    assert by_part["ttft.p50.premium"] < 30.0, "they are served"
+
+
 def test_it_is_a_recording_whose_tenants_may_run_as_many_under_equal_limits(tmp_path: Path) -> None:
     path = tmp_path / "mix.jsonl"
     count = write_tenant_mix(path, 600, 10.0, 1, "conversation", "one-loud")

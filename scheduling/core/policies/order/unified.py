@@ -5,7 +5,8 @@ Formula: in this order of precedence:
 
 1. *In time or not* (``queues/relegated.py``, ``queues/bands.py``): timely reserved, timely elastic, late reserved, late
    elastic, then spot and preemptible, which have the surplus only, each with its own late ones behind. Whatever is
-   reserved for an owner it has either way: the scheduler gives an owner within its share a turn before all others.
+   reserved for an owner it has either way: the scheduler gives an owner within its share a turn before all others
+   (``core/scheduler/late_owners.py``: how far with late ones).
 2. *Deadline and work* within a band: the smallest ``P = deadline + alpha * work left`` [s] (QoServe eq. 4 and 5).
    ``alpha`` is in proportion to what a prompt token takes: ``alpha_ms`` where a replica prefills 8,500 a second, and
    ``alpha_low_ms`` until the waiting prompts of classes with a baseline would take the pool ``busy_s`` at the rate at
@@ -127,6 +128,11 @@ class Unified:
     def weighs_bursts(self) -> bool:
         """Who bursts goes later by its standing."""
         return self.debt_s > 0
+
+    @property
+    def relegates_owners(self) -> bool:
+        """Late requests of an owner give way as others' do."""
+        return self.relegate == ACROSS
 
     def queue(self) -> RequestQueue:
         look = _Look(self)

@@ -158,7 +158,7 @@ class RelegatingQueue:
             self._speed = round_.view.prefill_per_s(self._policy.prefill_rate)
             self._rate.look(round_.view, now_s, self._speed)
         chosen = self._in_time(round_, now_s)
-        if chosen is None and self._late:
+        if chosen is None and self._late and not round_.timely:
             chosen = self._relegated.select(round_, now_s)
             if chosen is not None:
                 self._late.remove(chosen.id)
