@@ -42,11 +42,12 @@ class LateOwners:
         """Whether an owner, given with its concurrency, had no more than its part. ``promised``: the concurrency of all
         with a baseline that wait. What is granted from now on counts for its owner and not for the whole, so that the
         answer turns from true to false only."""
-        for_each = self._all.at(now_s) / max(1, promised)
+        granted = self._all.at(now_s)
 
         def within(entitlement: str, concurrency: int) -> bool:
             had = self._had.get(entitlement)
-            return had is None or had.at(now_s) <= concurrency * for_each
+            # no division: who waits alone has had at most all, to the last bit
+            return had is None or had.at(now_s) * promised <= concurrency * granted
 
         return within
 

@@ -46,6 +46,7 @@ from scheduling.core.policies.contracts import (
 from scheduling.core.policies.queues.turns import HintedTurns
 from scheduling.core.policies.rounds import Round
 from scheduling.core.scheduler.late_owners import LateOwners
+from scheduling.core.scheduler.prefill_preemption import to_compute
 from scheduling.core.scheduler.step import BASELINE, BURSTS, EXCEEDS, RESERVED, Holds, SchedulerStep
 from scheduling.core.types import Grant, PoolView, QueuedRequest, ServiceClass
 
@@ -318,8 +319,8 @@ class Scheduler:
                 booked = step.book(request, backend, warmth)
                 grants.append(Grant(booked, backend.id, why))
                 if request.service_class in BASELINE:
-                    owner = request.service_class in RESERVED
-                    self._late_owners.granted(request.entitlement, booked.prefill_tokens, owner, now_s)
+                    owner, tokens = request.service_class in RESERVED, to_compute(booked, backend.id)
+                    self._late_owners.granted(request.entitlement, tokens, owner, now_s)
         step.end()
         self.owners_first = step.owners_first
         return grants

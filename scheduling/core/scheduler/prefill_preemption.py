@@ -160,6 +160,12 @@ def waits_for(request: QueuedRequest, ready: Iterable[BackendView]) -> str:
     return at if takes else ""
 
 
+def to_compute(request: QueuedRequest, backend: str) -> int:
+    """How much of its prompt is to compute on the replica where it was granted, by prediction [tokens]."""
+    computed = request.prefilled if request.resumes_at == backend else 0
+    return request.input_tokens - max(computed, request.uncounted_tokens)
+
+
 def left_of(prompt: LongPrompt, backend: BackendView) -> int:
     """How much of the prompt is left to compute, by the replica's predicted pace [tokens]."""
     return min(prompt.held, backend.prefill_used)

@@ -9,7 +9,8 @@ when nothing else that waits has room. Of a prompt counts what no replica is bel
 Inputs: deadlines; input and expected output tokens; where prompts with this beginning ran; the speed of the fastest
 replica as it was measured (``prefill_rate`` until it is known); service class (``low_class`` and everything below is
 low); the rate at which prompts leave the queue, measured here while requests wait.
-Cost: O(1) on top of the policy's for each request looked at; at most 4 are relegated in one step.
+Cost: O(1) on top of the policy's for each request looked at; at most 4 are relegated in one round, or 256 where only
+those in time may go: one that is late and not relegated would go as one of them.
 Who starves: relegated requests, as long as others that can be in time fill the pool; ``max_wait_s`` ends it.
 Source: QoServe 3.4; ``prefill_rate`` of its artifact (8,500 tokens/s). Here in front of the replicas: time to wait is
 judged by the pool's queue, not by one engine's.
@@ -42,6 +43,7 @@ from scheduling.core.policies.rounds import Round
 from scheduling.core.types import PREFILL_PER_S, QueuedRequest, ServiceClass
 
 MAX_PER_STEP = 4
+MAX_PER_TIMELY = 256  # in a round of those in time only, which ends with the last
 PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
 
 
@@ -179,9 +181,13 @@ class RelegatingQueue:
             yield from shares_of(queue, service_class)
 
     def _in_time(self, round_: Round, now_s: float) -> QueuedRequest | None:
-        while self._waiting and (request := self._timely.select(round_, now_s)) is not None:
+        most = MAX_PER_TIMELY if round_.timely else MAX_PER_STEP
+        while self._waiting and not (round_.timely and self._moved >= most):
+            request = self._timely.select(round_, now_s)
+            if request is None:
+                break
             outdated = self._book_out(request.id) < self._wave
-            if self._moved >= MAX_PER_STEP or not self._gives_way(request, outdated, round_, now_s):
+            if self._moved >= most or not self._gives_way(request, outdated, round_, now_s):
                 return request
             self._moved += 1
             self._late.add(request.id)

@@ -6,10 +6,12 @@ import pytest
 
 from scheduling.core.policies.compose import make_policy
 from scheduling.core.policies.contracts import relegates_owners
+from scheduling.core.policies.queues.relegated import MAX_PER_STEP, MAX_PER_TIMELY
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.scheduler.invariants import check_step, remember
 from scheduling.core.scheduler.late_owners import KEPT, MEMORY_S, LateOwners
 from scheduling.core.scheduler.loop import Scheduler
+from scheduling.core.scheduler.prefill_preemption import interrupted
 from scheduling.core.types import BackendView, PoolView
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
@@ -50,6 +52,18 @@ def order(world: Scheduler, steps: int, slots: int = 64) -> list[str]:
 
 def test_an_owner_goes_first_with_late_requests_for_its_part_of_the_prompts() -> None:
     assert order(filled(scheduler()), 8) == ["owner", "other", "owner", "other", "owner", "other", "owner", "other"]
+
+
+def test_many_that_are_late_at_once_do_not_pass_for_such_that_can_be_in_time() -> None:
+    """A queue relegates few in one round, and takes the next for one in time."""
+    assert order(filled(scheduler(), late=100, timely=100), 20) == ["owner", "other"] * 10
+
+
+def test_a_step_relegates_a_bounded_number_of_them() -> None:
+    world = filled(scheduler(), late=2 * MAX_PER_TIMELY, timely=2)
+    assert order(world, 1) == ["owner"]
+    put_back = sum(world.explain(request).startswith("relegated") for request in world)
+    assert MAX_PER_TIMELY - 1 <= put_back < MAX_PER_TIMELY + 3 * MAX_PER_STEP
 
 
 def test_its_part_is_by_concurrency_among_those_with_a_baseline_that_wait() -> None:
@@ -138,6 +152,26 @@ def test_within_a_round_an_owner_may_lose_its_right_and_not_win_it() -> None:
     late.granted("owner", 100, True, NOW_S)
     assert not within("owner", 8)
     assert late.within(20, NOW_S)("owner", 7)
+
+
+@pytest.mark.parametrize("concurrency", range(1, 100))
+def test_who_waits_alone_is_within_its_part_whatever_it_had(concurrency: int) -> None:
+    late = LateOwners()
+    for number in range(20):
+        now_s = NOW_S + 0.7 * number
+        late.granted("owner", 997 * concurrency + number, True, now_s)
+        assert late.within(concurrency, now_s)("owner", concurrency)
+
+
+def test_of_a_prompt_that_was_interrupted_counts_what_is_left_where_it_goes_on() -> None:
+    long = waiting(1, "owner", 0, concurrency=20, input_tokens=8000, ttft_deadline_s=NOW_S - 50)
+    for at, counts in (("b1", 2000), ("b2", 8000)):
+        world = scheduler()
+        world.offer(interrupted(long, at, 6000), NOW_S)
+        assert len(world.step(pool_view(idle()), NOW_S)) == 1
+        world._late_owners.granted("other", 100_000 - counts, False, NOW_S)
+        within = world._late_owners.within(100_000, NOW_S)
+        assert [within("owner", counts - 1), within("owner", counts)] == [False, True]
 
 
 def test_what_was_granted_fades() -> None:
