@@ -62,14 +62,23 @@ def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares, costs: Co
 
 
 def _slo(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
+    """All requests, or those of one tier (of a tenant: of one of its entitlements) if they fare worse: what all had
+    together says little of a tier with few requests."""
     whole = snapshot.get("tenants", {}).get(rule.tenant, {}) if rule.tenant else snapshot
     slo = whole.get("slo", {})
-    if slo.get("asked", 0) < MIN_JUDGED:
+    rows = [(f"{rule.tenant}'s requests in pool {pool}" if rule.tenant else f"the requests of pool {pool}", slo)]
+    if rule.tenant:
+        own = ((id_, row) for id_, row in snapshot.get("entitlements", {}).items() if row["tenant"] == rule.tenant)
+        rows += [(f"the requests of entitlement {id_} in pool {pool}", row) for id_, row in own]
+    else:
+        rows += [(f"the {name} requests of pool {pool}", row) for name, row in slo.get("by_tier", {}).items()]
+    judged = [(whose, row) for whose, row in rows if row.get("asked", 0) >= MIN_JUDGED]
+    if not judged:
         return {}
-    whose = f"{rule.tenant}'s requests in pool {pool}" if rule.tenant else f"the requests of pool {pool}"
-    value = slo["attainment"]
-    refused = slo["asked"] - slo["total"]
-    among = f" ({refused} of {slo['asked']} were refused)" if refused else ""
+    whose, worst = min(judged, key=lambda each: float(each[1]["attainment"]))
+    refused = worst["asked"] - worst["total"] if "total" in worst else 0
+    among = f" ({refused} of {worst['asked']} were refused)" if refused else ""
+    value = worst["attainment"]
     return {rule.tenant: Seen(value, f"{value:.1%} of {whose} met their SLO over the last minute{among}", rule.tenant)}
 
 

@@ -111,6 +111,10 @@ def as_snapshot(point: Point, pool: str) -> dict[str, Any]:
     whole |= {"pool": pool, "leader": "", "window_s": STEP_S}
     whole["queue"] = {"depth": round(point.get("depth", 0)), "oldest_s": point.get("oldest", 0.0)}
     whole["tenants"] = {name: _figures(row) for name, row in point.get("tenants", {}).items()}
+    judged = {name: row for name, row in point.get("judged", {}).items() if row["asked"]}
+    whole["slo"]["by_tier"] = {
+        name: {"attainment": row["kept"] / row["asked"], "asked": row["asked"]} for name, row in judged.items()
+    }
     whole["entitlements"] = point.get("entitlements", {})
     whole["backends"] = {name: _backend(row) for name, row in point.get("watched", {}).items()}
     return whole

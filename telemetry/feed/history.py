@@ -31,8 +31,8 @@ _KNOWN_OR_NOT = frozenset(
 SERVING = frozenset({"ready", "draining", "drained", "asleep", "waking"})  # nobody has to be told of these
 _NARROW = ("tenants", "entitlements")
 _SHARES = ("running", "waiting", "tokens", "kv")  # of an entitlement: what can be added up
-_TABLES = ("tenants", "entitlements", "tiers", "backends", "parts", "watched")
-_FOR_RULES = ("oldest", "watched")  # kept for alert rules that are tried on the past; no chart draws them
+_TABLES = ("tenants", "entitlements", "tiers", "backends", "parts", "watched", "judged")
+_FOR_RULES = ("oldest", "watched", "judged")  # kept for alert rules that are tried on the past; no chart draws them
 
 
 def point(snapshot: dict[str, Any]) -> Point:
@@ -74,14 +74,21 @@ def is_out(backend: Mapping[str, Any]) -> bool:
 
 
 def watched(snapshot: dict[str, Any]) -> Point:
-    """What alert rules look at and :func:`point` has not: the oldest wait [s], and of each replica the requests inside
-    its engine, its KV cache and whether it is out (0 or 1). Stored with points, and not sent to dashboards."""
+    """What alert rules look at and :func:`point` has not: the oldest wait [s], of each tier how many requests with an
+    SLO were asked and kept in the window, and of each replica the requests inside its engine, its KV cache and whether
+    it is out (0 or 1). Stored with points, and not sent to dashboards."""
     rows = {}
     for name, backend in [*snapshot["backends"].items()][:BACKENDS]:
         row = {"out": int(is_out(backend))}
         row |= {to: backend[of] for to, of in (("engine", "engine_waiting"), ("kv_used", "kv_usage")) if of in backend}
         rows[name] = row
-    return {"oldest": snapshot["queue"]["oldest_s"], "watched": rows}
+    out: Point = {"oldest": snapshot["queue"]["oldest_s"], "watched": rows}
+    tiers = {n: row for n, row in snapshot["slo"].get("by_tier", {}).items() if row.get("asked")}
+    if tiers:
+        out["judged"] = {
+            n: {"asked": row["asked"], "kept": row["total"] - row["violations"]} for n, row in tiers.items()
+        }
+    return out
 
 
 def busiest(full: Point, most: int) -> Point:

@@ -164,6 +164,30 @@ LEVELS = """() => {
 }"""
 
 
+def test_a_pool_is_not_healthy_while_a_tier_misses_its_slo_that_has_few_of_the_requests(page: Page) -> None:
+    stage = without_alerts(page)
+    (pool,) = stage.pools.values()
+    stage.answers["alert-rules"] = []
+    tiers = {
+        "batch": {"asked": 267, "total": 267, "violations": 0, "attainment": 1.0},
+        "premium": {"asked": 35, "total": 25, "violations": 0, "attainment": 0.714},
+    }
+    stage.open("/")
+    tile = page.locator(".tile", has_text="SLO attainment")
+    expect(tile).to_contain_text("%")
+    stage.send({"type": "sources", "away": [], "pools": ["llama"]})
+    pool.at = time.time() + 3600
+    pool.step()
+    pool.snapshot["backends"] = {"llama-0": pool.snapshot["backends"]["llama-0"]}
+    pool.snapshot["slo"] = {"attainment": 0.957, "asked": 302, "total": 292, "violations": 0, "by_tier": tiers}
+    stage.send_snapshot(pool)
+    verdict = page.get_by_test_id("verdict")
+    expect(verdict).to_have_attribute("data-level", "failing")
+    expect(verdict).to_contain_text("llama: premium 71.4 % in time of 35 asked, should be 90.0 %")
+    expect(tile).to_have_attribute("data-tone", "bad")
+    expect(tile).to_contain_text("premium 71.4 % in time of 35 asked")
+
+
 def test_a_pool_around_its_threshold_fails_on_every_page_until_it_was_in_time_for_ten_seconds(page: Page) -> None:
     stage = without_alerts(page)
     (pool,) = stage.pools.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,7 +14,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from telemetry.alerts import lifecycle
-from telemetry.alerts.conditions import Timer, right, seen, wrong
+from telemetry.alerts.conditions import MIN_JUDGED, Timer, right, seen, wrong
 from telemetry.alerts.watch import AlertWatch
 from telemetry.alerts.webhook import WebhookError
 from telemetry.feed import snapshots
@@ -71,12 +72,37 @@ def waits(watch: AlertWatch, *oldest: float, start_s: float = NOW) -> float:
 
 def test_attainment_is_seen_of_a_pool_or_a_tenant_and_not_of_a_handful_of_requests() -> None:
     whole, acmes = rule("slo_attainment", 0.9), rule("slo_attainment", 0.9, name="b", tenant="acme")
-    assert seen(whole, shot(), {})[""].value == 21 / 24
+    found = seen(whole, shot() | {"slo": {"attainment": 0.875, "asked": 24, "total": 24}}, {})[""]
+    assert found.value == 21 / 24
     found = seen(acmes, shot(), {})["acme"]
     assert (found.value, found.tenant) == (0.75, "acme")
     assert wrong(acmes, found.value)
     few = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     assert seen(whole, few, {}) == {}
+
+
+def test_a_tier_or_an_entitlement_that_misses_its_slo_is_seen_beside_a_majority_that_does_not() -> None:
+    whole, acmes = rule("slo_attainment", 0.9), rule("slo_attainment", 0.9, name="b", tenant="acme")
+    batch = {"attainment": 1.0, "asked": 267, "total": 267}
+    premium = {"attainment": 0.714, "asked": 35, "total": 25}
+    few = {"attainment": 0.0, "asked": MIN_JUDGED - 1, "total": MIN_JUDGED - 1}
+    slo = {"attainment": 0.957, "asked": 311, "total": 301}
+    pool = shot() | {"slo": slo | {"by_tier": {"batch": batch, "premium": premium, "standard": few, "spot": {}}}}
+    found = seen(whole, pool, {})[""]
+    assert (found.value, wrong(whole, found.value)) == (0.714, True)
+    assert found.line.startswith("71.4% of the premium requests of pool llama met their SLO"), found.line
+    assert found.line.endswith("(10 of 35 were refused)")
+
+    rows = {"acme-llama": premium | {"tenant": "acme"}, "acme-batch": batch | {"tenant": "acme"}}
+    rows["globex-llama"] = premium | {"tenant": "globex", "attainment": 0.1}
+    found = seen(acmes, shot() | {"tenants": {"acme": {"slo": slo}}, "entitlements": rows}, {})["acme"]
+    assert (found.value, found.tenant) == (0.714, "acme")
+    assert "the requests of entitlement acme-llama in pool llama" in found.line
+
+
+def test_the_console_judges_from_as_many_requests_as_alert_rules() -> None:
+    verdict = (Path(__file__).parents[3] / "frontend/src/pages/overview/verdict.ts").read_text()
+    assert f"export const MIN_JUDGED = {MIN_JUDGED};" in verdict
 
 
 def test_each_entitlement_backend_and_quota_is_a_subject_of_its_own() -> None:

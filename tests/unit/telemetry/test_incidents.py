@@ -211,6 +211,20 @@ def test_shares_and_percentiles_are_judged_by_the_rules_own_conditions() -> None
     assert tried("slo_attainment", 0.1, for_s=0).firings == []
 
 
+def test_a_tier_that_missed_its_slo_is_seen_in_the_past() -> None:
+    busy = {"completed": 5.0, "attainment": 0.957}
+    tiers = {"batch": {"asked": 267.0, "kept": 267.0}, "premium": {"asked": 35.0, "kept": 25.0}}
+    past("llama", {3: busy | {"judged": tiers}, 2: busy | {"judged": {"premium": {"asked": 0.0, "kept": 0.0}}}})
+    assert [f.value for f in tried("slo_attainment", 0.9, for_s=0).firings] == [pytest.approx(25 / 35)]
+
+    one = shot()
+    one["slo"]["by_tier"] = {"premium": {"asked": 40, "total": 30, "violations": 6}, "spot": {"asked": 0}}
+    point = history.merged([history.point(one) | history.watched(one)] * 2)
+    assert point["judged"] == {"premium": {"asked": 40.0, "kept": 24.0}}
+    assert rehearsal.as_snapshot(point, "llama")["slo"]["by_tier"] == {"premium": {"attainment": 0.6, "asked": 40.0}}
+    assert "judged" not in history.slim(point).keys() | history.visible(point, {"acme"}).keys()
+
+
 def test_what_leaders_store_says_what_rules_about_replicas_and_queues_need() -> None:
     down = shot(oldest_wait_s=12)
     down["backends"]["gpu-1"] |= {"state": "ejected", "engine_waiting": 7, "kv_usage": 0.97}

@@ -5,8 +5,8 @@ import { bound, kindLabel, lastedS, ruleSpecs, sentence } from "./rules";
 const rule = { kind: "slo_attainment", threshold: 0.9, clear_threshold: 0.95, for_s: 120, pool: "llama", tenant: "" };
 
 it("a rule reads as a sentence with its units", () => {
-  expect(sentence(rule)).toBe("Less than 90.0 % of the requests of pool llama meet their SLO for 2 min; clears at 95.0 %");
-  expect(sentence({ ...rule, tenant: "acme", clear_threshold: null, for_s: 0 })).toBe("Less than 90.0 % of acme's requests in pool llama meet their SLO");
+  expect(sentence(rule)).toBe("Less than 90.0 % of the requests of pool llama, or of those of one tier, meet their SLO for 2 min; clears at 95.0 %");
+  expect(sentence({ ...rule, tenant: "acme", clear_threshold: null, for_s: 0 })).toBe("Less than 90.0 % of acme's requests in pool llama, or of those of one entitlement, meet their SLO");
   expect(sentence({ ...rule, kind: "queue_age", threshold: 60, clear_threshold: 30, pool: "" })).toBe("The oldest request in the queue of each pool waits longer than 60 s for 2 min; clears at 30 s");
   expect(sentence({ ...rule, kind: "backend_health", threshold: null, clear_threshold: null, for_s: 60 })).toBe("A backend of pool llama receives no work and is not draining for 60 s");
   expect(sentence({ ...rule, kind: "quota", threshold: 0.8, clear_threshold: null, for_s: 0, pool: "", tenant: "acme" })).toBe("acme has used more than 80.0 % of a quota");

@@ -50,7 +50,7 @@ export function sentence(rule: Pick<AlertRule, "threshold" | "clear_threshold" |
   const over = rule.clear_threshold === null ? "" : `; clears at ${bound(rule.kind, rule.clear_threshold)}`;
   switch (rule.kind) {
     case "slo_attainment":
-      return `Less than ${limit} of ${rule.tenant ? `${rule.tenant}'s requests in ${where}` : `the requests of ${where}`} meet their SLO${lasting(rule.for_s)}${over}`;
+      return `Less than ${limit} of ${whose(rule, where)}, or of those of one ${rule.tenant ? "entitlement" : "tier"}, meet their SLO${lasting(rule.for_s)}${over}`;
     case "queue_age":
       return `The oldest request in the queue of ${where} waits longer than ${limit}${lasting(rule.for_s)}${over}`;
     case "debt":

@@ -3,7 +3,7 @@ import { columns, type Pick } from "../../charts/columns";
 import { Sparkline } from "../../charts/Sparkline";
 import type { Point, Snapshot } from "../../feed/types";
 import { Figure } from "../../components/Figure";
-import { asleep, attained, change, filled, late, missing, ms, over, points, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Target } from "./verdict";
+import { asleep, attained, change, filled, late, missedSlo, missing, ms, over, points, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Target } from "./verdict";
 import { compact, count, duration, percent, ranked, rate, seconds, text, words, type Figure as Value } from "../../lib/format";
 
 const SPARK_S = 300;
@@ -84,6 +84,9 @@ export function Headline({ snapshot, history, unknown, limits }: { snapshot: Sna
   const waits = limits?.queue_age;
   const promised = targetsOf(snapshot);
   const low = limits?.slo_attainment ?? SLO_LOW;
+  const missed = missedSlo(snapshot, low);
+  // A tier may miss its SLO where all requests together do not: then the figure above is not the one to look at.
+  const short = missed !== undefined && !(slo.attainment !== undefined && slo.attainment < low);
 
   return (
     <dl data-unknown={unknown ? true : undefined} className="grid grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
@@ -102,8 +105,8 @@ export function Headline({ snapshot, history, unknown, limits }: { snapshot: Sna
       <Tile label="TTLT p95" value={duration(ttlt.p95)} spark={sparks.ttlt} tone={late(promised.ttlt)} target={aim(promised.ttlt)} delta={delta("ttlt", ms)} title="Time from the request to its last token, requests completed in the last minute">
         {unknown ?? `p50 ${text(duration(ttlt.p50))} · p99 ${text(duration(ttlt.p99))}`}
       </Tile>
-      <Tile label="SLO attainment" value={percent(slo.attainment)} spark={sparks.attainment} top={1} tone={slo.attainment !== undefined && slo.attainment < low ? "bad" : undefined} target={`alert: below ${text(percent(low))}`} delta={delta("attainment", points)} title="Requests of the last minute that kept their SLO, of all asked: served, failed, and refused with 429 or 503">
-        {unknown ?? attained(slo)}
+      <Tile label="SLO attainment" value={percent(slo.attainment)} spark={sparks.attainment} top={1} tone={missed === undefined ? undefined : "bad"} target={`alert: below ${text(percent(low))}`} delta={delta("attainment", points)} title="Requests of the last minute that kept their SLO, of all asked: served, failed, and refused with 429 or 503">
+        {unknown ?? (short ? missed : attained(slo))}
       </Tile>
       <Tile label="Refusals" value={unit(rates.refused, "/s", rate)} spark={sparks.refused} tone={over(refusedShare(slo), limits?.refusals)} target={limits?.refusals === undefined ? undefined : `alert: over ${text(percent(limits.refusals))}`} delta={delta("refused", rate)}>
         {unknown ?? (topReason ? `most: ${words(topReason[0])}` : "none in the last minute")}

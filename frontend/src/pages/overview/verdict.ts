@@ -110,6 +110,35 @@ export const over = (value: number | undefined, limit: number | undefined): "bad
 
 export const refusedShare = ({ asked, total }: SloFigures): number | undefined => (asked && total !== undefined ? (asked - total) / asked : undefined);
 
+/** Requests of the last minute: a share of fewer says nothing. As many as alert rules need. */
+export const MIN_JUDGED = 10;
+
+/** Attainment of one tier; of an entitlement where a member sees no tiers. */
+export interface Share {
+  name: string;
+  attainment: number;
+  asked: number;
+}
+
+/** The tiers with enough requests to be judged, the worst first. What all requests together had says little of them: the
+ * tier with most requests outweighs the others. */
+export function tiersJudged({ slo, entitlements, scope }: Snapshot): Share[] {
+  const rows: Record<string, { attainment?: number; asked?: number }> = (scope === "own" ? entitlements : slo?.by_tier) ?? {};
+  return Object.entries(rows)
+    .flatMap(([name, { attainment, asked = 0 }]): Share[] => (attainment === undefined || asked < MIN_JUDGED ? [] : [{ name, attainment, asked }]))
+    .sort((a, b) => a.attainment - b.attainment || (a.name < b.name ? -1 : 1));
+}
+
+/** What is missed where attainment should be at least `low`: "premium 71.4 % in time of 35 asked, and 1 more tier". Of no
+ * single tier: "85.0 % in time". Undefined where nothing is missed that is known. */
+export function missedSlo(snapshot: Snapshot, low: number): string | undefined {
+  const [worst, ...others] = tiersJudged(snapshot).filter(({ attainment }) => attainment < low);
+  const { attainment } = snapshot.slo ?? {};
+  if (worst === undefined) return attainment !== undefined && attainment < low ? `${text(percent(attainment))} in time` : undefined;
+  const more = others.length ? `, and ${count(others.length)} more ${snapshot.scope === "own" ? "entitlement" : "tier"}${others.length > 1 ? "s" : ""}` : "";
+  return `${worst.name} ${text(percent(worst.attainment))} in time of ${count(worst.asked)} asked${more}`;
+}
+
 /** Of how many an attainment is, where others left: "2 judged of 10, 8 left". Undefined where nobody left unjudged. */
 export function judgedOf({ asked = 0, left = 0 }: SloFigures): string | undefined {
   return left ? `${count(asked)} judged of ${count(asked + left)}, ${count(left)} left` : undefined;

@@ -52,6 +52,29 @@ it("a missed SLO, refusals and long waits fail by the rules that are set", () =>
   expect(standing({ queue: { depth: 3, oldest_s: 40 } }, { queue_age: 30 }).why).toBe("the oldest request waits 40.0 s");
 });
 
+const tiers = (premium: number, standard: number) => ({
+  attainment: 0.957, asked: 350, total: 350,
+  by_tier: { batch: { asked: 267, attainment: 1 }, premium: { asked: 35, attainment: premium }, standard: { asked: 48, attainment: standard } },
+});
+
+it("a tier that misses its SLO fails a pool whose requests together do not, and is named with its figure", () => {
+  expect(standing({ slo: tiers(0.714, 0.625) })).toEqual({ level: "failing", why: "standard 62.5 % in time of 48 asked, and 1 more tier, should be 90.0 %" });
+  expect(standing({ slo: tiers(0.714, 1) }).why).toBe("premium 71.4 % in time of 35 asked, should be 90.0 %");
+  expect(standing({ slo: tiers(0.714, 1) }, { slo_attainment: 0.5 }).level).toBe("healthy");
+});
+
+it("a healthy pool says which tier has least, and a tier of few requests decides nothing", () => {
+  expect(standing({ slo: tiers(0.914, 1) })).toEqual({ level: "healthy", why: "95.7 % in time of 350 asked; lowest: premium 91.4 % of 35" });
+  const few = { attainment: 0.957, asked: 350, total: 350, by_tier: { batch: { asked: 341, attainment: 0.98 }, premium: { asked: 9, attainment: 0 }, spot: {} } };
+  expect(standing({ slo: few })).toEqual({ level: "healthy", why: "95.7 % in time of 350 asked" });
+  expect(standing({ slo: { ...few, attainment: 0.85 } }).why).toBe("85.0 % in time, should be 90.0 %");
+});
+
+it("where a member sees no tiers, the entitlements are judged", () => {
+  const own = snapshot({ scope: "own", backends: {}, slo: { attainment: 0.95, asked: 350, total: 350 }, entitlements: { "acme-premium": { asked: 35, attainment: 0.7 }, "acme-batch": { asked: 315, attainment: 1 } } });
+  expect(standingOf(own, undefined, {})).toEqual({ level: "failing", why: "acme-premium 70.0 % in time of 35 asked, should be 90.0 %" });
+});
+
 it("members see no replicas, and their pool is not called broken for it", () => {
   const own = snapshot({ scope: "own", backends: {} });
   expect(replicasOf(own)).toBeUndefined();

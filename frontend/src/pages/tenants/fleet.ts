@@ -5,7 +5,7 @@ import type { Tone } from "../../components/Badge";
 import type { Point, Snapshot, TierFigures } from "../../feed/types";
 import { outOfService } from "../../lib/backend";
 import { count, percent, seconds, text } from "../../lib/format";
-import { late, missing, ms, over, refusedShare, SLO_LOW, slotsOf, targetsOf, type Limits, type Room, type Target } from "../overview/verdict";
+import { late, missedSlo, missing, ms, over, refusedShare, SLO_LOW, slotsOf, targetsOf, tiersJudged, type Limits, type Room, type Target } from "../overview/verdict";
 
 /** From worst to best, which is the order of the page. Nothing is "healthy" that was not seen, and an idle pool is idle, not healthy. */
 export const LEVELS = ["failing", "unknown", "at risk", "asleep", "idle", "healthy"] as const;
@@ -104,7 +104,8 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   if (replicas?.all === 0) failing.push("no replica: nothing can run");
   else if (replicas && replicas.ready === 0 && room.usable === 0) failing.push(`no replica serves: ${replicasText(replicas)}`);
   else if (lost.length > 0) gone.push(missing({ ...room, lost }, at));
-  if (slo.attainment !== undefined && slo.attainment < low) failing.push(`${text(percent(slo.attainment))} in time, should be ${text(percent(low))}`);
+  const missed = missedSlo(snapshot, low);
+  if (missed !== undefined) failing.push(`${missed}, should be ${text(percent(low))}`);
   if (worst && late(worst)) failing.push(`${worst.tier} p95 ${ms(worst.ms!)}, SLO ${text(seconds(worst.s))}`);
   if (over(queue.oldest_s, limits.queue_age)) failing.push(`the oldest request waits ${text(seconds(queue.oldest_s))}`);
   const refused = refusedShare(slo);
@@ -115,7 +116,9 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   const why = [...gone, ...failing, ...risks].join("; ");
   if (failing.length) return { level: "failing", why };
   if (why) return { level: "at risk", why };
-  if (slo.asked) return { level: "healthy", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked${slo.left ? `; ${count(slo.left)} left before anything was due` : ""}` };
+  const [lowest] = tiersJudged(snapshot);
+  const least = lowest && lowest.attainment < (slo.attainment ?? 0) ? `; lowest: ${lowest.name} ${text(percent(lowest.attainment))} of ${count(lowest.asked)}` : "";
+  if (slo.asked) return { level: "healthy", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked${least}${slo.left ? `; ${count(slo.left)} left before anything was due` : ""}` };
   const { completed, refused: turned, failed, cancelled } = snapshot.rates ?? {};
   if (snapshot.running || queue.depth || completed || turned || failed || cancelled) return { level: "healthy", why: "serves; no request with an SLO ended, 1 min" };
   return { level: "idle", why: "no request, 1 min" };
