@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scheduling.gateway.answers import sse
 from scheduling.gateway.answers.answer_types import Asked, Usage
 from scheduling.gateway.answers.sse import Frames
+from scheduling.gateway.config import GatewayConfig
 
 # what a model may say: everything, and above all what looks like our own marks
 SAID = st.one_of(
@@ -221,7 +222,16 @@ def test_a_frame_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_event_has_few_lines() -> None:
-    for lines, failed in ((sse.MAX_LINES, ""), (sse.MAX_LINES + 1, "an event has more than 64 lines")):
+    for lines, failed in ((sse.MAX_LINES, ""), (sse.MAX_LINES + 1, "an event has more than 1024 lines")):
         frames = Frames(strip_usage=True, asked=ASKED)
         assert frames.feed(b":\n" * lines + b"\n") == b""
         assert frames.failed == failed
+
+
+def test_an_engine_may_send_a_comment_a_quarter_second_until_its_first_token_is_due() -> None:
+    """No empty line need follow each of them, so all belong to the first event."""
+    frames = Frames(strip_usage=True, asked=ASKED)
+    for _ in range(4 * int(GatewayConfig().first_token_timeout_s)):
+        assert frames.feed(b": still here\n") == b""
+    assert frames.feed(frame(piece("Hello"))) == frame(piece("Hello"))
+    assert not frames.failed
