@@ -10,6 +10,7 @@ from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import RangeDateTimeFilter
 from unfold.decorators import display
 
+from telemetry.ledger.selectors import tokens_unknown
 from telemetry.models import Alert, LedgerEntry, ScalingDecision, UsageHour
 from tenants.admin.base import RoleRights
 
@@ -30,13 +31,20 @@ class _Record(RoleRights, ModelAdmin):
         return False
 
 
+_SHOWN = {"input_tokens": "shown_input", "output_tokens": "shown_output"}
+
+
+def _unknown(entry: LedgerEntry) -> bool:
+    return tokens_unknown(entry.reason, entry.granted_at, entry.input_tokens)
+
+
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(_Record):
     """Requests that ended."""
 
     list_display = [
         "received_at", "request_id", "tenant", "tier", "pool", "shown_outcome", "reason", "queued", "first_token",
-        "total", "input_tokens", "output_tokens", "shown_slo", "backend",
+        "total", "shown_input", "shown_output", "shown_slo", "backend",
     ]  # fmt: skip
     list_filter = [("received_at", RangeDateTimeFilter), "outcome", "reason", "slo_met", "tier", "pool", "tenant"]
     list_filter_submit = True
@@ -44,7 +52,16 @@ class LedgerEntryAdmin(_Record):
     search_help_text = "A whole request id, or the name of a tenant, entitlement or key."
     date_hierarchy = None
     ordering = ["-received_at", "-id"]
-    readonly_fields = [f.name for f in LedgerEntry._meta.fields]
+    readonly_fields = [_SHOWN.get(f.name, f.name) for f in LedgerEntry._meta.fields]
+    fields = readonly_fields
+
+    @display(description="input [tokens]", ordering="input_tokens")
+    def shown_input(self, entry: LedgerEntry) -> str:
+        return "unknown" if _unknown(entry) else str(entry.input_tokens)
+
+    @display(description="output [tokens]", ordering="output_tokens")
+    def shown_output(self, entry: LedgerEntry) -> str:
+        return "unknown" if _unknown(entry) else str(entry.output_tokens)
 
     @display(
         description="outcome",

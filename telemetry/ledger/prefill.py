@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scheduling.core.engine.step_time import StepTime
+from telemetry.ledger.selectors import tokens_unknown
 from telemetry.models import Calibration, LedgerEntry
 
 LONGEST = timedelta(minutes=5)  # a prompt received so long before is computed by now
 MAX_ROWS = 20_000
-_COLUMNS = ("tenant", "backend", "input_tokens", "granted_at", "first_token_at", "done_at")
+_COLUMNS = (
+    "tenant", "backend", "input_tokens", "input_tokens_est", "reason", "granted_at", "first_token_at", "done_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A granted request; seconds of the epoch. Without a first token its prompt is taken as computed when it ended."""
+    """A granted request; seconds of the epoch. Without a first token its prompt is taken as computed when it ended, and
+    where nobody knows its length, that is taken as it was estimated."""
 
     tenant: str
     backend: str
@@ -54,7 +58,9 @@ def prompt_of(row: LedgerEntry) -> Prompt | None:
     if row.granted_at is None or not row.backend:
         return None
     computed = row.first_token_at or row.done_at
-    return Prompt(row.tenant, row.backend, row.input_tokens, row.granted_at.timestamp(), computed.timestamp())
+    unknown = tokens_unknown(row.reason, row.granted_at, row.input_tokens)
+    tokens = row.input_tokens_est if unknown else row.input_tokens
+    return Prompt(row.tenant, row.backend, tokens, row.granted_at.timestamp(), computed.timestamp())
 
 
 def ahead_of(row: LedgerEntry) -> Ahead | None:

@@ -52,6 +52,14 @@ def test_prompts_that_were_granted_before_and_had_no_first_token_were_ahead() ->
     assert (ahead.requests, ahead.tokens, ahead.ranked()) == (2, 14_000, {"globex": 14_000})
 
 
+def test_a_prompt_whose_gateway_was_lost_counts_as_it_was_estimated() -> None:
+    lost = {"outcome": "failed", "reason": "gateway_lost", "first_token_s": None, "input_tokens": 0}
+    row = stored(short(), long_prompt(2, **lost, input_tokens_est=6500, output_tokens=0))
+    ahead = prefill.ahead_of(row)
+    assert ahead is not None
+    assert ahead.ranked() == {"globex": 6500}
+
+
 def test_a_short_prompt_behind_long_ones_says_so_instead_of_that_a_slot_was_free() -> None:
     row = stored(short(), long_prompt(2), long_prompt(3))
     told = story(row, [], NOW)

@@ -13,11 +13,14 @@ from unittest import mock
 
 import msgspec
 import pytest
+from django.contrib.admin import site
 from django.db import connection
+from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from telemetry.admin import LedgerEntryAdmin
 from telemetry.api.requests import RequestsQuery
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import Window
@@ -292,6 +295,16 @@ def test_what_a_request_used_whose_gateway_was_lost_is_unknown_and_not_zero(worl
     file = client(world, "adam").get("/api/v1/requests/export?reason=gateway_lost&format=csv").getvalue().decode()
     cells = {int(row["request_id"][4:], 16): row["input_tokens"] for row in csv.DictReader(io.StringIO(file))}
     assert cells == {11: "", 12: "", 13: "40", 14: "0"}
+    office = Client()
+    office.force_login(world.users["adam"])
+    pages = site._registry[LedgerEntry]
+    assert isinstance(pages, LedgerEntryAdmin)
+    for number, shown in ((11, ("unknown", "unknown")), (13, ("40", "0"))):
+        row = LedgerEntry.objects.get(request_id=record(number).request_id)
+        assert (pages.shown_input(row), pages.shown_output(row)) == shown
+        page = office.get(f"/admin/telemetry/ledgerentry/{row.pk}/change/").content.decode()
+        assert ("unknown" in page) is (shown[0] == "unknown")
+        assert office.get(f"/admin/telemetry/ledgerentry/?q={row.request_id}").status_code == 200
 
 
 @pytest.mark.parametrize(
