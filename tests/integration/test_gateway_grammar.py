@@ -144,6 +144,7 @@ def test_an_object_that_bounds_the_number_of_its_properties_counts_as_every_two_
         return {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(number)}, **bound}
 
     assert refusal_of(constrained(bounded(1000))[where], MAX_GRAMMAR_BYTES) is None, "no bound, no cost"
+    assert refusal_of(constrained(bounded(1000, minProperties=0))[where], MAX_GRAMMAR_BYTES) is None, "nor is this one"
     assert refusal_of(constrained(bounded(100, minProperties=1))[where], MAX_GRAMMAR_BYTES) is None
     for schema in (
         bounded(1000, minProperties=2),
