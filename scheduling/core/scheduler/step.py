@@ -111,6 +111,7 @@ class SchedulerStep:
         self._look_at_kv()
         self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
         self._pending = False  # whether a request was asked about that fits and is not booked yet
+        self._has_its_own = ""  # an owner's that was noted for want of credit, and has it while owners go first
         self._waited = holds.for_cache
         holds.by_replica, holds.for_cache, holds.for_pace = {}, {}, {}
         self._slow = any(backend.token_us for backend in self._ready)
@@ -125,6 +126,8 @@ class SchedulerStep:
                 holds.credit = None
             elif not self._with_credit(first, able := self._able_in_time(first)):
                 self._wants_credit_only(first, able)
+            elif self._owns(first):
+                self._has_its_own = first.id
 
     def end(self) -> None:
         """Nothing more is granted in this step: notes whether a replica idles while requests wait for a cache."""
@@ -184,6 +187,9 @@ class SchedulerStep:
     def end_precedence(self) -> None:
         """Owners had their turn: for the rest of the step a replica has no more room for them than for others."""
         self.owners_first = False
+        hold = self._holds.credit
+        if hold is not None and hold.request_id == self._has_its_own:
+            self._holds.credit = None  # its turn is after others' now: they may be noted as well
 
     def fits_bursting(self, request: QueuedRequest) -> bool:
         """Whether the request's entitlement may exceed its baseline, and a replica has room."""

@@ -12,6 +12,7 @@ from scheduling.core.scheduler.invariants import check_step, remember
 from scheduling.core.scheduler.late_owners import KEPT, MEMORY_S, LateOwners
 from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.scheduler.prefill_preemption import interrupted
+from scheduling.core.scheduler.step import Hold
 from scheduling.core.types import BackendView, PoolView
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
@@ -139,6 +140,19 @@ def test_beyond_its_part_it_has_no_more_prefill_credit_than_others() -> None:
     within = filled(scheduler(), late=2, timely=1)
     (grant,) = within.step(beside_a_neighbour(), NOW_S)
     assert grant.request.entitlement == "owner"
+
+
+def test_beyond_its_part_it_keeps_nobody_else_from_being_noted_for_want_of_credit() -> None:
+    """One that was noted while its own credit was taken as well. Small requests pass another one that lacks credit."""
+    world = filled(scheduler(), late=1, timely=0)
+    world._late_owners.granted("owner", 100_000, True, NOW_S)
+    world._holds.credit = Hold("req_000000", NOW_S - 10)
+    world.offer(waiting(1, "other", input_tokens=400, concurrency=20, ttft_deadline_s=NOW_S + 90), NOW_S)
+    for number in range(100, 140):
+        world.offer(waiting(number, "other", input_tokens=20, concurrency=20, ttft_deadline_s=NOW_S + 90), NOW_S)
+    assert len(world.step(beside_a_neighbour(), NOW_S)) == 2
+    noted = world._holds.credit
+    assert noted is None or noted.request_id != "req_000000"
 
 
 def test_within_a_round_an_owner_may_lose_its_right_and_not_win_it() -> None:
