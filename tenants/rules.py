@@ -15,7 +15,7 @@ from django.db import models
 from django.utils import timezone
 
 from tenants.models import ApiKey, Entitlement, Membership, Pool, Project, Role, Tenant
-from tenants.validators import check_webhook, validate_one_script
+from tenants.validators import TURNS, check_webhook, turns_text, validate_one_script
 
 # A change of one of these is a new version of a pool's policy.
 DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params", "room")
@@ -57,6 +57,14 @@ def check_user_name(stored: models.Model | None, instance: models.Model) -> None
             validate_one_script(instance.username)
         except ValidationError as error:
             raise ValidationError({"username": error.messages}) from error
+
+
+def check_directions(stored: models.Model | None, instance: models.Model) -> None:
+    """Texts that are written turn no text around them; those of an older release stand in no other change's way."""
+    for field in instance._meta.concrete_fields:
+        value = getattr(instance, field.attname)
+        if isinstance(value, str) and turns_text(value) and value != getattr(stored, field.attname, None):
+            raise ValidationError({field.name: TURNS})
 
 
 def check_scaling_webhook(stored: models.Model | None, instance: models.Model) -> None:

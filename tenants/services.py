@@ -133,6 +133,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
             rules.check_key(stored, instance)
         instance.full_clean()
         rules.check_user_name(stored, instance)
+        rules.check_directions(stored, instance)
         rules.check_scaling_webhook(stored, instance)
         after = snapshot(instance)
         if stored is not None:

@@ -37,6 +37,15 @@ model_name_validator = RegexValidator(
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)  # room for sums on both sides
 TIME_BOUNDS = f"Use a time from {EARLIEST:%Y} up to {LATEST:%Y}."
 NUL = "Leave out the NUL character."  # PostgreSQL stores none
+# Embeddings, overrides and isolates of Unicode: one that is not closed turns round what a page writes after it. Marks
+# of one letter (U+200E, U+200F) may stay: Hebrew and Arabic need no more in a short text.
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
+TURNS = "Leave out the characters that change the direction of text (U+202A to U+202E, U+2066 to U+2069)."
+
+
+def turns_text(text: str) -> bool:
+    """Whether it has a character by which what follows it on a page may read backwards."""
+    return _TURNS.search(text) is not None
 
 
 def finite(value: float) -> None:

@@ -22,7 +22,7 @@ from rest_framework.pagination import Cursor, CursorPagination, LimitOffsetPagin
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
-from tenants.validators import EARLIEST, LATEST, NUL, TIME_BOUNDS
+from tenants.validators import EARLIEST, LATEST, NUL, TIME_BOUNDS, TURNS, turns_text
 
 MAX_LEVELS = 32  # of lists and objects in each other; ours need five
 MAX_DIGITS = 19  # of a whole number: 64 bits, which is what the databases hold
@@ -51,7 +51,9 @@ class BoundedJSONParser(JSONParser):
             document = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_no_constant)
         except ValueError as error:
             raise ParseError(f"JSON parse error - {error}") from None
-        if "\\u0000" in text or "\\ud" in text.lower():  # as raw bytes neither gets through the decoder
+        escaped = text.lower()
+        # As raw bytes neither NUL nor half a pair gets through the decoder.
+        if any(begin in escaped for begin in ("\\u0000", "\\ud", "\\u202", "\\u206")) or turns_text(text):
             _check(document, "")
         return document
 
@@ -91,6 +93,7 @@ def _no_constant(name: str) -> NoReturn:
 def _check(value: Any, path: str) -> None:
     for at, text in _texts(value, path):
         problem = NUL if "\x00" in text else _HALF if any("\ud800" <= c <= "\udfff" for c in text) else ""
+        problem = problem or (TURNS if turns_text(text) else "")
         if problem:
             raise ValidationError({at.encode("utf-8", "replace").decode().replace("\x00", "?") or "detail": problem})
 
