@@ -37,10 +37,8 @@ LEASE_S = 10.0  # the executor of a batch renews its lease twice a second
 CLAIMED, CLAIMED_OF_TENANT = 64, 4  # batches that one executor works on at once
 LOOKED_AT = 1_000  # open batches in one look for those
 CHUNK = 500  # rows of a statement
-MOST_ENDED, FORGOTTEN = (
-    10_000,
-    10,
-)  # batches of one tenant that ended and are listed; removed beyond that with a new one
+MOST_ENDED = 10_000  # batches of one tenant that ended and are listed
+FORGOTTEN = 10  # of those beyond, that go with each new one
 KEPT_NAMES = 10  # claims whose unfinished files are looked for
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 WINDOWS = {"m": 60, "h": 3600, "d": 86400}
