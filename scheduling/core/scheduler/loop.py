@@ -51,7 +51,7 @@ from scheduling.core.scheduler.step import BASELINE, BURSTS, EXCEEDS, RESERVED, 
 from scheduling.core.types import Grant, PoolView, QueuedRequest, ServiceClass
 
 COUNTED_KEPT = 32_768  # ended requests that are not counted again
-_NOBODY = (0, 0, 0)  # of an entitlement of which nothing waits
+_NOBODY = (0, 0, None)  # of an entitlement of which nothing waits
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
 
 
@@ -82,7 +82,7 @@ class Scheduler:
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
         # by entitlement: sequences that wait, its concurrency, and that again if it has a baseline
-        self._waits: dict[str, tuple[int, int, int]] = {}
+        self._waits: dict[str, tuple[int, int, int | None]] = {}
         self._promised = 0  # sum of the last
         self._late_owners = LateOwners()
         self.owners_first = True  # to the end of the last step, whether in time or late
@@ -168,9 +168,9 @@ class Scheduler:
         self._waiting[request.id] = request
         self._of_class[request.service_class] += 1
         waits, _, before = self._waits.get(request.entitlement, _NOBODY)
-        promised = request.concurrency if request.service_class in BASELINE else 0
+        promised = request.concurrency if request.service_class in BASELINE else None
         self._waits[request.entitlement] = waits + request.sequences, request.concurrency, promised
-        self._promised += promised - before
+        self._promised += (promised or 0) - (before or 0)
         self._class_of[request.entitlement] = request.service_class
         self._queue.push(request, now_s)
         if request.expires_s is not None:
@@ -194,7 +194,7 @@ class Scheduler:
             self._waits[request.entitlement] = waits - request.sequences, concurrency, promised
         else:
             del self._waits[request.entitlement]
-            self._promised -= promised
+            self._promised -= promised or 0
         return True
 
     def expire(self, now_s: float) -> list[QueuedRequest]:
@@ -330,9 +330,10 @@ class Scheduler:
         the second for late requests within their part; everyone within limits (only those with a baseline while the
         headroom is kept), and beyond them while slots are left; those that may burst."""
         made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
-        step.lend(self._slots_left(step))
+        left, of_baselines = self._slots_left(step)
+        step.lend(left)
         if self._rights and self._any_wait(RESERVED):
-            reserved, gives_way = self._turn_of(RESERVED), step.lends and self._relegates_owners
+            reserved, gives_way = self._turn_of(RESERVED), of_baselines > 0 and self._relegates_owners
             yield made(step.fits_reserved, reserved, timely=gives_way)
             if gives_way:
                 if self._any_wait(RESERVED):
@@ -355,20 +356,24 @@ class Scheduler:
             bursts = self._turn_of(BURSTS)
             yield made(step.fits_bursting, bursts, may_burst=bursts)
 
-    def _slots_left(self, step: SchedulerStep) -> int:
-        """Free slots that are left in this step when everyone who waits within its concurrency has one; 0 or less: not
-        enough, or the policy makes no difference of it."""
-        left = step.lendable
+    def _slots_left(self, step: SchedulerStep) -> tuple[int, int]:
+        """Free slots that are left in this step: beyond the headroom when everyone who waits within its concurrency has
+        one, and of all when those of them have one that have a baseline. 0 or less: not enough, or the policy makes no
+        difference of it."""
+        left, of_baselines = step.lendable, step.free
         if not self._rights or not (self._weighs_bursts or self._relegates_owners):
-            return 0
+            return 0, 0
         if not self._any_wait(EXCEEDS) and not (self._relegates_owners and self._any_wait(RESERVED)):
-            return 0
+            return 0, 0
         running = step.view.running_by_entitlement.get
-        for name, (waits, concurrency, _) in self._waits.items():
-            if left <= 0:
-                return 0
-            left -= min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
-        return left
+        for name, (waits, concurrency, promised) in self._waits.items():
+            if of_baselines <= 0:
+                return 0, 0
+            wants = min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
+            left -= wants
+            if promised is not None:
+                of_baselines -= wants
+        return left, of_baselines
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""

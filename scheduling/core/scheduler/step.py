@@ -149,6 +149,11 @@ class SchedulerStep:
         return self._fits_somewhere(request)
 
     @property
+    def free(self) -> int:
+        """Free slots."""
+        return self._free
+
+    @property
     def lendable(self) -> int:
         """Free slots beyond the headroom."""
         return self._free - self._headroom

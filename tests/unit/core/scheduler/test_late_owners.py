@@ -82,6 +82,16 @@ def test_where_slots_are_short_an_owner_has_those_that_are_reserved_late_or_not(
     assert order(filled(scheduler()), 4, slots=8) == ["owner", "owner", "owner", "owner"]
 
 
+def test_a_backlog_without_a_baseline_and_the_headroom_make_no_slots_short() -> None:
+    """What waits there takes only what is left, and the headroom is kept for baselines."""
+    world = filled(scheduler())
+    world.headroom = 40
+    for number in range(200, 300):
+        batch = waiting(number, "batch", 2, concurrency=256, ttft_deadline_s=None, ttlt_deadline_s=NOW_S + 900)
+        world.offer(batch, NOW_S)
+    assert order(world, 4) == ["owner", "other", "owner", "other"]
+
+
 def test_an_owner_that_can_be_in_time_goes_first_whatever_it_had() -> None:
     world = filled(scheduler(), late=0)
     for number in range(4):
