@@ -1,9 +1,9 @@
 """How far do owners of reserved capacity go first with requests that cannot be in time any more?
 
-What is reserved are slots. Where there are slots for all, prefill is what is short, and of that a late prompt of an
-owner takes what others need to be in time. So there an owner goes first with late requests while it had no more than
-its part of the prompts that were granted lately: its concurrency, of that of all entitlements with a baseline that
-wait. Beyond it they go after those that can be in time.
+What is reserved are slots. Where there are slots for all with a baseline, prefill is what is short, and of that a late
+prompt of an owner takes what others need to be in time. So there an owner goes first with late requests while it had no
+more than its part of the prompts that were granted lately: its concurrency, of that of all entitlements with a baseline
+that wait. Beyond it they go after those that can be in time.
 
 Grants on arrival need not be counted: where others with a baseline wait, everything goes through the queue.
 

@@ -12,9 +12,9 @@ The policy says which request is next, the routing says where. This module ensur
 * With ``rights``, those of the service classes (token pools, Table 1): an owner that runs less than its reserved
   capacity goes before everyone; what is idle after everyone within their limits goes to those who may burst. While
   there is a slot for everyone who waits within its concurrency, slots are not what is short: elastic and dedicated
-  entitlements beyond theirs then compete with the others, if the policy minds what each has had (``weighs_bursts``),
-  and owners go first with late requests for their part only, if it relegates those (``relegates_owners``,
-  :mod:`scheduling.core.scheduler.late_owners`).
+  entitlements beyond theirs then compete with the others, if the policy minds what each has had (``weighs_bursts``).
+  While there is one for everyone of those that has a baseline, owners go first with late requests for their part
+  only, if it relegates them (``relegates_owners``, :mod:`scheduling.core.scheduler.late_owners`).
   The last ``headroom`` free slots are only for requests within a baseline. ``unreserved`` names entitlements whose
   promise the pool cannot keep now; they have no such precedence.
 
