@@ -96,7 +96,7 @@ class UsageHourAdmin(_Record):
 
     list_display = [
         "hour", "tenant", "entitlement", "key_id", "pool", "model", "requests", "completed", "refused", "failed",
-        "cancelled", "input_tokens", "output_tokens",
+        "cancelled", "input_tokens", "output_tokens", "tokens_unknown",
     ]  # fmt: skip
     list_filter = [("hour", RangeDateTimeFilter), "pool", "tenant", "tier"]
     list_filter_submit = True

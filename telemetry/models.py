@@ -204,6 +204,11 @@ class UsageHour(models.Model):
         "retries with an SLO", null=True, help_text="As their clients say; unknown in hours of older releases."
     )
     slo_retries_met = models.BigIntegerField("retries with their SLO met", null=True)
+    tokens_unknown = models.BigIntegerField(
+        "requests of unknown tokens",
+        null=True,
+        help_text="Lost with their gateway, and in none of the sums of tokens; unknown in hours of older releases.",
+    )
     cached_tokens = models.BigIntegerField("cached input [tokens]", default=0, db_default=0)
     slot_us = models.BigIntegerField(
         "slot time [us]", null=True, help_text="Exact, for bills; hours of older releases have milliseconds only."

@@ -65,6 +65,12 @@ class NeighboursSerializer(serializers.Serializer[Any]):
     live = serializers.BooleanField(help_text="Whether what waits and runs now could be read.")
 
 
+TOKENS_UNKNOWN = (
+    "Of the requests, those that were lost with their gateway, so that nobody knows their tokens: they are in no sum "
+    "of tokens, nor in what is charged by the token. Null: not known of hours of older releases."
+)
+
+
 class UsageRowSerializer(serializers.Serializer[Any]):
     """Figures of one group; the names it is grouped by stand beside them."""
 
@@ -81,6 +87,7 @@ class UsageRowSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="Of slo_asked that are no retries, met / asked; null: not known, or nothing was asked.",
     )
+    tokens_unknown = serializers.IntegerField(allow_null=True, help_text=TOKENS_UNKNOWN)
     slot_s = serializers.FloatField()
     cost = serializers.FloatField(allow_null=True, help_text="Null where currencies are mixed.")
     currency = serializers.CharField()
@@ -116,6 +123,7 @@ class StatementLineSerializer(serializers.Serializer[Any]):
     slot_seconds = serializers.CharField(help_text="Exact, as a decimal number.")
     amount = serializers.CharField(help_text="Exact, as a decimal number.")
     currency = serializers.CharField()
+    tokens_unknown = serializers.IntegerField(allow_null=True, help_text=TOKENS_UNKNOWN)
 
 
 class AmountSerializer(serializers.Serializer[Any]):

@@ -80,7 +80,9 @@ class AheadSerializer(serializers.Serializer[Any]):
 
 
 class RequestCostSerializer(serializers.Serializer[Any]):
-    amount = serializers.FloatField()
+    amount = serializers.FloatField(
+        allow_null=True, help_text="Null where tokens have a price and nobody knows how many it used."
+    )
     currency = serializers.CharField()
     slot_s = serializers.FloatField()
     parts = serializers.DictField(child=serializers.FloatField(), help_text="Of input, output, slot; 0 is missing.")

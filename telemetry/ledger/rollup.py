@@ -33,6 +33,7 @@ from django.utils import timezone
 
 from scheduling.core.ledger.record import MAX_TOKENS
 from scheduling.core.ledger.slo import TURNED_AWAY as TURNED_AWAY_REASONS
+from scheduling.core.outcomes import Reason
 from telemetry.models import LedgerEntry, RollupMark, UsageHour
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ KEY = ("pool", "model", "tenant", "tier", "entitlement", "key_id")
 FIGURES = (
     "requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "slot_ms", "slo_met",
     "slo_total", "slo_turned_away", "cached_tokens", "slot_us", "slo_retries", "slo_retries_met",
+    "tokens_unknown",
 )  # fmt: skip
 RAN = ~Q(outcome="refused")
 ENDS = {"requests": Count("id")} | {
@@ -86,6 +88,10 @@ TURNED_AWAY = Q(outcome="refused", reason__in=sorted(TURNED_AWAY_REASONS)) & (
 RETRIES = Q(client_retry__gt=0) & (Q(slo_met__isnull=False) | TURNED_AWAY)  # of those that attainment counts
 # Hours of releases that did not count retries, and had something to count
 RETRIES_UNKNOWN = Q(slo_retries=None) & (Q(slo_total__gt=0) | Q(refused__gt=0))
+# What ran, and nobody knows how many tokens it used; ``selectors.tokens_unknown`` says so of one request
+TOKENS_UNKNOWN = Q(reason=Reason.GATEWAY_LOST, granted_at__isnull=False, input_tokens=0)
+# Hours of releases that did not count these, and had something to count
+TOKENS_UNCOUNTED = Q(tokens_unknown=None, failed__gt=0)
 _ABSURD = Q(
     *[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MOST_OF_HOUR[name]}) for name in FIGURES[5:]], _connector=Q.OR
 )
@@ -164,6 +170,7 @@ def _added_up(hour: datetime) -> list[UsageHour]:
             slo_turned_away=Count("id", filter=TURNED_AWAY),
             slo_retries=Count("id", filter=RETRIES),
             slo_retries_met=Count("id", filter=RETRIES & Q(slo_met=True)),
+            tokens_unknown=Count("id", filter=TOKENS_UNKNOWN),
         )
     )
     rows = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -28,12 +28,12 @@ UNITS = {"input": "Tokens", "cached": "Tokens", "output": "Tokens", "slot": "Slo
 KINDS = ("requests", "reserved_used", "reserved_idle")
 COLUMNS = (
     "kind", "tenant", "pool", "model", "project", "key", "user", "entitlement", "priced_from", "requests",
-    "input_tokens", "cached_tokens", "output_tokens", "slot_seconds", "amount", "currency",
+    "input_tokens", "cached_tokens", "output_tokens", "slot_seconds", "amount", "currency", "tokens_unknown",
 )  # fmt: skip
 # What a file with types makes of a column; those not named are texts.
 COLUMN_KINDS = {
     "priced_from": "time", "slot_seconds": "amount", "amount": "amount",
-    **dict.fromkeys(("requests", "input_tokens", "cached_tokens", "output_tokens"), "count"),
+    **dict.fromkeys(("requests", "input_tokens", "cached_tokens", "output_tokens", "tokens_unknown"), "count"),
 }  # fmt: skip
 _US = 1_000_000
 
@@ -50,6 +50,7 @@ class Line:
     cached_tokens: int
     output_tokens: int
     slot_us: int
+    tokens_unknown: int | None = 0  # of the requests; None: nobody counted them
 
     @property
     def picos(self) -> Fraction:
@@ -75,6 +76,7 @@ class Line:
             "slot_seconds": f"{amount(self.slot_us * _US):f}",
             "amount": f"{amount(self.picos):f}",
             "currency": "" if rate is None else rate.currency,
+            "tokens_unknown": self.tokens_unknown,
         }
 
 
@@ -100,9 +102,11 @@ def lines(
         for number, (rate, amounts) in enumerate(sorted(cell.priced.items(), key=lambda one: one[0].since_s)):
             left = [left[0], *(a - b for a, b in zip(left[1:], amounts, strict=True))]
             # a group's requests are counted once, whatever rates were in force
-            yield Line("requests", names, rate, 0 if number else left[0], *amounts)
+            counted, unknown = (0, 0) if number else (left[0], cell.without_tokens)
+            yield replace(Line("requests", names, rate, counted, *amounts), tokens_unknown=unknown)
         if not cell.priced or any(left[1:]):
-            yield Line("requests", names, None, 0 if cell.priced else left[0], *left[1:])
+            counted, unknown = (0, 0) if cell.priced else (left[0], cell.without_tokens)
+            yield replace(Line("requests", names, None, counted, *left[1:]), tokens_unknown=unknown)
     yield from _reserved(tenants, begin, end, **only)
 
 

@@ -22,13 +22,14 @@ from django.db.models.functions import TruncDay, TruncHour, TruncMonth
 from scheduling.core.ledger.money import PICOS, RateSpec, rate_at
 from scheduling.core.ledger.slo import Kept
 from telemetry.ledger import rollup
+from telemetry.ledger.selectors import tokens_unknown
 from telemetry.models import LedgerEntry, UsageHour
 from tenants import prices
 
 COUNTS = ("requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "cached_tokens")
 FIGURES = (
     *COUNTS, "slo_met", "slo_total", "slo_asked", "attainment", "attainment_served", "slot_s", "cost", "currency",
-    "slo_retries", "attainment_first",
+    "slo_retries", "attainment_first", "tokens_unknown",
 )  # fmt: skip
 COLUMNS = {
     "pool": "pool", "model": "model", "tenant": "tenant", "tier": "tier", "entitlement": "entitlement",
@@ -37,7 +38,7 @@ COLUMNS = {
 TIMES = {"hour": TruncHour, "day": TruncDay, "month": TruncMonth}
 # What a file with types makes of a column; those not named are texts.
 COLUMN_KINDS = {
-    **dict.fromkeys((*COUNTS, "slo_met", "slo_total", "slo_asked", "slo_retries"), "count"),
+    **dict.fromkeys((*COUNTS, "slo_met", "slo_total", "slo_asked", "slo_retries", "tokens_unknown"), "count"),
     **dict.fromkeys(("attainment", "attainment_served", "attainment_first"), "figure"),
     **dict.fromkeys(("slot_s", "cost"), "amount"),
     **dict.fromkeys(TIMES, "time"),
@@ -60,6 +61,8 @@ class Cell:
     retries: int = 0
     retries_met: int = 0
     retries_unknown: int = 0  # hours in which nobody counted them
+    tokens_unknown: int = 0  # requests, in none of the sums of tokens
+    tokens_uncounted: int = 0  # hours in which nobody counted these
     priced: dict[RateSpec, list[int]] = field(default_factory=dict)  # input, cached, output tokens, slot time [us]
 
     @property
@@ -70,6 +73,11 @@ class Cell:
             costs[rate.currency] = costs.get(rate.currency, Fraction(0)) + rate.cost(*amounts)
         return costs
 
+    @property
+    def without_tokens(self) -> int | None:
+        """Requests whose tokens nobody knows; None where nobody counted them."""
+        return None if self.tokens_uncounted else self.tokens_unknown
+
     def add(self, other: Cell) -> None:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         self.slo_met += other.slo_met
@@ -79,6 +87,8 @@ class Cell:
         self.retries += other.retries
         self.retries_met += other.retries_met
         self.retries_unknown += other.retries_unknown
+        self.tokens_unknown += other.tokens_unknown
+        self.tokens_uncounted += other.tokens_uncounted
         for rate, amounts in other.priced.items():
             mine = self.priced.get(rate, [0, 0, 0, 0])
             self.priced[rate] = [a + b for a, b in zip(mine, amounts, strict=True)]
@@ -100,6 +110,7 @@ class Cell:
             "currency": _MIXED if mixed else "".join(costs),
             "slo_retries": None if self.retries_unknown else self.retries,
             "attainment_first": None if first is None else round(first, 4),
+            "tokens_unknown": self.without_tokens,
         }
 
 
@@ -208,6 +219,8 @@ def _of_ledger() -> dict[str, Any]:
         "retries": Count("id", filter=rollup.RETRIES),
         "retries_met": Count("id", filter=rollup.RETRIES & Q(slo_met=True)),
         "retries_unknown": Value(0),
+        "without_tokens": Count("id", filter=rollup.TOKENS_UNKNOWN),
+        "tokens_uncounted": Value(0),
     }
 
 
@@ -221,6 +234,8 @@ def _of_hours() -> dict[str, Any]:
         "retries": Sum(rollup.OF_HOUR["slo_retries"], default=0),
         "retries_met": Sum(rollup.OF_HOUR["slo_retries_met"], default=0),
         "retries_unknown": Count("id", filter=rollup.RETRIES_UNKNOWN),
+        "without_tokens": Sum(rollup.OF_HOUR["tokens_unknown"], default=0),
+        "tokens_uncounted": Count("id", filter=rollup.TOKENS_UNCOUNTED),
     }
 
 
@@ -228,8 +243,8 @@ def _cell(row: dict[str, Any], rates: Sequence[RateSpec]) -> Cell:
     spent = row["slot_time"] or 0
     slot_us = spent // timedelta(microseconds=1) if isinstance(spent, timedelta) else spent
     counts = [row[f"n_{name}"] for name in COUNTS]
-    retries = row["retries"], row["retries_met"], row["retries_unknown"]
-    cell = Cell(counts, row["met"], row["judged"], row["turned_away"], slot_us, *retries)
+    more = (row[name] for name in ("retries", "retries_met", "retries_unknown", "without_tokens", "tokens_uncounted"))
+    cell = Cell(counts, row["met"], row["judged"], row["turned_away"], slot_us, *more)
     if row["price"] != _NO_PRICE:
         amounts = [row["n_input_tokens"], row["n_cached_tokens"], row["n_output_tokens"], slot_us]
         cell.priced[rates[row["price"]]] = amounts
@@ -237,14 +252,16 @@ def _cell(row: dict[str, Any], rates: Sequence[RateSpec]) -> Cell:
 
 
 def cost_of(row: LedgerEntry) -> dict[str, Any] | None:
-    """What one request cost, by part; None where its pool has no price, or it did not run."""
+    """What one request cost, by part; None where its pool has no price, or it did not run. The amount is None where
+    tokens have a price and nobody knows how many it used."""
     rate = rate_at(prices.rates().get(row.pool, ()), row.model, row.received_at.timestamp())
     if rate is None or row.outcome == "refused":
         return None
     slot_us = slot_us_of(row)
     parts = rate.parts(row.input_tokens, row.cached_tokens, row.output_tokens, slot_us)
+    unknown = tokens_unknown(row.reason, row.granted_at, row.input_tokens) and (rate.per_input or rate.per_output)
     return {
-        "amount": round(float(sum(parts.values(), Fraction(0)) / PICOS), 9),
+        "amount": None if unknown else round(float(sum(parts.values(), Fraction(0)) / PICOS), 9),
         "currency": rate.currency,
         "slot_s": round(slot_us / 1e6, 3),
         "parts": {name: round(float(value / PICOS), 9) for name, value in parts.items() if value},

@@ -64,7 +64,7 @@ def test_what_a_tenant_costs_is_in_sight_on_a_laptop_without_scrolling_its_table
         "tenant": "acme-research", "requests": 14_800, "completed": 13_500, "refused": 1219, "failed": 3,
         "cancelled": 78, "input_tokens": 19_200_000, "output_tokens": 965_000, "cached_tokens": 0, "slo_met": 12_000,
         "slo_total": 13_500, "slo_asked": 14_000, "attainment": 0.901, "attainment_served": 0.982, "slo_retries": 120,
-        "attainment_first": 0.9, "slot_s": 74_400.0, "cost": 2.3084, "currency": "USD",
+        "attainment_first": 0.9, "tokens_unknown": 12, "slot_s": 74_400.0, "cost": 2.3084, "currency": "USD",
     }  # fmt: skip
     long = row | {"tenant": "a-tenant-with-a-very-long-name-of-the-department-of-linguistics"}
     told.answers["usage"] = {"columns": ["tenant"], "rows": [row, long]}

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 3d51e95e8f4fea59, body ad300976c953c16f
+// schema 5c18ec20a7b9983b, body cfc346b67adb37cc
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1992,7 +1992,8 @@ export interface components {
             why: string;
         };
         RequestCost: {
-            amount: number;
+            /** @description Null where tokens have a price and nobody knows how many it used. */
+            amount: number | null;
             currency: string;
             /** @description Of input, output, slot; 0 is missing. */
             parts: {
@@ -2412,6 +2413,8 @@ export interface components {
             /** @description Exact, as a decimal number. */
             slot_seconds: string;
             tenant: string;
+            /** @description Of the requests, those that were lost with their gateway, so that nobody knows their tokens: they are in no sum of tokens, nor in what is charged by the token. Null: not known of hours of older releases. */
+            tokens_unknown: number | null;
             user: string;
         };
         /**
@@ -2810,6 +2813,8 @@ export interface components {
             /** @description Served requests to which an SLO applies. */
             slo_total: number;
             slot_s: number;
+            /** @description Of the requests, those that were lost with their gateway, so that nobody knows their tokens: they are in no sum of tokens, nor in what is charged by the token. Null: not known of hours of older releases. */
+            tokens_unknown: number | null;
         };
         Version: {
             at: string;

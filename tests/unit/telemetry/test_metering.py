@@ -17,7 +17,7 @@ from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import QuotaSpec
 from scheduling.state.usage import PoolUsage
 from telemetry import tasks
-from telemetry.ledger import rollup, usage, writer
+from telemetry.ledger import rollup, statement, usage, writer
 from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
 from telemetry.recorder import Recorder
@@ -120,6 +120,34 @@ def test_usage_tells_first_attempts_apart_and_knows_nothing_of_hours_in_which_no
     assert told() == (5, 2, 0.3333, 0.4), "of the hour"
     UsageHour.objects.update(slo_retries=None, slo_retries_met=None)
     assert told() == (5, None, None, 0.4), "an older release added it up"
+
+
+def test_sums_say_of_how_many_requests_nobody_knows_the_tokens() -> None:
+    start = _noon()
+    of_hour = {"received_s": start + 60, "granted_s": start + 61, "done_s": start + 63}
+    lost = of_hour | {"outcome": "failed", "reason": "gateway_lost", "first_token_s": None, "output_tokens": 0}
+    writer.write([
+        record(1, first_token_s=start + 62, input_tokens=100, output_tokens=10, **of_hour),
+        record(2, input_tokens=0, **lost), record(3, input_tokens=0, **lost),
+        record(4, input_tokens=70, **lost),  # it had told of its prompt
+        record(5, input_tokens=0, **lost | {"granted_s": None}),  # it never ran
+    ])  # fmt: skip
+    since = datetime.fromtimestamp(start, UTC)
+    worlds.charged(Price(pool=worlds.build().pool, valid_from=since, per_million_input=1))
+
+    def told() -> tuple[Any, ...]:
+        [row] = usage.usage(None, since, since + timedelta(hours=1), ["tenant"])
+        [line] = statement.lines(None, since, since + timedelta(hours=1))
+        return row["input_tokens"], row["tokens_unknown"], line.row()["input_tokens"], line.row()["tokens_unknown"]
+
+    assert told() == (170, 2, 170, 2), "of the ledger"
+    costs = [usage.cost_of(row) for row in LedgerEntry.objects.order_by("request_id")]
+    assert [cost and cost["amount"] for cost in costs] == [0.0001, None, None, 0.00007, 0.0]
+    rollup.roll_up()
+    LedgerEntry.objects.all().delete()
+    assert told() == (170, 2, 170, 2), "of the hour"
+    UsageHour.objects.update(tokens_unknown=None)
+    assert told() == (170, None, 170, None), "an older release added it up"
 
 
 def test_what_the_ledger_forgot_stays_in_the_hours_and_a_straggler_does_not_spoil_it() -> None:

@@ -13,7 +13,7 @@ import { compact, money, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { isWhole, useCatalog } from "../tenants/data";
 import { Ago, curl, Failed, State, Unread, Waiting } from "../tenants/parts";
-import { totalOf } from "../tenants/usage";
+import { lacking, totalOf } from "../tenants/usage";
 import { NO_FILTERS } from "./ObjectPage";
 import { kept, requestsOf, spanOf } from "./past";
 
@@ -86,6 +86,7 @@ function Left({ tenant }: { tenant: string }) {
   if (!used.data || !quotas.data) return <Waiting />;
   const tokens = (rows: Usage["rows"]) => rows.reduce((sum, row) => sum + row.input_tokens + row.output_tokens, 0);
   const total = totalOf(used.data.rows);
+  const lacks = lacking(total.unknown);
   const ofPeriod: Partial<Record<string, number>> & { month: number } = { day: tokens(used.data.rows.filter((row) => String(row.day).startsWith(today))), month: tokens(used.data.rows) };
   return (
     <ul className="space-y-2 text-sm">
@@ -94,6 +95,7 @@ function Left({ tenant }: { tenant: string }) {
         <Link className="link underline" to={`/tenants/${enc(tenant)}/usage`}>
           details
         </Link>
+        {lacks && <span className="block text-xs text-warn">{lacks}</span>}
       </li>
       {quotas.data.map((quota) => {
         const most = quota.hard_tokens ?? quota.soft_tokens;

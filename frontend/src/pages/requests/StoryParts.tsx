@@ -91,7 +91,7 @@ export function Cost({ story }: { story: Story }) {
     <section>
       <h3 className="label">Cost</h3>
       <p className="mt-1 text-sm">
-        <b>{money(cost.amount, cost.currency)}</b>
+        <b>{cost.amount === null ? "unknown, as its tokens are" : money(cost.amount, cost.currency)}</b>
         <span className="text-faint"> {Object.entries(cost.parts).map(([name, part]) => `${names[name] ?? name} ${money(part, "")}`.trim()).join(" + ")}</span>
       </p>
     </section>

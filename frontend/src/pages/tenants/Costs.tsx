@@ -8,7 +8,7 @@ import { Meter } from "../../components/Meter";
 import { Segmented } from "../../components/Segmented";
 import { money, percent, text } from "../../lib/format";
 import { useDark } from "../../lib/theme";
-import { barsOf, totalOf, type Group } from "./usage";
+import { barsOf, lacking, totalOf, type Group } from "./usage";
 
 const REFRESH_MS = 60_000;
 const NAMES = 8;
@@ -61,7 +61,9 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
     refetchInterval: REFRESH_MS,
   });
   const chart = data && barsOf(data.rows, group, NAMES);
-  const total = data && totalOf(data.rows).cost;
+  const sums = data && totalOf(data.rows);
+  const total = sums?.cost;
+  const lacks = sums && total?.currency ? lacking(sums.unknown) : undefined;
   const color = (place: number): string => (group === "tenant" ? tenantColor(chart!.names[place]!, slots, dark) : category(place, dark));
   const top = ceiling(chart?.most ?? 0);
   const wide = chart ? 100 / chart.bars.length : 0;
@@ -75,6 +77,7 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
           </h2>
           <Segmented label="Stacked by" value={group} options={choices.map((value) => ({ value, label: value }))} onChange={(value) => onBy(value)} />
         </div>
+        {lacks && <p className="mb-2 text-xs text-warn">{lacks}</p>}
         {chart && chart.most > 0 ? (
           <>
             <div className="grid grid-cols-[auto_minmax(0,1fr)] gap-x-2 text-2xs text-faint">

@@ -12,9 +12,23 @@ import { useAddress } from "../../lib/useAddress";
 import { Costs } from "./Costs";
 import { useCatalog } from "./data";
 import { Failed, Waiting } from "./parts";
-import { groupsOf, GROUPS, monthOf, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
+import { groupsOf, GROUPS, lacking, monthOf, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
 
 const REFRESH_MS = 30_000;
+
+/** A sum of tokens, and of how many requests it lacks them. */
+function Tokens({ sum, row }: { sum: number; row: UsageRow }) {
+  return (
+    <>
+      {compact(sum)}
+      {!!row.tokens_unknown && (
+        <span className="block text-2xs text-warn" title={lacking(row.tokens_unknown)}>
+          unknown of {compact(row.tokens_unknown)}
+        </span>
+      )}
+    </>
+  );
+}
 
 /** What was used, by whatever one asks. */
 export function UsagePanel({ tenant }: { tenant?: string }) {
@@ -43,6 +57,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     );
   const rows = data?.rows ?? [];
   const total = totalOf(rows);
+  const lacks = lacking(total.unknown);
   const share = (row: UsageRow): number => (total.input + total.output > 0 ? tokensOf(row) / (total.input + total.output) : 0);
   const csv = `/api/v1/usage?${new URLSearchParams({ ...Object.fromEntries(Object.entries(asked).filter(([, value]) => value)), format: "csv" })}`;
   const bill = (format: string) => `/api/v1/statements?${new URLSearchParams({ month: month ?? "", ...(tenant ? { tenant } : {}), format })}`;
@@ -63,8 +78,8 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     { label: "Requests", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
     { label: "Refused", right: true, by: (row) => row.refused, cell: (row) => compact(row.refused) },
     { label: "Failed", right: true, by: (row) => row.failed, cell: (row) => compact(row.failed) },
-    { label: "Tokens in", right: true, by: (row) => row.input_tokens, cell: (row) => compact(row.input_tokens) },
-    { label: "Tokens out", right: true, by: (row) => row.output_tokens, cell: (row) => compact(row.output_tokens) },
+    { label: "Tokens in", right: true, by: (row) => row.input_tokens, cell: (row) => <Tokens sum={row.input_tokens} row={row} /> },
+    { label: "Tokens out", right: true, by: (row) => row.output_tokens, cell: (row) => <Tokens sum={row.output_tokens} row={row} /> },
     {
       label: "Share",
       unit: "of tokens",
@@ -174,7 +189,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
                 , <span className="font-medium text-ink">{money(total.cost.sum, total.cost.currency)}</span>
               </>
             ) : null}
-            .
+            .{lacks && <span className="text-warn"> {lacks}</span>}
           </p>
           <Table key={groups.join()} label="Usage" rows={rows} columns={columns} id={(row) => groups.map((group) => String(row[group])).join(" ")} empty="No requests in this period." />
         </div>

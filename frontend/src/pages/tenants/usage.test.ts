@@ -1,8 +1,8 @@
 import { expect, it } from "vitest";
 import type { UsageRow } from "../../api/catalog";
-import { barsOf, groupsOf, monthOf, shown, span, toggled, totalOf } from "./usage";
+import { barsOf, groupsOf, lacking, monthOf, shown, span, toggled, totalOf } from "./usage";
 
-const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, cached_tokens: 0, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slo_retries: 0, attainment_first: 1, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
+const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, cached_tokens: 0, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slo_retries: 0, attainment_first: 1, tokens_unknown: 0, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
 
 it("asks for whole minutes, up to now", () => {
   const now = Date.parse("2026-11-21T08:00:30Z");
@@ -23,6 +23,13 @@ it("adds up, and never adds dollars to euros", () => {
   expect(total).toMatchObject({ requests: 5, refused: 2, input: 30, output: 15, met: 3, judged: 3, cost: { sum: 1, currency: "USD" } });
   expect(totalOf([row({}), row({ currency: "EUR" })]).cost).toBeUndefined();
   expect(totalOf([row({}), row({ cost: null, currency: "mixed" })]).cost).toBeUndefined();
+});
+
+it("sums say of how many requests they lack the tokens", () => {
+  expect(lacking(totalOf([row({}), row({})]).unknown)).toBeUndefined();
+  expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({})]).unknown)).toBe("1 request that was lost with its gateway has unknown tokens, which are in no sum and no cost.");
+  expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: 2 })]).unknown)).toBe("3 requests that were lost with their gateway have unknown tokens, which are in no sum and no cost.");
+  expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: null })]).unknown)).toContain("is not known of hours that an older version added up");
 });
 
 it("times are read without what does not matter", () => {

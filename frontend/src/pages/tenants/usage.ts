@@ -1,6 +1,7 @@
 /** The question a usage table asks, and its answer as rows. Pure. */
 
 import type { UsageRow } from "../../api/catalog";
+import { counted } from "../../lib/format";
 
 export const GROUPS = ["tenant", "project", "key", "user", "model", "pool", "entitlement", "tier", "hour", "day", "month", "outcome", "reason"] as const;
 export type Group = (typeof GROUPS)[number];
@@ -60,12 +61,14 @@ export interface Total {
   met: number;
   judged: number;
   slot_s: number;
+  /** Requests whose tokens nobody knows; undefined where nobody counted them. */
+  unknown: number | undefined;
   /** Undefined where currencies are mixed. */
   cost: { sum: number; currency: string } | undefined;
 }
 
 export function totalOf(rows: readonly UsageRow[]): Total {
-  const total: Total = { requests: 0, refused: 0, input: 0, output: 0, met: 0, judged: 0, slot_s: 0, cost: { sum: 0, currency: "" } };
+  const total: Total = { requests: 0, refused: 0, input: 0, output: 0, met: 0, judged: 0, slot_s: 0, unknown: 0, cost: { sum: 0, currency: "" } };
   for (const row of rows) {
     total.requests += row.requests;
     total.refused += row.refused;
@@ -74,10 +77,18 @@ export function totalOf(rows: readonly UsageRow[]): Total {
     total.met += row.slo_met;
     total.judged += row.slo_total;
     total.slot_s += row.slot_s;
+    total.unknown = total.unknown === undefined || row.tokens_unknown === null ? undefined : total.unknown + row.tokens_unknown;
     if (row.cost === null || (total.cost?.currency && row.currency && total.cost.currency !== row.currency)) total.cost = undefined;
     else if (total.cost) total.cost = { sum: total.cost.sum + row.cost, currency: total.cost.currency || row.currency };
   }
   return total;
+}
+
+/** What sums of tokens lack, as a sentence; undefined where they lack nothing. */
+export function lacking(unknown: number | undefined): string | undefined {
+  if (unknown === 0) return undefined;
+  if (unknown === undefined) return "Tokens of requests that were lost with their gateway are in no sum; how many these are is not known of hours that an older version added up.";
+  return `${counted(unknown, "request")} that ${unknown === 1 ? "was" : "were"} lost with ${unknown === 1 ? "its" : "their"} gateway ${unknown === 1 ? "has" : "have"} unknown tokens, which are in no sum and no cost.`;
 }
 
 /** A group's value as people read it: hours and days without the rest of the ISO text. */
