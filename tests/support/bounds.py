@@ -80,6 +80,7 @@ ENGINES = (
     Row("usage of an answer", "what was requested and received", "the gateway's own count is used", "integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count"),
     Row("frame of a stream [bytes]", "scheduling.gateway.answers.sse:MAX_FRAME_BYTES", "the request fails", "unit/gateway/test_gateway_sse.py::test_a_frame_without_end_is_given_up"),
     Row("events of a stream that come before its answer [bytes]", "scheduling.gateway.answers.named_events:MAX_EARLY_BYTES", "the request fails", "unit/gateway/test_named_events.py::test_what_an_engine_says_before_its_answer_is_kept_in_bounded_memory"),
+    Row("calls of tools in an answer, or in a piece of one", "scheduling.gateway.answers.answer_types:MAX_CALLS", "the request fails", "unit/gateway/test_costly_answers.py::test_as_many_calls_of_tools_as_the_bound_are_counted_and_one_more_is_broken"),
     Row("lines of an event", "scheduling.gateway.answers.sse:MAX_LINES", "the request fails", "unit/gateway/test_gateway_sse.py::test_an_event_has_few_lines"),
     Row("head of an answer [bytes]", "scheduling.gateway.engine.engine_connection:MAX_HEAD_BYTES", "the request fails", "integration/test_broken_engines.py::test_whatever_an_engine_sends_ends_explicitly_and_the_next_request_is_served"),
     Row("bytes that frame each byte of a stream, beside a head's", "scheduling.gateway.engine.engine_connection:STREAM_FRAMING", "the request fails", "integration/test_broken_engines.py::test_whatever_an_engine_sends_ends_explicitly_and_the_next_request_is_served"),

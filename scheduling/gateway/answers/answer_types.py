@@ -7,7 +7,6 @@ seen, no whole number, missing) is replaced by our own count and never makes a r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -24,10 +23,12 @@ FRAMES_SLACK = 64  # frames of a stream beyond two per token that was asked for:
 MAX_TOKEN_CHARS = 512  # characters: no vocabulary has a longer one
 MAX_CHARACTERS = 16  # of a token, as a mean: from there on a frame holds several tokens
 MAX_DIGITS = 4300  # of a number: Python's JSON reads no longer one
+MAX_CALLS = 1024  # of tools, in an answer or in a piece of one
+MAX_DETAILS = 4096  # bytes of the parts of a figure
 MAX_MESSAGE, MAX_PARAM = 500, 200  # characters of an engine's error that a client sees
 FAILED = "the engine answered with an error"
 _EMPTY_DETAILS = (b'"prompt_tokens_details":null', b'"completion_tokens_details":null')
-_DIGITS = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_DIGITS = b"0123456789"
 
 Short = Annotated[str, Meta(max_length=256)]
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
@@ -51,8 +52,12 @@ class Function(Struct):
     arguments: str | None = None
 
 
+class Unread(Struct, gc=False):
+    """An object of which nothing is read: as many as there are cost little."""
+
+
 class ToolCall(Struct):
-    index: Annotated[int, Meta(ge=0, le=1023)] = 0
+    index: Annotated[int, Meta(ge=0, lt=MAX_CALLS)] = 0
     id: str | None = None
     type: str | None = None
     function: Function | None = None
@@ -66,12 +71,13 @@ class MessagePiece(Struct):
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Raw = ABSENT
 
     @property
     def characters(self) -> int:
+        """Raises :class:`Broken` for calls of tools that are none."""
         count = len(self.content or "") + len(self.reasoning or self.reasoning_content or "") + len(self.refusal or "")
-        for call in self.tool_calls or ():
+        for call in () if self.tool_calls is ABSENT else _calls(self.tool_calls):
             if call.function is not None:
                 count += len(call.function.name or "") + len(call.function.arguments or "")
         return count
@@ -81,7 +87,7 @@ class ChatPiece(Struct):
     delta: MessagePiece
     index: Index = 0
     finish_reason: Finish | None = None
-    logprobs: dict[str, Raw] | None = None
+    logprobs: Unread | None = None
 
     @property
     def characters(self) -> int:
@@ -94,7 +100,7 @@ class TextPiece(Struct):
     text: str
     index: Index = 0
     finish_reason: Finish | None = None
-    logprobs: dict[str, Raw] | None = None
+    logprobs: Unread | None = None
 
     @property
     def characters(self) -> int:
@@ -105,7 +111,7 @@ class ChatChoice(Struct):
     message: MessagePiece
     index: Index = 0
     finish_reason: Finish | None = None
-    logprobs: dict[str, Raw] | None = None
+    logprobs: Unread | None = None
 
     @property
     def characters(self) -> int:
@@ -173,6 +179,8 @@ class _EngineErrorAnswer(Struct):
 
 
 encode = msgspec.json.Encoder().encode
+_decode_calls = msgspec.json.Decoder(list[ToolCall] | None).decode
+_decode_unread = msgspec.json.Decoder(list[Unread] | None).decode
 _decode_usage = msgspec.json.Decoder(_EngineUsage).decode
 _decode_details = msgspec.json.Decoder(dict[Short, Any]).decode
 _decode_error = msgspec.json.Decoder(_EngineErrorAnswer).decode
@@ -236,11 +244,34 @@ def broken(data: bytes, why: str) -> Broken:
 
 def check_digits(data: bytes) -> None:
     """Raises :class:`Broken` for a number that clients cannot read."""
-    if _DIGITS.search(data) is not None:
+    if _has_long_run(data):
         try:
             msgspec.json.decode(data)
         except WRONG:
             raise Broken("a number has thousands of digits") from None
+
+
+def _has_long_run(data: bytes) -> bool:
+    """Whether more than :data:`MAX_DIGITS` digits follow one another. So many hold one of the places that are looked
+    at, and no byte is read more than twice: a search from each byte costs the square of runs that end just before."""
+    run = MAX_DIGITS + 1
+    for at in range(MAX_DIGITS, len(data), run):
+        if data[at] in _DIGITS:
+            before, after = data[at - MAX_DIGITS : at], data[at : at + run]
+            if len(before) - len(before.rstrip(_DIGITS)) + len(after) - len(after.lstrip(_DIGITS)) >= run:
+                return True
+    return False
+
+
+def _calls(raw: Raw) -> list[ToolCall]:
+    """Of tools. Their number is looked at before they are read: each costs many times the bytes of ``{}``."""
+    data = bytes(raw)
+    try:
+        if data.count(b"{") > MAX_CALLS and len(_decode_unread(data) or ()) > MAX_CALLS:
+            raise Broken(f"it calls more than {MAX_CALLS} tools")
+        return _decode_calls(data) or []
+    except WRONG:
+        raise Broken("its calls of tools are none") from None
 
 
 def without_usage(payload: bytes) -> bytes:
@@ -301,7 +332,7 @@ def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[
 
 def _details(raw: Raw, most: int) -> dict[str, int] | None:
     """The parts of a figure that can be parts of it."""
-    if raw is ABSENT:
+    if raw is ABSENT or len(bytes(raw)) > MAX_DETAILS:
         return None
     try:
         details = _decode_details(raw)

@@ -22,6 +22,7 @@ from scheduling.gateway.answers.answer_types import (
     Broken,
     Moment,
     Short,
+    Unread,
     Usage,
     WholeAnswer,
     broken,
@@ -326,7 +327,7 @@ class _Response(Struct):
 class _ResponseEvent(Struct):
     type: Short
     response: Raw = ABSENT
-    delta: str | dict[str, Any] | None = None
+    delta: str | Unread | None = None
 
 
 _decode_response = msgspec.json.Decoder(_Response).decode

@@ -1,0 +1,106 @@
+"""How much of the process' time one answer of an engine may take, whatever is in it: everybody's streams wait
+meanwhile. Of CPU, in times of what Python's own parser takes for two million numbers, so that it holds on slow
+machines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+import time
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from scheduling.gateway.answers.answer_types import (
+    MAX_CALLS,
+    MAX_DIGITS,
+    Asked,
+    Broken,
+    check_digits,
+    read_answer,
+    read_chunk,
+)
+
+ASKED = Asked(True, 512, 10)
+SIZE = 4 * 1024 * 1024
+# Before, in these times: runs of digits 136, calls of tools 2.3, parts of a figure 2.1.
+LONGEST = 1.25
+
+
+@cache
+def _numbers_s() -> float:
+    text = b"[%b]" % b",".join([b"1"] * 2_000_000)
+    began = time.process_time()
+    json.loads(text)
+    return time.process_time() - began
+
+
+def _cost(read: Callable[[], object]) -> float:
+    took = []
+    for _ in range(2):
+        began = time.process_time()
+        with contextlib.suppress(Broken):
+            read()
+        took.append(time.process_time() - began)
+    return min(took) / _numbers_s()
+
+
+def _answer(message: bytes = b'"content":"hi"', choice: bytes = b'"logprobs":null', usage: bytes = b"") -> bytes:
+    return (
+        b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":'
+        b'"assistant",%b},"finish_reason":"stop",%b}],"usage":{"prompt_tokens":5,"completion_tokens":5%b}}'
+    ) % (message, choice, usage)
+
+
+def _filled(piece: bytes) -> bytes:
+    return b",".join([piece] * (SIZE // (len(piece) + 1)))
+
+
+WHOLE = {
+    "runs of digits": lambda: _answer(b'"content":"%b"' % ((b"1" * MAX_DIGITS + b" ") * (SIZE // MAX_DIGITS))),
+    "calls of tools": lambda: _answer(b'"tool_calls":[%b]' % _filled(b"{}")),
+    "log probabilities": lambda: _answer(choice=b'"logprobs":{%b}' % _filled(b'"a":{}')),
+    "parts of a figure": lambda: _answer(usage=b',"prompt_tokens_details":{"x":[%b]}' % _filled(b"{}")),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_no_whole_answer_holds_up_the_process(kind: str) -> None:
+    data = WHOLE[kind]()
+    assert _cost(lambda: read_answer(data, ASKED, None)) < LONGEST
+
+
+def test_no_frame_of_a_stream_holds_up_the_process() -> None:
+    frame = (
+        b'{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"tool_calls":[%b]}}]}'
+    ) % _filled(b"{}")
+    assert _cost(lambda: read_chunk(frame, True).choices[0].characters) < LONGEST
+
+
+def test_a_number_that_clients_cannot_read_is_found_wherever_it_stands() -> None:
+    chance, plain = random.Random(3), re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+    lengths = (1, 3, MAX_DIGITS - 1, MAX_DIGITS, MAX_DIGITS + 1, MAX_DIGITS + 2, 9000)
+    found = 0
+    for _ in range(300):
+        pieces = [b"1" * chance.choice(lengths) if chance.random() < 0.4 else b" ," * chance.randint(1, 3000)]
+        pieces = [b"[", *pieces * chance.randint(1, 4), b"1" * chance.choice(lengths), b"]"]
+        data = b"".join(pieces)
+        unreadable = plain.search(data) is not None
+        found += unreadable
+        with pytest.raises(Broken, match="digits") if unreadable else contextlib.nullcontext():
+            check_digits(data)
+    assert 50 < found < 250
+
+
+def test_as_many_calls_of_tools_as_the_bound_are_counted_and_one_more_is_broken() -> None:
+    call = b'{"index":0,"function":{"name":"f","arguments":"{{{{"}}'
+    few = read_answer(_answer(b'"tool_calls":[%b]' % b",".join([call] * MAX_CALLS)), ASKED, None)
+    assert not few.empty
+    with pytest.raises(Broken, match="more than 1024 tools"):
+        read_answer(_answer(b'"tool_calls":[%b]' % b",".join([call] * (MAX_CALLS + 1))), ASKED, None)
+    with pytest.raises(Broken, match="calls of tools"):
+        read_answer(_answer(b'"tool_calls":{"a":1}'), ASKED, None)
+    assert read_answer(_answer(b'"tool_calls":null'), ASKED, None).empty
