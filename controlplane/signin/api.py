@@ -173,7 +173,7 @@ class OwnView(ScopedView, APIView):
         if not self.user.check_password(password):
             self._failed()
             raise ValidationError({"password": "This is not your password."})
-        attempt.unchecked()
+        attempt.fitted()
 
     def _failed(self) -> None:
         """Into the audit log, like a wrong password of the login page."""

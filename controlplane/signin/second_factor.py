@@ -29,7 +29,7 @@ from controlplane.signin.adapters import SECOND_FACTOR, address_of
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
 from controlplane.web.middleware import Middleware
-from controlplane.web.security import FIRST_STEP
+from controlplane.web.security import FIRST_STEP, fitted
 from tenants import passkeys, second_factors
 from tenants.audit import Actor
 from tenants.sealed import seal, unseal
@@ -45,6 +45,7 @@ def password_was_right(request: HttpRequest, user: Any, following: str) -> HttpR
     if second_factors.password_is_enough(user):
         login(request, user)
         return redirect(following)
+    fitted(request)
     request.session.flush()
     request.session[FIRST_STEP] = {
         "user": user.pk,

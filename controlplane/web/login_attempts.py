@@ -7,6 +7,9 @@ Three counts over five minutes, of passwords that were wrong or are being checke
 * a name, whatever the addresses: a hundred. From then on one password in five seconds is checked for it, except from
   addresses where its owner has signed in during the last thirty days.
 
+A fourth counts right ones of a name, fifty: each is hashed as slowly as a wrong one, leaves a row in the audit log, and
+holds up others who sign in. Only who knows the password uses them up, so nobody is locked out by strangers.
+
 An address is an IPv4 address or an IPv6 network of 64 bits: a stranger has as many addresses in his as he likes.
 """
 
@@ -36,12 +39,17 @@ WINDOW_S = 300
 FAILURES = 10  # for one name from one address
 PER_ADDRESS = 50
 PER_NAME, SLOWLY_S = 100, 5
+RIGHT = 50  # passwords of one name
 KNOWN_S = 30 * 86_400
 REMEMBERED = 10_000  # counts that a process keeps while Redis is away
 AT_ONCE, AT_ONCE_PER_ADDRESS = 8, 4
 
 TOO_MANY = "Too many wrong passwords were tried for this name, or from your address. Wait {wait}, then try again."
 SLOWLY = "Too many wrong passwords were tried for this name, so they are checked slowly. Try again in {wait}."
+OFTEN = (
+    "With this name somebody signed in {right} times in five minutes. Wait {wait}, then try again. A program uses an "
+    "access token instead of a password."
+)
 
 
 class Store(Protocol):
@@ -57,6 +65,9 @@ class Store(Protocol):
     def mark(self, key: str, for_s: int) -> None: ...
 
     def marked(self, key: str) -> bool: ...
+
+    def full(self, key: str, limit: int) -> int:
+        """0, or in how many seconds to come again where ``limit`` are counted. Counts nothing."""
 
 
 class RedisStore:
@@ -98,6 +109,11 @@ class RedisStore:
     def marked(self, key: str) -> bool:
         return bool(self._redis.exists(key))
 
+    def full(self, key: str, limit: int) -> int:
+        if int(self._redis.get(key) or 0) < limit:
+            return 0
+        return max(1, int(self._redis.ttl(key)))
+
 
 class LocalStore:
     """One process's own, while Redis is away: guessing must not become free because it is."""
@@ -133,6 +149,11 @@ class LocalStore:
     def marked(self, key: str) -> bool:
         with self._lock:
             return self._counted(key, 0)[0] > 0
+
+    def full(self, key: str, limit: int) -> int:
+        with self._lock:
+            count, end = self._counted(key, 0)
+            return max(1, round(end - self._clock())) if count >= limit else 0
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -170,6 +191,7 @@ class _Keys:
     name: str
     slowly: str
     known: str
+    right: str
 
     @classmethod
     def of(cls, name: str, address: str) -> _Keys:
@@ -178,6 +200,7 @@ class _Keys:
         pair, address, name = (_digest(text) for text in (f"{address}\n{name}", address, name))
         return cls(*(f"qm:login:{kind}" for kind in (
             f"pair:{pair}", f"address:{address}", f"name:{name}", f"slowly:{name}", f"known:{pair}",
+            f"right:{name}",
         )))  # fmt: skip
 
 
@@ -194,21 +217,29 @@ class Attempt:
         for key in self._taken:
             _tried(partial(self._store.give_back, key))
 
-    def right(self) -> None:
-        """It was right: wrong ones of that name from there are forgotten."""
+    def fitted(self) -> None:
+        """The password was right, and nobody is signed in by it alone."""
         self.unchecked()
+        _tried(partial(self._store.take, self._keys.right, RIGHT, WINDOW_S))
+
+    def right(self, *, password: bool = True) -> None:
+        """It let somebody in: wrong ones of that name from there are forgotten. ``password``: and no code after it."""
+        if password:
+            self.fitted()
+        else:
+            self.unchecked()
         _tried(partial(self._store.forget, self._keys.pair))
         _tried(partial(self._store.mark, self._keys.known, KNOWN_S))
 
 
-def begin(name: str, address: str) -> tuple[Attempt | None, Refusal | None]:
-    """Counts a password that is about to be checked; one of the two answers is None."""
+def begin(name: str, address: str, *, password: bool = True) -> tuple[Attempt | None, Refusal | None]:
+    """Counts a password that is about to be checked, or a code; one of the two answers is None."""
     global _redis_failed
     keys = _Keys.of(name, address)
     url = settings.QUARTERMASTER_REDIS_URL
     if url:
         try:
-            result = _begin(_shared(url), keys)
+            result = _begin(_shared(url), keys, password)
         except redis.RedisError as error:
             if not _redis_failed:
                 log.warning("Redis is away (%s): passwords are counted in this process only", type(error).__name__)
@@ -216,7 +247,7 @@ def begin(name: str, address: str) -> tuple[Attempt | None, Refusal | None]:
         else:
             _redis_failed = False
             return result
-    return _begin(_local, keys)
+    return _begin(_local, keys, password)
 
 
 def take(what: str, limit: int, window_s: int) -> int:
@@ -238,7 +269,9 @@ def forget(what: str) -> None:
         _tried(partial(_shared(url).forget, key))
 
 
-def _begin(store: Store, keys: _Keys) -> tuple[Attempt | None, Refusal | None]:
+def _begin(store: Store, keys: _Keys, password: bool) -> tuple[Attempt | None, Refusal | None]:
+    if password and (wait_s := store.full(keys.right, RIGHT)):
+        return None, Refusal(OFTEN.format(right=RIGHT, wait=_spoken(wait_s)), wait_s)
     taken: list[str] = []
     # The address comes first: one that has had its share makes no counts for names any more.
     for key, limit in ((keys.address, PER_ADDRESS), (keys.pair, FAILURES), (keys.name, PER_NAME)):

@@ -107,12 +107,14 @@ class LoginThrottle(Middleware):
         return _busy(request) if isinstance(exception, HashingBusy) else None
 
     def _begin(self, request: HttpRequest, address: str) -> login_attempts.Attempt | HttpResponse:
-        attempt, refusal = login_attempts.begin(_claimed_name(request), address)
+        attempt, refusal = login_attempts.begin(
+            _claimed_name(request), address, password=request.path not in CODE_PATHS
+        )
         if attempt is not None:
             return attempt
         assert refusal is not None
         return notice(
-            request, 429, "Too many wrong passwords", refusal.text, retry_s=refusal.retry_s, code="too_many_passwords"
+            request, 429, "Too many passwords", refusal.text, retry_s=refusal.retry_s, code="too_many_passwords"
         )
 
     def _end(self, request: HttpRequest, attempt: login_attempts.Attempt, response: HttpResponse) -> HttpResponse:
@@ -120,14 +122,23 @@ class LoginThrottle(Middleware):
         match getattr(request, _OUTCOME, None):
             case "wrong":
                 pass
+            case "fitted":
+                attempt.fitted()
             case "right":
-                attempt.right()
+                attempt.right(password=request.path not in CODE_PATHS)
             case _:
                 attempt.unchecked()
         return response
 
 
 _OUTCOME = "_quartermaster_password"
+
+
+def fitted(request: HttpRequest) -> None:
+    """The password of this request was right; what comes next decides whether it lets anybody in."""
+    setattr(request, _OUTCOME, "fitted")
+
+
 places = login_attempts.Places()
 
 

@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from controlplane.web.login_attempts import FAILURES, PER_ADDRESS
+from controlplane.web.login_attempts import FAILURES, PER_ADDRESS, RIGHT
 from tests.support import migrated
 from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer
@@ -244,6 +244,21 @@ def test_a_right_password_costs_nothing_of_the_allowance(web: Web) -> None:
         for _ in range(FAILURES + 2):
             answer = browser.client.get("/api/v1/me", auth=("ada", PASSWORD))
             assert answer.status_code == 200
+
+
+def test_who_signs_in_again_and_again_is_refused_before_anything_is_hashed_and_others_are_not(web: Web) -> None:
+    def seen(name: str, number: int, password: str = PASSWORD) -> httpx.Response:
+        with web.browser(PROXY, x_forwarded_for=f"203.0.113.{number}") as browser:
+            return browser.login(name, password)
+
+    assert {seen("ada", 200 + n, "wrong").status_code for n in range(20)} == {200}, "a stranger's count for nothing"
+    assert {seen("ada", n).status_code for n in range(RIGHT)} == {302}
+    refused = seen("Ada ", RIGHT)
+    assert refused.status_code == 429
+    assert refused.json()["code"] == "too_many_passwords"
+    assert f"{RIGHT} times in five minutes" in refused.json()["detail"]
+    assert 0 < int(refused.headers["retry-after"]) <= 300
+    assert seen("grace", RIGHT).status_code == 302
 
 
 def test_passwords_are_hashed_by_one_process_that_gives_way(full_web: Web) -> None:

@@ -33,6 +33,7 @@ STRANGERS = (
     Row("answer that its client does not read [bytes in the process]", "controlplane.web.protocol:UNREAD_BYTES", "connection closed", "integration/test_gateway_slept.py::test_readers_that_do_not_read_are_held_in_little_memory"),
     Row("message of a WebSocket [bytes]", "controlplane.web.websockets:MESSAGE_BYTES", "closed with 1009", "integration/test_websocket_limits.py::test_an_open_socket_may_send_little"),
     Row("wrong passwords of one user name from one address, in five minutes", "controlplane.web.login_attempts:FAILURES", "429", "integration/test_passwords.py::test_of_a_hundred_guesses_at_the_same_moment_ten_are_checked"),
+    Row("right passwords of one user name, in five minutes", "controlplane.web.login_attempts:RIGHT", "429", "integration/test_passwords.py::test_who_signs_in_again_and_again_is_refused_before_anything_is_hashed_and_others_are_not"),
     Row("wrong second-factor codes of one account in an hour, from all addresses", "controlplane.signin.second_factor:WRONG_CODES", "429", "unit/controlplane/test_second_factor.py::test_wrong_codes_are_counted_for_the_account_whatever_address_they_come_from"),
     Row("time for the second-factor code after the password [s]", "controlplane.signin.second_factor:WAITED_S", "the login starts again", "unit/controlplane/test_second_factor.py::test_a_code_alone_or_after_a_step_that_is_over_opens_nothing"),
     Row("passkeys of one account", "tenants.passkeys:MOST_PASSKEYS", "400", "unit/controlplane/test_passkeys.py::test_a_passkey_of_ten_is_the_last"),

@@ -16,6 +16,7 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from controlplane.signin import second_factor
+from controlplane.web import login_attempts
 from tenants import people, second_factors, services
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Membership
@@ -94,6 +95,23 @@ def test_a_password_alone_lets_nobody_in_who_has_a_second_factor(world: worlds.W
     assert "does not fit" in refused.content.decode()
     answer = browser.post(second_factor.CODE, {"code": code_of(secret)})
     assert (answer.headers["Location"], is_in(browser)) == ("/requests", True)
+
+
+def test_right_passwords_count_without_their_codes_too_and_codes_do_not(
+    world: worlds.World, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_attempts, "RIGHT", 3)
+    secret, _ = with_factor(world.users["alice"])
+    for _ in range(2):
+        assert password_of("alice", Client()).status_code == 302
+    last = Client()
+    assert password_of("alice", last).headers["Location"] == second_factor.CODE
+    assert last.post(second_factor.CODE, {"code": code_of(secret)}).status_code == 302
+    assert is_in(last)
+    refused = password_of("alice", Client())
+    assert refused.status_code == 429
+    assert "3 times in five minutes" in refused.content.decode()
+    assert password_of("olga", Client()).status_code == 302
 
 
 def test_a_code_is_taken_once_and_none_of_an_earlier_step_after_it(world: worlds.World, clock: Any) -> None:
