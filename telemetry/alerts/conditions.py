@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scheduling.core.ledger.slo import MIN_JUDGED, falls_short
 from telemetry.feed.history import is_out
 from telemetry.models import AlertRule, RuleKind
-
-MIN_JUDGED = 10  # requests of the last minute: a share of fewer says nothing
 
 NO_THRESHOLD = frozenset({RuleKind.BACKEND, RuleKind.NO_LEADER})  # it is so, or it is not
 SHARE = frozenset(  # 0..1
@@ -63,7 +62,8 @@ def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares, costs: Co
 
 def _slo(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     """All requests, or those of one tier (of a tenant: of one of its entitlements) if they fare worse: what all had
-    together says little of a tier with few requests."""
+    together says little of a tier with few requests. Few that may be late by chance are not looked at."""
+    low = _threshold(rule)
     whole = snapshot.get("tenants", {}).get(rule.tenant, {}) if rule.tenant else snapshot
     slo = whole.get("slo", {})
     rows = [(f"{rule.tenant}'s requests in pool {pool}" if rule.tenant else f"the requests of pool {pool}", slo)]
@@ -72,7 +72,11 @@ def _slo(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, S
         rows += [(f"the requests of entitlement {id_} in pool {pool}", row) for id_, row in own]
     else:
         rows += [(f"the {name} requests of pool {pool}", row) for name, row in slo.get("by_tier", {}).items()]
-    judged = [(whose, row) for whose, row in rows if row.get("asked", 0) >= MIN_JUDGED]
+    judged = [
+        (whose, row)
+        for whose, row in rows
+        if (asked := row.get("asked", 0)) >= MIN_JUDGED or (asked and falls_short(row["attainment"], asked, low))
+    ]
     if not judged:
         return {}
     whose, worst = min(judged, key=lambda each: float(each[1]["attainment"]))
@@ -132,9 +136,11 @@ def _ttft(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, 
 def _ended_as(outcome: str, words: str) -> Callable[[AlertRule, str, Mapping[str, Any]], dict[str, Seen]]:
     def share(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
         whole, whose, ended = _whole(rule, pool, snapshot)
-        if ended < MIN_JUDGED:
+        if not ended:
             return {}
         value = min(1.0, whole["rates"].get(outcome, 0.0) * snapshot.get("window_s", 60) / ended)
+        if ended < MIN_JUDGED and not falls_short(1 - value, ended, 1 - _threshold(rule)):
+            return {}
         return {rule.tenant: Seen(value, f"{value:.1%} of {whose} {words} over the last minute", rule.tenant)}
 
     return share

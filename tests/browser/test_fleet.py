@@ -206,7 +206,7 @@ def test_a_pool_around_its_threshold_fails_on_every_page_until_it_was_in_time_fo
     stage.send({"type": "sources", "away": [], "pools": ["llama"]})
     in_time(0.899)
     verdict = page.get_by_test_id("verdict")
-    expect(verdict).to_contain_text("llama: 89.9 % in time, should be 90.0 %")
+    expect(verdict).to_contain_text("llama: 89.9 % in time of 1,000 asked, should be 90.0 %")
     page.evaluate(LEVELS)
     for _ in range(3):
         in_time(0.901)
@@ -288,7 +288,7 @@ def test_on_a_phone_a_lost_replica_is_seen_before_its_effects_and_failing_pools_
     for _ in range(2):
         hear("qwen", 0.8)
         hear("llama", 0.95)
-        expect(verdict).to_contain_text("qwen: 80.0 % in time, should be 90.0 %")
+        expect(verdict).to_contain_text("qwen: 80.0 % in time of 1,000 asked, should be 90.0 %")
         hear("llama", 0.8)
         hear("qwen", 0.95)
         expect(verdict).to_contain_text(re.compile(r"qwen: failing until \d s ago; now: 95.0 % in time"))

@@ -10,6 +10,7 @@ limit was asked for as well as one that came late.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
@@ -21,6 +22,24 @@ from scheduling.core.types import Slo
 TURNED_AWAY = frozenset(
     r.value for r in Reason if r.ending.outcome == Outcome.REFUSED and r.ending.status in (429, 503)
 )
+
+
+MIN_JUDGED = 10  # requests of the last minute: a share of fewer may be chance
+CHANCE = 0.05
+
+
+def falls_short(attainment: float, asked: int, low: float) -> bool:
+    """Whether a share [0..1] of ``asked`` requests is too low to be called well.
+
+    Of fewer than :data:`MIN_JUDGED` it is where a tier that keeps ``low`` in the long run would fare as badly in one of
+    twenty such minutes, or fewer (binomial): 2 of 2 missed, 2 of 3, 3 of 5 where 90 % are promised; not 1 of 2. The
+    console has the same rule (``frontend/src/pages/overview/verdict.ts``).
+    """
+    if asked >= MIN_JUDGED:
+        return attainment < low
+    kept = round(attainment * asked)
+    likely = sum(math.comb(asked, n) * low**n * (1 - low) ** (asked - n) for n in range(kept + 1))
+    return asked > 0 and likely <= CHANCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from scheduling.core.ledger.slo import CHANCE, MIN_JUDGED
 from telemetry.alerts import lifecycle
-from telemetry.alerts.conditions import MIN_JUDGED, Timer, right, seen, wrong
+from telemetry.alerts.conditions import Timer, right, seen, wrong
 from telemetry.alerts.watch import AlertWatch
 from telemetry.alerts.webhook import WebhookError
 from telemetry.feed import snapshots
@@ -85,7 +86,7 @@ def test_a_tier_or_an_entitlement_that_misses_its_slo_is_seen_beside_a_majority_
     whole, acmes = rule("slo_attainment", 0.9), rule("slo_attainment", 0.9, name="b", tenant="acme")
     batch = {"attainment": 1.0, "asked": 267, "total": 267}
     premium = {"attainment": 0.714, "asked": 35, "total": 25}
-    few = {"attainment": 0.0, "asked": MIN_JUDGED - 1, "total": MIN_JUDGED - 1}
+    few = {"attainment": 0.5, "asked": 2, "total": 2}
     slo = {"attainment": 0.957, "asked": 311, "total": 301}
     pool = shot() | {"slo": slo | {"by_tier": {"batch": batch, "premium": premium, "standard": few, "spot": {}}}}
     found = seen(whole, pool, {})[""]
@@ -100,9 +101,32 @@ def test_a_tier_or_an_entitlement_that_misses_its_slo_is_seen_beside_a_majority_
     assert "the requests of entitlement acme-llama in pool llama" in found.line
 
 
+def test_few_requests_are_seen_where_too_few_are_in_time_to_be_chance() -> None:
+    whole = rule("slo_attainment", 0.9)
+    batch = {"attainment": 0.99, "asked": 341, "total": 341}
+
+    def found(**premium: float) -> tuple[float, bool]:
+        slo = {"attainment": 0.98, "asked": 350, "total": 350, "by_tier": {"batch": batch, "premium": premium}}
+        one = seen(whole, shot() | {"slo": slo}, {})[""]
+        return one.value, wrong(whole, one.value)
+
+    assert found(attainment=0.0, asked=9, total=0) == (0.0, True)
+    assert found(attainment=0.4, asked=5, total=5) == (0.4, True)
+    assert found(attainment=0.5, asked=2, total=2) == (0.98, False)
+    assert found(attainment=0.0, asked=1, total=0) == (0.98, False)
+    alone = {"attainment": 0.0, "asked": 4, "total": 0, "by_tier": {}}
+    assert seen(whole, shot() | {"slo": alone}, {})[""].line.endswith("(4 of 4 were refused)")
+    refused = {"rates": {"refused": 4 / 60, "completed": 0.0, "failed": 0.0, "cancelled": 0.0}}
+    refusals = rule("refusals", 0.3, name="r")
+    assert seen(refusals, shot() | refused, {})[""].value == 1.0
+    refused["rates"] |= {"refused": 1 / 60, "completed": 3 / 60}
+    assert seen(refusals, shot() | refused, {}) == {}, "one of four"
+
+
 def test_the_console_judges_from_as_many_requests_as_alert_rules() -> None:
     verdict = (Path(__file__).parents[3] / "frontend/src/pages/overview/verdict.ts").read_text()
     assert f"export const MIN_JUDGED = {MIN_JUDGED};" in verdict
+    assert f"const CHANCE = {CHANCE};" in verdict
 
 
 def test_each_entitlement_backend_and_quota_is_a_subject_of_its_own() -> None:

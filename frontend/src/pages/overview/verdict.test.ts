@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Point, Snapshot } from "../../feed/types";
-import { asleep, attained, change, filled, isLow, late, limitsOf, missing, slotsOf, targetsOf, waitingIn } from "./verdict";
+import { asleep, attained, change, fallsShort, filled, isLow, late, limitsOf, missing, slotsOf, targetsOf, waitingIn } from "./verdict";
 
 const shot = (changes: Partial<Snapshot>): Snapshot => ({ pool: "llama", seq: 1, at: 1000, ...changes });
 
@@ -57,7 +57,7 @@ it("says of how many an attainment is where clients left before anything was due
 
 it("measures by the target that is missed most, or else the strictest", () => {
   const tiers = { premium: { ttft_s: 1, latency: { ttft_ms: { p95: 900 } } }, standard: { ttft_s: 5, latency: { ttft_ms: { p95: 9000 } } } };
-  expect(targetsOf(shot({ slo: { by_tier: tiers } })).ttft).toEqual({ tier: "standard", s: 5, ms: 9000 });
+  expect(targetsOf(shot({ slo: { by_tier: tiers } })).ttft).toEqual({ tier: "standard", s: 5, ms: 9000, asked: 0 });
   expect(late(targetsOf(shot({ slo: { by_tier: { premium: tiers.premium } } })).ttft)).toBeUndefined();
 });
 
@@ -81,4 +81,11 @@ it("says that requests wait where those of the tenants without a row do", () => 
 
 it("an attainment is marked below nine in ten, and one that is not known never is", () => {
   expect([0, 0.899, 0.9, 1, undefined].map(isLow)).toEqual([true, true, false, false, false]);
+});
+
+it("of few requests so many have to be missed that it is no chance, as alert rules have it", () => {
+  const most = (asked: number, low: number) => Array.from({ length: asked + 1 }, (_, kept) => kept).findLast((kept) => fallsShort(kept / asked, asked, low)) ?? -1;
+  // tests/unit/core/ledger/test_slo.py has the same
+  expect([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map((asked) => most(asked, 0.9))).toEqual([-1, 0, 1, 1, 2, 3, 4, 5, 5, 8, 9]);
+  expect([fallsShort(0, 0, 0.9), fallsShort(0, 1, 0.99), fallsShort(0, 1, 1), fallsShort(1, 1, 1)]).toEqual([false, true, true, false]);
 });

@@ -93,13 +93,15 @@ export interface Target {
   s: number;
   /** p95 of the tier's requests; undefined: there were none. */
   ms: number | undefined;
+  asked: number;
 }
 
 /** The tier's target that is missed most, or else the strictest. */
 function target(snapshot: Snapshot, key: "ttft_s" | "ttlt_s", measure: "ttft_ms" | "ttlt_ms"): Target | undefined {
-  const all = Object.entries(snapshot.slo?.by_tier ?? {}).flatMap(([tier, row]): Target[] => (row[key] === undefined ? [] : [{ tier, s: row[key], ms: row.latency?.[measure]?.p95 }]));
+  const all = Object.entries(snapshot.slo?.by_tier ?? {}).flatMap(([tier, row]): Target[] => (row[key] === undefined ? [] : [{ tier, s: row[key], ms: row.latency?.[measure]?.p95, asked: row.asked ?? 0 }]));
   const excess = (one: Target): number => (one.ms === undefined ? 0 : one.ms / 1000 / one.s);
-  return all.sort((a, b) => Number(excess(b) > 1) - Number(excess(a) > 1) || (excess(a) > 1 ? excess(b) - excess(a) : a.s - b.s))[0];
+  const sure = (one: Target): number => Number(excess(one) > 1) * (1 + Number(one.asked >= MIN_JUDGED));
+  return all.sort((a, b) => sure(b) - sure(a) || (excess(a) > 1 ? excess(b) - excess(a) : a.s - b.s))[0];
 }
 
 export const targetsOf = (snapshot: Snapshot) => ({ ttft: target(snapshot, "ttft_s", "ttft_ms"), ttlt: target(snapshot, "ttlt_s", "ttlt_ms") });
@@ -110,8 +112,19 @@ export const over = (value: number | undefined, limit: number | undefined): "bad
 
 export const refusedShare = ({ asked, total }: SloFigures): number | undefined => (asked && total !== undefined ? (asked - total) / asked : undefined);
 
-/** Requests of the last minute: a share of fewer says nothing. As many as alert rules need. */
+/** Requests of the last minute: a share of fewer may be chance. As many as alert rules need. */
 export const MIN_JUDGED = 10;
+/** Of fewer, what is missed counts where it would be as bad in one of twenty such minutes of a pool that keeps its threshold. */
+const CHANCE = 0.05;
+
+/** Whether a share is too low, by the rule of alert rules (`falls_short` in scheduling/core/ledger/slo.py). */
+export function fallsShort(attainment: number, asked: number, low: number): boolean {
+  if (asked >= MIN_JUDGED) return attainment < low;
+  const kept = Math.round(attainment * asked);
+  let likely = 0;
+  for (let n = 0, ways = 1; n <= kept; ways = (ways * (asked - n)) / (n + 1), n++) likely += ways * low ** n * (1 - low) ** (asked - n);
+  return asked > 0 && likely <= CHANCE;
+}
 
 /** Attainment of one tier; of an entitlement where a member sees no tiers. */
 export interface Share {
@@ -120,23 +133,34 @@ export interface Share {
   asked: number;
 }
 
-/** The tiers with enough requests to be judged, the worst first. What all requests together had says little of them: the
- * tier with most requests outweighs the others. */
-export function tiersJudged({ slo, entitlements, scope }: Snapshot): Share[] {
+/** The tiers that were asked, the worst first. What all requests together had says little of them: the tier with most
+ * requests outweighs the others. */
+export function tiersAsked({ slo, entitlements, scope }: Snapshot): Share[] {
   const rows: Record<string, { attainment?: number; asked?: number }> = (scope === "own" ? entitlements : slo?.by_tier) ?? {};
   return Object.entries(rows)
-    .flatMap(([name, { attainment, asked = 0 }]): Share[] => (attainment === undefined || asked < MIN_JUDGED ? [] : [{ name, attainment, asked }]))
+    .flatMap(([name, { attainment, asked = 0 }]): Share[] => (attainment === undefined || asked === 0 ? [] : [{ name, attainment, asked }]))
     .sort((a, b) => a.attainment - b.attainment || (a.name < b.name ? -1 : 1));
 }
 
+const inTime = ({ attainment, asked }: Omit<Share, "name">): string => (attainment === 0 && asked < MIN_JUDGED ? `none in time of ${count(asked)} asked` : `${text(percent(attainment))} in time of ${count(asked)} asked`);
+
 /** What is missed where attainment should be at least `low`: "premium 71.4 % in time of 35 asked, and 1 more tier". Of no
- * single tier: "85.0 % in time". Undefined where nothing is missed that is known. */
+ * single tier: "85.0 % in time of 350 asked". Undefined where nothing is missed that is known. */
 export function missedSlo(snapshot: Snapshot, low: number): string | undefined {
-  const [worst, ...others] = tiersJudged(snapshot).filter(({ attainment }) => attainment < low);
-  const { attainment } = snapshot.slo ?? {};
-  if (worst === undefined) return attainment !== undefined && attainment < low ? `${text(percent(attainment))} in time` : undefined;
+  const [worst, ...others] = tiersAsked(snapshot).filter(({ attainment, asked }) => fallsShort(attainment, asked, low));
+  const { attainment, asked = 0 } = snapshot.slo ?? {};
+  if (worst === undefined) return attainment !== undefined && fallsShort(attainment, asked, low) ? inTime({ attainment, asked }) : undefined;
   const more = others.length ? `, and ${count(others.length)} more ${snapshot.scope === "own" ? "entitlement" : "tier"}${others.length > 1 ? "s" : ""}` : "";
-  return `${worst.name} ${text(percent(worst.attainment))} in time of ${count(worst.asked)} asked${more}`;
+  return `${worst.name} ${inTime(worst)}${more}`;
+}
+
+/** What is too little to fail a pool and too much to call it healthy: all requests of a tier late, refused or failed, or
+ * all together below the threshold, where these are few. */
+export function doubtful(snapshot: Snapshot, low: number): string | undefined {
+  const none = tiersAsked(snapshot).find(({ attainment }) => attainment === 0);
+  const { attainment, asked = 0 } = snapshot.slo ?? {};
+  if (none) return `${none.name} ${inTime(none)}`;
+  return attainment !== undefined && attainment < low ? inTime({ attainment, asked }) : undefined;
 }
 
 /** Of how many an attainment is, where others left: "2 judged of 10, 8 left". Undefined where nobody left unjudged. */

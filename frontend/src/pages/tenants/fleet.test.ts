@@ -63,11 +63,30 @@ it("a tier that misses its SLO fails a pool whose requests together do not, and 
   expect(standing({ slo: tiers(0.714, 1) }, { slo_attainment: 0.5 }).level).toBe("healthy");
 });
 
-it("a healthy pool says which tier has least, and a tier of few requests decides nothing", () => {
+it("a healthy pool says which tier has least", () => {
   expect(standing({ slo: tiers(0.914, 1) })).toEqual({ level: "healthy", why: "95.7 % in time of 350 asked; lowest: premium 91.4 % of 35" });
-  const few = { attainment: 0.957, asked: 350, total: 350, by_tier: { batch: { asked: 341, attainment: 0.98 }, premium: { asked: 9, attainment: 0 }, spot: {} } };
-  expect(standing({ slo: few })).toEqual({ level: "healthy", why: "95.7 % in time of 350 asked" });
-  expect(standing({ slo: { ...few, attainment: 0.85 } }).why).toBe("85.0 % in time, should be 90.0 %");
+});
+
+it("a tier of few requests fails a pool where too few are in time to be chance, and none in time is never healthy", () => {
+  const few = (asked: number, attainment: number) => ({ attainment: 0.98, asked: 350, total: 350, by_tier: { batch: { asked: 341, attainment: 0.99 }, premium: { asked, attainment }, spot: {} } });
+  expect(standing({ slo: few(9, 0) })).toEqual({ level: "failing", why: "premium none in time of 9 asked, should be 90.0 %" });
+  expect(standing({ slo: few(5, 0.4) })).toEqual({ level: "failing", why: "premium 40.0 % in time of 5 asked, should be 90.0 %" });
+  expect(standing({ slo: few(1, 0) })).toEqual({ level: "at risk", why: "premium none in time of 1 asked, should be 90.0 %" });
+  expect(standing({ slo: few(5, 0.8) })).toEqual({ level: "healthy", why: "98.0 % in time of 350 asked; lowest: premium 80.0 % of 5" });
+  expect(standing({ slo: { ...few(5, 1), attainment: 0.85 } }).why).toBe("85.0 % in time of 350 asked, should be 90.0 %");
+});
+
+it("few requests that are late by chance put a pool at risk, and no more", () => {
+  expect(standing({ slo: { attainment: 0.5, asked: 2, total: 2 } })).toEqual({ level: "at risk", why: "50.0 % in time of 2 asked, should be 90.0 %" });
+  expect(standing({ slo: { attainment: 0, asked: 4, total: 0 } })).toEqual({ level: "failing", why: "none in time of 4 asked, should be 90.0 %" });
+  const slow = (asked: number) => ({ attainment: 0.95, asked: 60, total: 60, by_tier: { premium: { ttft_s: 1, asked, attainment: 0.9, latency: { ttft_ms: { p95: 9600 } } } } });
+  expect(standing({ slo: slow(10) }).level).toBe("failing");
+  expect(standing({ slo: slow(9) })).toEqual({ level: "at risk", why: "premium p95 9.60 s, SLO 1.00 s" });
+});
+
+it("a pool whose requests all failed is not said to serve because none had an SLO", () => {
+  expect(standing({ slo: {}, running: 0, rates: { failed: 0.1, completed: 0 } })).toEqual({ level: "at risk", why: "requests failed and none was answered, 1 min" });
+  expect(standing({ slo: {}, running: 0, rates: { failed: 0.1, completed: 0.1 } }).level).toBe("healthy");
 });
 
 it("where a member sees no tiers, the entitlements are judged", () => {

@@ -5,7 +5,7 @@ import type { Tone } from "../../components/Badge";
 import type { Point, Snapshot, TierFigures } from "../../feed/types";
 import { outOfService } from "../../lib/backend";
 import { count, percent, seconds, text } from "../../lib/format";
-import { late, missedSlo, missing, ms, over, refusedShare, SLO_LOW, slotsOf, targetsOf, tiersJudged, type Limits, type Room, type Target } from "../overview/verdict";
+import { doubtful, fallsShort, late, MIN_JUDGED, missedSlo, missing, ms, over, refusedShare, SLO_LOW, slotsOf, targetsOf, tiersAsked, type Limits, type Room, type Target } from "../overview/verdict";
 
 /** From worst to best, which is the order of the page. Nothing is "healthy" that was not seen, and an idle pool is idle, not healthy. */
 export const LEVELS = ["failing", "unknown", "at risk", "asleep", "idle", "healthy"] as const;
@@ -82,7 +82,8 @@ function worstOf(snapshot: Snapshot): Target | undefined {
   const { ttft, ttlt } = targetsOf(snapshot);
   const both = [ttft, ttlt].filter((one) => one !== undefined);
   const excess = (one: Target) => (one.ms === undefined ? -1 : one.ms / 1000 / one.s);
-  return both.sort((a, b) => excess(b) - excess(a))[0];
+  const sure = (one: Target) => Number(late(one) !== undefined && one.asked >= MIN_JUDGED);
+  return both.sort((a, b) => sure(b) - sure(a) || excess(b) - excess(a))[0];
 }
 
 /** How a pool stands by what its snapshot, its alert rules and its replicas say. */
@@ -105,21 +106,24 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   else if (replicas && replicas.ready === 0 && room.usable === 0) failing.push(`no replica serves: ${replicasText(replicas)}`);
   else if (lost.length > 0) gone.push(missing({ ...room, lost }, at));
   const missed = missedSlo(snapshot, low);
+  const doubt = missed === undefined ? doubtful(snapshot, low) : undefined;
   if (missed !== undefined) failing.push(`${missed}, should be ${text(percent(low))}`);
-  if (worst && late(worst)) failing.push(`${worst.tier} p95 ${ms(worst.ms!)}, SLO ${text(seconds(worst.s))}`);
+  if (worst && late(worst)) (worst.asked >= MIN_JUDGED ? failing : risks).push(`${worst.tier} p95 ${ms(worst.ms!)}, SLO ${text(seconds(worst.s))}`);
   if (over(queue.oldest_s, limits.queue_age)) failing.push(`the oldest request waits ${text(seconds(queue.oldest_s))}`);
   const refused = refusedShare(slo);
-  if (over(refused, limits.refusals)) failing.push(`${text(percent(refused))} refused`);
+  if (doubt !== undefined) risks.push(`${doubt}, should be ${text(percent(low))}`);
+  if (refused !== undefined && limits.refusals !== undefined && fallsShort(1 - refused, slo.asked ?? 0, 1 - limits.refusals)) failing.push(`${text(percent(refused))} refused`);
   for (const [id, { engine_waiting: inside }] of Object.entries(snapshot.backends ?? {}))
     if (over(inside, limits.engine_queue)) risks.push(`${count(inside)} wait inside ${id}`);
   if (snapshot.ledger_since !== undefined) risks.push("requests that end are not stored");
   const why = [...gone, ...failing, ...risks].join("; ");
   if (failing.length) return { level: "failing", why };
   if (why) return { level: "at risk", why };
-  const [lowest] = tiersJudged(snapshot);
+  const [lowest] = tiersAsked(snapshot);
   const least = lowest && lowest.attainment < (slo.attainment ?? 0) ? `; lowest: ${lowest.name} ${text(percent(lowest.attainment))} of ${count(lowest.asked)}` : "";
   if (slo.asked) return { level: "healthy", why: `${text(percent(slo.attainment))} in time of ${count(slo.asked)} asked${least}${slo.left ? `; ${count(slo.left)} left before anything was due` : ""}` };
   const { completed, refused: turned, failed, cancelled } = snapshot.rates ?? {};
+  if (!snapshot.running && !completed && failed) return { level: "at risk", why: "requests failed and none was answered, 1 min" };
   if (snapshot.running || queue.depth || completed || turned || failed || cancelled) return { level: "healthy", why: "serves; no request with an SLO ended, 1 min" };
   return { level: "idle", why: "no request, 1 min" };
 }

@@ -25,7 +25,7 @@ it("attainment that swings around its threshold each second is failing all the t
     watched = watch(watched, START + i, [{ pool: "a", ...standingOf(snapshot(attainment), undefined, {}) }]);
     const [shown] = watched.shown;
     expect(shown!.level).toBe("failing");
-    expect(reasonOf(shown!)).toBe(i % 2 ? "failing until 1 s ago; now: 90.1 % in time of 120 asked; before: 89.9 % in time, should be 90.0 %" : "89.9 % in time, should be 90.0 %");
+    expect(reasonOf(shown!)).toBe(i % 2 ? "failing until 1 s ago; now: 90.1 % in time of 120 asked; before: 89.9 % in time of 120 asked, should be 90.0 %" : "89.9 % in time of 120 asked, should be 90.0 %");
   }
 });
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.ledger.slo import judged, slo_met
+from scheduling.core.ledger.slo import falls_short, judged, slo_met
 from scheduling.core.outcomes import Outcome, Reason
 from tests.support.state_world import ledger
 
@@ -83,3 +83,11 @@ def test_no_target_no_judgement():
 def test_no_target_no_judgement_even_when_it_failed():
     bare = RAN | {"ttft_slo_s": None, "tbt_slo_s": None, "ttlt_slo_s": None}
     assert slo_met(ledger("r", Reason.INTERNAL, **bare)) is None
+
+
+def test_of_few_requests_so_many_have_to_be_missed_that_it_is_no_chance():
+    """The console has the same figures: ``frontend/src/pages/overview/verdict.test.ts``."""
+    most = [max([k for k in range(n + 1) if falls_short(k / n, n, 0.9)], default=-1) for n in range(1, 12)]
+    assert most == [-1, 0, 1, 1, 2, 3, 4, 5, 5, 8, 9]
+    asked = [(0.0, 0, 0.9), (0.0, 1, 0.99), (0.0, 1, 1.0), (1.0, 1, 1.0)]
+    assert [falls_short(*one) for one in asked] == [False, True, True, False]
