@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduling.core.types import MAX_GRAMMAR_BYTES
 from scheduling.gateway.bodies.grammar import ENDLESS, MOST_LEVELS, MOST_PIECES, check_grammar, written_out
+from scheduling.gateway.bodies.messages_types import MessagesRequest
 from scheduling.gateway.bodies.openai_types import MAX_TOOLS
 from scheduling.gateway.bodies.prepare_responses import RESPONSES_FORM, fit_response
 from scheduling.gateway.errors import Refusal
@@ -20,6 +23,9 @@ from tests.unit.gateway.test_gateway_prepare import POOL, USER
 
 SCHEMA = {"type": "object", "properties": {"word": {"enum": ["x" * 900]}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+STRICT = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+LOOSE = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": False}}
+SMALL_STRICT = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}, "strict": True}}
 LARGE: dict[str, dict[str, Any]] = {
     "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
     "json": {"structured_outputs": {"json": SCHEMA}},
@@ -30,11 +36,15 @@ LARGE: dict[str, dict[str, Any]] = {
     "choices": {"structured_outputs": {"choice": ["yes" * 100] * 4}},
     "tag": {"structured_outputs": {"structural_tag": "t" * 1000}},
     "a tool that must be called": {"tools": [TOOL], "tool_choice": "required"},
+    "a strict tool that may be called": {"tools": [STRICT]},
+    "a tool beside a strict one": {"tools": [TOOL, SMALL_STRICT], "tool_choice": "auto"},
 }
 SMALL: dict[str, dict[str, Any]] = {
     "nothing": {},
     "text": {"response_format": {"type": "text"}},
     "tools that may be called": {"tools": [TOOL]},
+    "strict tools that may not": {"tools": [STRICT], "tool_choice": "none"},
+    "a tool that is not strict beside one that is": {"tools": [LOOSE, SMALL_STRICT]},
     "a short regex": {"guided_regex": "[a-z]+"},
 }
 
@@ -114,6 +124,9 @@ def constrained(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "tool": {
             "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}], "tool_choice": "required",
         },
+        "strict tool": {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}],
+        },
     }  # fmt: skip
 
 
@@ -182,6 +195,13 @@ OFFERED: dict[str, tuple[dict[str, Any], bool]] = {  # what a response is asked 
         {"tools": [{"type": "namespace", "name": "n", "tools": [OFFER]}], "tool_choice": "required"}, False,
     ),
     "the same where it may": ({"tools": [{"type": "namespace", "name": "n", "tools": [OFFER]}]}, True),
+    "a strict one": ({"tools": [{"type": "namespace", "name": "n", "tools": [OFFER | {"strict": True}]}]}, False),
+    "one beside a strict one": ({"tools": [OFFER, {"type": "function", "name": "g", "strict": True}]}, False),
+    "one beside a tool of texts": ({"tools": [OFFER, WRITER | {"format": {"type": "text"}}]}, False),
+    "one that is not strict beside it": (
+        {"tools": [OFFER | {"strict": False}, WRITER | {"format": {"type": "text"}}]}, True,
+    ),
+    "a strict one that may not be called": ({"tools": [OFFER | {"strict": True}], "tool_choice": "none"}, True),
     "a tool of texts": ({"tools": [WRITER | {"format": {"type": "text"}}]}, True),
 }  # fmt: skip
 
@@ -196,6 +216,24 @@ def test_tools_of_a_response_are_counted_with_their_grammars_and_namespaces(fiel
     with pytest.raises(Refusal) as refused:
         check_grammar(prepared.body, 500)
     assert (refused.value.status, refused.value.param) == (400, "tools")
+
+
+@pytest.mark.parametrize(
+    ("fields", "fits"),
+    [
+        ({}, True),
+        ({"tool_choice": {"type": "any"}}, False),
+        ({"strict": True}, False),
+        ({"strict": True, "tool_choice": {"type": "none"}}, True),
+    ],
+)
+def test_tools_of_a_message_are_counted_where_one_must_be_called_or_is_strict(fields: dict[str, Any], fits: bool):
+    tool = {"name": "f", "input_schema": SCHEMA} | {k: v for k, v in fields.items() if k == "strict"}
+    data = {"model": "demo", "max_tokens": 9, "messages": [USER], "tools": [tool]}
+    data |= {k: v for k, v in fields.items() if k == "tool_choice"}
+    body = msgspec.json.decode(json.dumps(data), type=MessagesRequest)
+    with contextlib.nullcontext() if fits else pytest.raises(Refusal, match="invalid_request"):
+        check_grammar(body, 500)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ out, so they count as that: thirty bytes of nested ones are a billion.
 Two things cost an engine more than their bytes (xgrammar 0.2.9, ``from_json_schema``, two busy cores): levels, by their
 cube (100 take 0.1 s, 300 take 3.8 s, 900 more than 20 s), and properties of an object whose number is bounded, by more
 than their square (100 take 0.03 s, 300 take 0.5 s, 1,000 take 9 s and 540 MB). A ``minProperties`` of 0 bounds nothing
-and costs nothing (300: 0.001 s)."""
+and costs nothing (300: 0.001 s).
+
+Tools that a model may call (``auto``) constrain nothing by themselves. One that is ``strict`` does: vLLM compiles the
+parameters of all tools then but those that say ``strict: false`` (its ``structural_tag_registry``, since 0.24; newer
+ones where there is a tool with a text as input, too)."""
 
 from __future__ import annotations
 
@@ -42,14 +46,14 @@ _decode = msgspec.json.Decoder().decode
 
 def check_grammar(body: object, limit: int) -> None:
     """Refuses (400) what constrains the output by more than ``limit`` bytes: the schema of ``response_format``, what
-    ``structured_outputs`` says, the parameters of tools of which one has to be called, and grammars of tools. 0 refuses
-    all of them."""
+    ``structured_outputs`` says, the parameters of tools of which one has to be called or is strict, and grammars of
+    tools. 0 refuses all of them."""
     if isinstance(body, MessagesRequest):
         config = body.output_config
         if config is not None and config.format is not None:
             _check(_bytes(config.format.schema, "output_config"), limit, "output_config")
-        if body.tools and body.tool_choice is not None and body.tool_choice.type in ("any", "tool"):
-            _check(sum(_bytes(tool.input_schema, "tools") for tool in body.tools), limit, "tools")
+        picked = body.tool_choice.type if body.tool_choice is not None else "auto"
+        _check_tools([(t.input_schema, t.strict) for t in body.tools or ()], picked, limit)
         return
     if isinstance(body, ResponsesRequest):
         if body.structured_outputs is not None:
@@ -57,8 +61,10 @@ def check_grammar(body: object, limit: int) -> None:
         if body.text is not None and body.text.format is not None and body.text.format.type != "text":
             _check(_bytes(body.text.format.schema, "text"), limit, "text")
         if body.tools:
+            offers = offered(body.tools, "tools")
             must = body.tool_choice not in (None, "none", "auto")
-            sizes = [_offer_bytes(tool, must) for tool in offered(body.tools, "tools")]
+            strict = body.tool_choice != "none" and any(o.strict or o.type == "custom" for o in offers)
+            sizes = [_offer_bytes(tool, must or (strict and tool.strict is not False)) for tool in offers]
             if must or any(sizes):
                 _check(sum(sizes), limit, "tools")
         return
@@ -71,8 +77,21 @@ def check_grammar(body: object, limit: int) -> None:
     if form is not None and form.type != "text":
         size = 0 if form.json_schema is None else _bytes(form.json_schema.schema, "response_format")
         _check(size, limit, "response_format")
-    if isinstance(body, ChatRequest) and body.tools and body.tool_choice not in (None, "none", "auto"):
-        _check(sum(_bytes(tool.function.parameters, "tools") for tool in body.tools), limit, "tools")
+    if isinstance(body, ChatRequest):
+        functions = [tool.function for tool in body.tools or ()]
+        choice = body.tool_choice if isinstance(body.tool_choice, str) else "auto" if body.tool_choice is None else ""
+        _check_tools([(f.parameters, f.strict) for f in functions], choice, limit)
+
+
+def _check_tools(tools: list[tuple[msgspec.Raw, bool | None]], choice: str, limit: int) -> None:
+    """Schemas of functions, and whether each is strict."""
+    if not tools or choice == "none":
+        return
+    if choice == "auto":
+        if not any(strict for _, strict in tools):
+            return
+        tools = [tool for tool in tools if tool[1] is not False]
+    _check(sum(_bytes(schema, "tools") for schema, _ in tools), limit, "tools")
 
 
 def _check(size: int, limit: int, param: str) -> None:
@@ -96,7 +115,8 @@ def _size(outputs: StructuredOutputs) -> int:
 
 
 def _offer_bytes(tool: ToolOffer, must: bool) -> int:
-    """What a tool constrains an answer by: a grammar of its own wherever it is called, its schema where one must be."""
+    """What a tool constrains an answer by: a grammar of its own wherever it is called, its schema where one ``must``
+    be, or where a strict one may be."""
     try:
         grammar = _format(tool.format).type == "grammar" if tool.format is not ABSENT else False
     except msgspec.DecodeError:
