@@ -18,6 +18,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants import services
 from tenants.access import scope_of
+from tenants.admin.meanwhile import Meanwhile
 from tenants.audit import Actor
 
 
@@ -102,6 +103,10 @@ class CatalogAdmin(RoleRights, ModelAdmin):
             shown = _flatten(self.get_fields(request, obj) if not self.fieldsets else _in_fieldsets(self.fieldsets))
             declared += tuple(n for n in shown if n not in self.operators_may_change and n not in declared)
         return declared
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        made = super().get_form(request, obj, change=change, **kwargs)
+        return type(made.__name__, (Meanwhile, made), {}) if change else made
 
     def changeform_view(
         self,

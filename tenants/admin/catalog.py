@@ -16,6 +16,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, U
 from scheduling.core.policies.registry import orderings, routings
 from tenants import promises, services
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
+from tenants.admin.meanwhile import Meanwhile
 from tenants.models import Adapter, Backend, Budget, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier
 from tenants.models.limits import OF_USER
 
@@ -62,6 +63,7 @@ class TierAdmin(CatalogAdmin):
 
 class BackendInline(RoleRights, TabularInline):
     model = Backend
+    form = Meanwhile
     fields = ("slug", "url", "slots", "kv_tokens", "tokens_per_s", "draining", "phase", "dcgm_url")
     extra = 0
     show_change_link = True

@@ -22,6 +22,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from tenants import people, services
 from tenants.access import scope_for
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
+from tenants.admin.meanwhile import Meanwhile
 from tenants.audit import record
 from tenants.models import GroupRule, Membership
 
@@ -59,6 +60,7 @@ class GroupRuleAdmin(CatalogAdmin):
 
 class MembershipInline(RoleRights, TabularInline):
     model = Membership
+    form = Meanwhile
     fields = ("role", "tenant")
     extra = 0
     autocomplete_fields = ("tenant",)
