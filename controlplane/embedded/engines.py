@@ -8,6 +8,7 @@ from collections.abc import Callable
 from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.plan import Engine, Plan
 from controlplane.env import Env
+from scheduling.core.capacity.engine_limits import STEP_QUANTUM
 from scheduling.core.engine.step_time import EnginePreset, load_preset
 from scheduling.engines.kinds import kind_of
 
@@ -15,6 +16,8 @@ from scheduling.engines.kinds import kind_of
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
 PROMISED_TBT_S = 0.1  # the strictest time between tokens of the tiers that come with the product
 LEAST_STEP_TOKENS = 512  # below, engines lose throughput (docs/reference/prefill-credit.md)
+# what a full step under load has beside its part of a prompt, whose middle it computes
+DECODES, CONTEXT_TOKENS, PROMPT_TOKENS = 16, 2048, 8192
 SUMMARIES = "summaries-0"  # the engine of the demo's second pool
 GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
 
@@ -44,12 +47,18 @@ def _kind(env: Env) -> str:
 
 
 def step_tokens(preset: EnginePreset) -> int:
-    """The step budget of a simulated engine: vLLM's own on this hardware, halved until a full step takes as long as the
-    tiers promise between two tokens, within a tenth (``docs/reference/prefill-credit.md``)."""
+    """The step budget of a simulated engine: vLLM's own on this hardware, lowered until a full step under load takes no
+    longer than the tiers promise between two tokens (``docs/reference/prefill-credit.md``)."""
     tokens = next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
-    while tokens > LEAST_STEP_TOKENS and preset.step_time.step(tokens, 0) > 1.1 * PROMISED_TBT_S:
-        tokens //= 2
+    while tokens > LEAST_STEP_TOKENS and full_step_s(preset, tokens) > PROMISED_TBT_S:
+        tokens -= STEP_QUANTUM
     return tokens
+
+
+def full_step_s(preset: EnginePreset, tokens: int) -> float:
+    """How long a full step of so many tokens takes under load [s]."""
+    prompt = tokens - DECODES
+    return preset.step_time.step(prompt, DECODES, DECODES * CONTEXT_TOKENS, prompt * PROMPT_TOKENS / 2)
 
 
 def simulated(env: Env, home: Home) -> Plan:

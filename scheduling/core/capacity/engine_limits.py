@@ -19,8 +19,8 @@ from scheduling.core.types import BackendSpec
 ESTIMATE_MARGIN = 1.25  # an estimate of a request's tokens may be so much too low
 ROUNDING = 0.01  # of the KV cache: engines count it in blocks, people in thousands of tokens
 LOOKS = 5  # in a row
-STEP_MARGIN = 1.25  # a full step may take so much longer than tokens are promised to be apart: not every step is full
-LEAST_STEP_TOKENS = 256  # that is advised
+STEP_MARGIN = 1.05  # a full step is measured to within a twentieth
+STEP_QUANTUM = 256  # tokens: advised budgets are multiples, and none is less
 KV_FULL = 0.8  # of a KV cache: beyond that a prompt may wait for room in it
 GROW_S = 30.0  # without such a queue: a learned limit grows by a tenth
 
@@ -108,11 +108,10 @@ def slow_steps(step_tokens: int | None, full_s: float, tbt_s: float | None) -> s
     step, 0: not known; ``tbt_s``: the strictest time between tokens of the pool's tiers."""
     if not step_tokens or full_s <= 0 or tbt_s is None:
         return ""
-    if full_s <= STEP_MARGIN * tbt_s or step_tokens <= LEAST_STEP_TOKENS:
+    if full_s <= STEP_MARGIN * tbt_s or step_tokens <= STEP_QUANTUM:
         return ""
-    advised = step_tokens
-    while advised > LEAST_STEP_TOKENS and full_s * advised / step_tokens > STEP_MARGIN * tbt_s:
-        advised //= 2
+    in_time = int(step_tokens * tbt_s / full_s)
+    advised = max(STEP_QUANTUM, min(in_time, step_tokens - 1) // STEP_QUANTUM * STEP_QUANTUM)
     return (
         f"a full step of {step_tokens:,} tokens takes {full_s:.2f} s, and an SLO of this pool allows {tbt_s:g} s "
         f"between tokens: start the engine with --max-num-batched-tokens {advised}"
