@@ -16,7 +16,8 @@ What a trace does not say is made up the same way for all of them, from named ra
 * **Limits.** Without them everybody is let in. With ``limits`` requests pass the product's own admission
   (:mod:`scheduling.simulator.admission`): each tenant has an entitlement of the shipped tier it belongs to, whose
   concurrency is its share of the requests as a share of all slots, or with ``equal_limits`` the same for all tenants of
-  a tier; automatic headroom; no token budgets.
+  a tier; where the class has no baseline it is all slots, as the demo's batch tenant's; automatic headroom; no token
+  budgets.
 * **Beliefs.** Policies never see a true length. The first tenth of the trace is history: it is not replayed, and what
   is believed of a later request is the distribution of outputs in it, of the same tenant if that has enough, else of
   prompts of similar length. EWSJF's queues are cut from the history's prompts.
@@ -40,6 +41,7 @@ from scheduling.core.policies.compose import make_named
 from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.core.policies.partition import refine_and_prune
 from scheduling.core.policies.registry import make_ordering, make_routing
+from scheduling.core.rights import RIGHTS
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.beliefs import Beliefs
@@ -299,7 +301,8 @@ def limits_of(
         tier = TierSpec(
             queued.tier, queued.service_class, queued.rank, queued.weight, first.slo, over, waiting, longest_s
         )
-        concurrency = math.ceil(slots * counts[name] / len(requests))
+        share = counts[name] / len(requests) if RIGHTS[queued.service_class].baseline else 1.0
+        concurrency = math.ceil(slots * share)
         state = EntitlementState.BOUND
         specs.append(EntitlementSpec(name, queued.tenant, "pool", tier, state, 0.0, 0.0, 0, concurrency))
     pool = PoolSpec("pool", "model", "model", ())

@@ -11,10 +11,11 @@ The policy says which request is next, the routing says where. This module ensur
 * What clients wish for their requests changes turns within their entitlement only (``queues/turns.py``).
 * With ``rights``, those of the service classes (token pools, Table 1): an owner that runs less than its reserved
   capacity goes before everyone; what is idle after everyone within their limits goes to those who may burst. While
-  there is a slot for everyone who waits within its concurrency, slots are not what is short: elastic and dedicated
-  entitlements beyond theirs then compete with the others, if the policy minds what each has had (``weighs_bursts``).
-  While there is one for everyone of those that has a baseline, owners go first with late requests for their part
-  only, if it relegates them (``relegates_owners``, :mod:`scheduling.core.scheduler.late_owners`).
+  there is a slot for everyone who waits within a baseline, slots are not what is short: owners then go first with
+  late requests for their part only, if the policy relegates them (``relegates_owners``,
+  :mod:`scheduling.core.scheduler.late_owners`), and elastic and dedicated entitlements beyond their concurrency
+  compete with the others, if it minds what each has had (``weighs_bursts``) and slots are left for who has no
+  baseline, too.
   The last ``headroom`` free slots are only for requests within a baseline. ``unreserved`` names entitlements whose
   promise the pool cannot keep now; they have no such precedence.
 
@@ -330,10 +331,10 @@ class Scheduler:
         the second for late requests within their part; everyone within limits (only those with a baseline while the
         headroom is kept), and beyond them while slots are left; those that may burst."""
         made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
-        left, of_baselines = self._slots_left(step)
-        step.lend(left)
+        left, of_others = self._slots_left(step)
+        step.lend(left - step.headroom - of_others)
         if self._rights and self._any_wait(RESERVED):
-            reserved, gives_way = self._turn_of(RESERVED), of_baselines > 0 and self._relegates_owners
+            reserved, gives_way = self._turn_of(RESERVED), left > 0 and self._relegates_owners
             yield made(step.fits_reserved, reserved, timely=gives_way)
             if gives_way:
                 if self._any_wait(RESERVED):
@@ -357,23 +358,24 @@ class Scheduler:
             yield made(step.fits_bursting, bursts, may_burst=bursts)
 
     def _slots_left(self, step: SchedulerStep) -> tuple[int, int]:
-        """Free slots that are left in this step: beyond the headroom when everyone who waits within its concurrency has
-        one, and of all when those of them have one that have a baseline. 0 or less: not enough, or the policy makes no
-        difference of it."""
-        left, of_baselines = step.lendable, step.free
+        """Free slots that are left in this step when everyone who waits within a baseline has one, and how many of them
+        those within their concurrency can use who have no baseline. The first is 0 or less where slots are short, or
+        where the policy makes no difference of it."""
+        left, others = step.free, 0
         if not self._rights or not (self._weighs_bursts or self._relegates_owners):
             return 0, 0
         if not self._any_wait(EXCEEDS) and not (self._relegates_owners and self._any_wait(RESERVED)):
             return 0, 0
         running = step.view.running_by_entitlement.get
         for name, (waits, concurrency, promised) in self._waits.items():
-            if of_baselines <= 0:
+            if left <= 0:
                 return 0, 0
             wants = min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
-            left -= wants
-            if promised is not None:
-                of_baselines -= wants
-        return left, of_baselines
+            if promised is None:
+                others += wants
+            else:
+                left -= wants
+        return left, others and min(others, step.usable_at_once)
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""

@@ -102,10 +102,10 @@ class SchedulerStep:
         self._rights = rights
         self._ready = [backend for backend in view.backends.values() if backend.ready]
         self._trusts = max([backend.cache_trust for backend in self._ready], default=0) > 0
-        self._headroom = headroom
+        self.headroom = headroom
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
-        self._lends = 0  # slots that nobody within its concurrency needs
+        self._lends = 0  # slots that nobody within its concurrency can use
         self.owners_first = True
         self._lent_enough: set[str] = set()  # entitlements of which one was asked about for whom that is too little
         self._look_at_kv()
@@ -140,7 +140,7 @@ class SchedulerStep:
         # asked of up to a thousand requests a step, so what _beyond_limits says is written out
         if 0 < request.concurrency <= self._running.get(request.entitlement, 0):
             return False
-        if self._free <= self._headroom > 0 and request.service_class not in BASELINE:
+        if self._free <= self.headroom > 0 and request.service_class not in BASELINE:
             return False
         if request.kv_tokens > self._most_kv and not self._holds.by_replica and not self._goes_over(request):
             # no replica needs to be asked
@@ -154,13 +154,16 @@ class SchedulerStep:
         return self._free
 
     @property
-    def lendable(self) -> int:
-        """Free slots beyond the headroom."""
-        return self._free - self._headroom
+    def usable_at_once(self) -> int:
+        """Free slots that requests of any class can use in this step. A replica with a prefill credit takes about one
+        prompt at a time, so a backlog as large as the pool, which waits for credit, does not show that slots are
+        short."""
+        return sum([1 if backend.prefill_credit else backend.slots - backend.running for backend in self.open])
 
     @property
     def lends(self) -> bool:
-        """Whether there is a slot for who exceeds its concurrency, and one for everybody who waits within it."""
+        """Whether there is a slot for who exceeds its concurrency, and one for everybody who waits within it and can
+        use one."""
         return self._lends > 0
 
     def lends_to(self, entitlement: str) -> bool:
@@ -168,7 +171,7 @@ class SchedulerStep:
         return self._lends > 0 and entitlement not in self._lent_enough
 
     def lend(self, left: int) -> None:
-        """``left``: free slots beyond those for all sequences that wait within their entitlements' concurrency."""
+        """``left``: free slots beyond the headroom and those that sequences within their concurrency can use."""
         self._lends = left
 
     def fits_lent(self, request: QueuedRequest) -> bool:
@@ -202,7 +205,7 @@ class SchedulerStep:
 
     def keeps_headroom(self) -> bool:
         """Whether all free slots are kept for entitlements within their baselines."""
-        return self._free <= self._headroom > 0
+        return self._free <= self.headroom > 0
 
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """The replicas that may run the request now."""

@@ -74,6 +74,18 @@ def test_late_prompts_of_owners_leave_others_time_to_be_served(tmp_path: Path) -
     assert by_part["ttft.p50.premium"] < 30.0, "they are served"
 
 
+def test_a_loud_tenant_of_standard_does_not_go_after_a_batch_backlog_that_may_have_the_whole_pool(
+    tmp_path: Path,
+) -> None:
+    """Of standard 15 % were refused, when such a backlog counted as a lack of slots."""
+    path = tmp_path / "loud.jsonl"
+    write_tenant_mix(path, 1500, 10.0, 1, "conversation", "one-loud")
+    figures = run_case(Case(str(path), "unified", minutes=5.0, load=1.3, limits=True, equal_limits=True))
+    assert figures["refused.standard"] < 2.0
+    assert figures["kept.standard"] > 95.0
+    assert figures["kept.batch"] == 100.0
+
+
 def test_it_is_a_recording_whose_tenants_may_run_as_many_under_equal_limits(tmp_path: Path) -> None:
     path = tmp_path / "mix.jsonl"
     count = write_tenant_mix(path, 600, 10.0, 1, "conversation", "one-loud")
@@ -88,5 +100,6 @@ def test_it_is_a_recording_whose_tenants_may_run_as_many_under_equal_limits(tmp_
     assert sum(of_standard.values()) == pytest.approx(
         sum(spec.concurrency for spec in by_demand if spec.tier.name == "standard"), abs=10
     )
+    assert {spec.concurrency for spec in equal if spec.tier.name == "batch"} == {256}, "as the demo's"
     figures = run_case(replace(case, equal_limits=True))
     assert 0.0 <= figures["kept_least.standard"] <= figures["kept.standard"] <= 100.0

@@ -117,6 +117,32 @@ def test_concurrency_orders_who_gets_the_last_slot() -> None:
     assert grant.request.entitlement == "batch"
 
 
+def of_a_batch_backlog() -> Scheduler:
+    """A standard request beyond its concurrency, and a batch backlog that may have the whole pool."""
+    world = scheduler("unified")
+    world.offer(waiting(1, "standard", 1, concurrency=2, ttft_deadline_s=1105.0), 1000.0)
+    spot = {"service_class": ServiceClass.SPOT, "concurrency": 64, "ttlt_deadline_s": 1600.0}
+    for number in range(10, 80):
+        world.offer(waiting(number, "batch", 2, ttft_deadline_s=None, **spot), 1000.0)
+    return world
+
+
+@pytest.mark.parametrize("free", [3, 60])
+def test_a_backlog_without_a_baseline_that_waits_for_credit_makes_no_slots_short(free: int) -> None:
+    view = pool_view(
+        *(backend_view(f"b{n}", slots=64, running=64 - free // 3, prefill_credit=1) for n in range(3)),
+        running={"standard": 2},
+    )
+    granted = [grant.request.entitlement for grant in of_a_batch_backlog().step(view, 1100.0)]
+    assert granted[0] == ("batch" if free == 3 else "standard"), "one slot each: all are short"
+
+
+def test_a_backlog_without_a_baseline_makes_slots_short_where_nothing_else_stops_it() -> None:
+    view = pool_view(backend_view(slots=64, running=4), running={"standard": 2})
+    granted = [grant.request.entitlement for grant in of_a_batch_backlog().step(view, 1100.0)]
+    assert granted == ["batch"] * 60
+
+
 def test_only_slots_that_nobody_within_its_concurrency_needs_are_lent() -> None:
     """Those beyond theirs are due earlier."""
     world = scheduler("unified")
