@@ -15,6 +15,7 @@ from collections.abc import Collection
 from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog, PoolSpec
+from scheduling.gateway.answers.long_answers import LongAnswers
 from scheduling.gateway.answers.stored import ResponseStore, Stored
 from scheduling.gateway.beside import Hold
 from scheduling.gateway.conclusion import Conclusion
@@ -93,6 +94,7 @@ class GatewayApp:
         # Token counts name no request: on connections of their own, a late one can only be mistaken for another count.
         # Clients' questions to a tokenizer use it as well, each on a new connection.
         self._counting = Upstream(config.connect_timeout_s, named=False)
+        self._long_answers = LongAnswers()
 
         # what is kept of requests, while they run and beyond
         self._in_flight = InFlight(
@@ -115,6 +117,7 @@ class GatewayApp:
             in_flight=self._in_flight,
             conclusion=conclusion,
             upstream=self._upstream,
+            long_answers=self._long_answers,
             forecasts=self._forecasts,
             counter=InputCounter(self._counting),
             metrics=metrics,
@@ -184,6 +187,7 @@ class GatewayApp:
         await self._watch.stop()
         self._upstream.close()
         self._counting.close()
+        await self._long_answers.stop()
         await self._subscriber.close()
         await self._resp.close()
         await self._catalog.close()

@@ -44,7 +44,15 @@ class Failover:
         self._waiter = waiter
         self.attempts = AttemptCounts()
         first_tokens, works = FirstTokens(services.stores), services.in_flight.works
-        self._relay = Relay(services.config, services.upstream, services.metrics, self.attempts, first_tokens, works)
+        self._relay = Relay(
+            services.config,
+            services.upstream,
+            services.metrics,
+            self.attempts,
+            first_tokens,
+            works,
+            services.long_answers,
+        )
         self._budgets = RetryBudgets(services.config.retry_share, services.config.retry_floor)
         self._background: set[asyncio.Task[None]] = set()
 

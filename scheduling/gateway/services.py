@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scheduling.catalog import CatalogCache
 from scheduling.core.types import PoolSpec
+from scheduling.gateway.answers.long_answers import LongAnswers
 from scheduling.gateway.conclusion import Conclusion
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.upstream import Upstream
@@ -32,6 +33,7 @@ class Services:
     in_flight: InFlight
     conclusion: Conclusion
     upstream: Upstream
+    long_answers: LongAnswers
     forecasts: Forecasts
     counter: InputCounter
     metrics: GatewayMetrics

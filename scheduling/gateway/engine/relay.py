@@ -18,6 +18,7 @@ from scheduling.core.ledger.tracing import engine_traceparent
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.answers.answer_types import Asked, Broken, Usage, input_error
+from scheduling.gateway.answers.long_answers import LONG, LongAnswers
 from scheduling.gateway.answers.named_events import ResponseFrames
 from scheduling.gateway.answers.sse import Frames
 from scheduling.gateway.asgi import WRITE
@@ -90,6 +91,7 @@ class Relay:
         attempts: AttemptCounts,
         first_tokens: FirstTokens,
         works: Callable[[str, str], bool],
+        long_answers: LongAnswers,
     ) -> None:
         """``works``: whether a pool's replica is ready, as far as is known."""
         self._config = config
@@ -98,6 +100,7 @@ class Relay:
         self._attempts = attempts
         self._first_tokens = first_tokens
         self._works = works
+        self._long_answers = long_answers
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
@@ -243,12 +246,13 @@ class Relay:
 
     async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
         call, access, idempotency = submitted.call, submitted.access, submitted.identified.idempotency
+        endpoint, data, asked = submitted.identified.endpoint, connection.whole_body(), _asked(submitted.estimated)
+        model = None if access.rename is None else access.pool.model
         try:
-            answer = submitted.identified.endpoint.read(
-                connection.whole_body(),
-                _asked(submitted.estimated),
-                None if access.rename is None else access.pool.model,
-            )
+            if len(data) > LONG:
+                answer = await self._long_answers.read(endpoint.upstream, data, asked, model)
+            else:
+                answer = endpoint.read(data, asked, model)
         except Broken as exc:
             raise self._broken(submitted, exc.why) from None
         self._check_own(submitted, connection, answer.id)
