@@ -104,11 +104,13 @@ class Sources:
     def __post_init__(self) -> None:
         self.started_s = self.started_s or self.clock()
 
-    def tell_redis(self, answers: bool, refuses: str = "") -> None:
-        """Redis was asked something just now. ``refuses``: the code of the error that it answered with."""
+    def tell_redis(self, answers: bool, refuses: str | None = None) -> None:
+        """Redis was asked something just now. ``refuses``: the code of the error that it answered with; None where
+        nothing was written, which says nothing of that."""
         with self._lock:
             _note(self._redis, answers, self.clock())
-            self._refuses = refuses
+            if refuses is not None or not answers:
+                self._refuses = refuses or ""
 
     def tell_database(self, answers: bool, at_s: float | None = None) -> None:
         """The database was asked something; ``at_s``: when it last answered, where that was not now."""

@@ -128,6 +128,8 @@ def test_a_leader_that_cannot_write_is_not_missing_and_redis_is_told_of_with_its
     (away,) = place.sources.outages()
     assert away == Outage("redis", NOW + 12, refuses="OOM")
     assert away.as_json() == {"source": "redis", "since": NOW + 12, "refuses": "OOM"}
+    place.sources.tell_redis(True)  # the hub read something
+    assert place.sources.outages() == [away]
     place.refuses_with = ""
     place.pass_s(1, led=False)
     assert place.sources.outages() == [Outage("leader", NOW + 12, pool="llama")]

@@ -40,6 +40,7 @@ it("the worst pool is named with its reason, and the others are counted", () => 
 it("nothing is healthy while something cannot be seen, whatever it is", () => {
   for (const source of ["server", "redis", "database", "rules", "ledger", "leader"] as const) expect(verdictOf([pool("a", "healthy")], [away(source)], 0)!.level, source).toBe("unknown");
   expect(verdictOf([], [away("redis")], 0)!.level).toBe("unknown");
+  expect(verdictOf([], [{ ...away("redis"), refuses: "OOM" }], 0)!.text).toBe("Redis refuses what it is asked (OOM)");
 });
 
 it("what fails is said also while something else cannot be seen", () => {

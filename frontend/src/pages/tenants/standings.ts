@@ -53,7 +53,7 @@ export function verdictOf(pools: readonly PoolStanding[], away: readonly Outage[
   if (worst?.level === "failing" && !worst.was) return of("failing", worst.pool, worst.why);
   if (worst?.level === "unknown" && blind?.source === "leader") return of("unknown", worst.pool, worst.why);
   if (blind?.blocked) return { level: "unknown", text: "the live feed does not open", to: "/pools", label: "Pools" };
-  if (blind) return { level: "unknown", text: BLIND[blind.source] ?? "not all can be seen", to: "/pools", label: "Pools" };
+  if (blind) return { level: "unknown", text: (blind.refuses ? `Redis refuses what it is asked (${blind.refuses})` : BLIND[blind.source]) ?? "not all can be seen", to: "/pools", label: "Pools" };
   if (worst === undefined) return undefined;
   if (worst.level === "failing" || worst.level === "unknown" || worst.level === "at risk") return of(worst.level, worst.pool, reasonOf(worst));
   const silent = away.find(({ source }) => source === "engine");
