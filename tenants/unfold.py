@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
+from django.http import HttpRequest
+from django.templatetags.static import static
 from django.urls import reverse_lazy
+from django.utils.http import urlencode
 
 
 def _page(title: str, icon: str, name: str) -> dict[str, Any]:
     return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{name}_changelist")}
 
 
+def _kept_forms(request: HttpRequest) -> str:
+    """The script that asks who is logged in before a form is sent: a login page in its place would lose it."""
+    asked = {"user": request.user.get_username(), "csrf": settings.CSRF_COOKIE_NAME}
+    return f"{static('back-office.js')}?{urlencode(asked)}"
+
+
 UNFOLD: dict[str, Any] = {
+    "SCRIPTS": [_kept_forms],
     "SIDEBAR": {
         "show_search": True,
         "show_all_applications": False,

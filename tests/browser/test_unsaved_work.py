@@ -152,3 +152,40 @@ def test_a_draft_is_not_lost_by_escape_a_click_beside_it_or_back(
     form.get_by_role("button", name="Cancel").click()
     question.get_by_role("button", name="Discard").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def typed_in_the_back_office(page: Page, running: Running, api: httpx.Client, tier: str) -> Locator:
+    running.log_in(page)
+    page.goto(running.at("/admin/tenants/tier/"))
+    page.get_by_role("link", name=tier, exact=True).click()
+    page.locator("[name=description]").fill("typed in the back office")
+    return page.locator("form#tier_form").get_by_role("alert")
+
+
+def test_a_form_of_the_back_office_outlives_its_session_and_a_login_in_another_tab(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    notice = typed_in_the_back_office(page, running, api, tier)
+    other = end_session(page, running)
+    save = page.get_by_role("button", name="Save", exact=True)
+    save.click()
+    expect(notice).to_contain_text("Your session has ended. Nothing was saved")
+    log_in(other, running, "operator")
+    save.click()
+    expect(notice).to_contain_text("operator is logged in now, and this page was opened by admin")
+    log_in(end_session(other, running), running, "admin")
+    expect(page.locator("[name=description]")).to_have_value("typed in the back office")
+    save.click()
+    expect(page.get_by_text("was changed successfully")).to_be_visible()
+    assert api.get(f"/tiers/{tier}").json()["description"] == "typed in the back office"
+
+
+def test_save_pressed_twice_in_the_back_office_is_sent_once(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    typed_in_the_back_office(page, running, api, tier)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+    page.get_by_role("button", name="Save", exact=True).dblclick()
+    expect(page.get_by_text("was changed successfully")).to_be_visible()
+    assert len([url for url in sent if "/admin/" in url]) == 1
