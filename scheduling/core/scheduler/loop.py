@@ -52,7 +52,7 @@ from scheduling.core.scheduler.step import BASELINE, BURSTS, EXCEEDS, RESERVED, 
 from scheduling.core.types import Grant, PoolView, QueuedRequest, ServiceClass
 
 COUNTED_KEPT = 32_768  # ended requests that are not counted again
-_NOBODY = (0, 0, None)  # of an entitlement of which nothing waits
+_NOBODY = (0, 0)  # of an entitlement of which nothing waits
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
 
 
@@ -82,9 +82,10 @@ class Scheduler:
         self.unreserved: frozenset[str] = frozenset()
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
-        # by entitlement: sequences that wait, its concurrency, and that again if it has a baseline
-        self._waits: dict[str, tuple[int, int, int | None]] = {}
-        self._promised = 0  # sum of the last
+        # by entitlement: sequences that wait, and its concurrency; apart, since a step looks at few of the others
+        self._baselines_wait: dict[str, tuple[int, int]] = {}
+        self._others_wait: dict[str, tuple[int, int]] = {}
+        self._promised = 0  # sum of the concurrency of the first
         self._late_owners = LateOwners()
         self.owners_first = True  # to the end of the last step, whether in time or late
         self._queue = HintedTurns(policy.queue())
@@ -168,11 +169,16 @@ class Scheduler:
         self._forget(request.id)
         self._waiting[request.id] = request
         self._of_class[request.service_class] += 1
-        waits, _, before = self._waits.get(request.entitlement, _NOBODY)
-        promised = request.concurrency if request.service_class in BASELINE else None
-        self._waits[request.entitlement] = waits + request.sequences, request.concurrency, promised
-        self._promised += (promised or 0) - (before or 0)
-        self._class_of[request.entitlement] = request.service_class
+        entitlement = request.entitlement
+        waits, promised = self._baselines_wait.pop(entitlement, _NOBODY)
+        self._promised -= promised
+        waits_now = waits + self._others_wait.pop(entitlement, _NOBODY)[0] + request.sequences, request.concurrency
+        if request.service_class in BASELINE:
+            self._baselines_wait[entitlement] = waits_now
+            self._promised += request.concurrency
+        else:
+            self._others_wait[entitlement] = waits_now
+        self._class_of[entitlement] = request.service_class
         self._queue.push(request, now_s)
         if request.expires_s is not None:
             heappush(self._expiries, (request.expires_s, request.id))
@@ -190,12 +196,14 @@ class Scheduler:
         if request is None:
             return False
         self._of_class[request.service_class] -= 1
-        waits, concurrency, promised = self._waits[request.entitlement]
+        has_baseline = request.entitlement in self._baselines_wait
+        of_class = self._baselines_wait if has_baseline else self._others_wait
+        waits, concurrency = of_class[request.entitlement]
         if waits > request.sequences:
-            self._waits[request.entitlement] = waits - request.sequences, concurrency, promised
+            of_class[request.entitlement] = waits - request.sequences, concurrency
         else:
-            del self._waits[request.entitlement]
-            self._promised -= promised or 0
+            del of_class[request.entitlement]
+            self._promised -= concurrency if has_baseline else 0
         return True
 
     def expire(self, now_s: float) -> list[QueuedRequest]:
@@ -343,7 +351,7 @@ class Scheduler:
                         lambda request: (
                             within(request.entitlement, request.concurrency) and step.fits_reserved(request)
                         ),
-                        lambda name: reserved(name) and within(name, self._waits.get(name, _NOBODY)[1]),
+                        lambda name: reserved(name) and within(name, self._baselines_wait.get(name, _NOBODY)[1]),
                     )
                 step.end_precedence()
         if step.lends and self._weighs_bursts and self._any_wait(EXCEEDS):
@@ -367,15 +375,16 @@ class Scheduler:
         if not self._any_wait(EXCEEDS) and not (self._relegates_owners and self._any_wait(RESERVED)):
             return 0, 0
         running = step.view.running_by_entitlement.get
-        for name, (waits, concurrency, promised) in self._waits.items():
+        for name, (waits, concurrency) in self._baselines_wait.items():
             if left <= 0:
                 return 0, 0
-            wants = min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
-            if promised is None:
-                others += wants
-            else:
-                left -= wants
-        return left, others and min(others, step.usable_at_once)
+            left -= min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
+        usable = step.usable_at_once if self._others_wait else 0
+        for name, (waits, concurrency) in self._others_wait.items():
+            if others >= usable:
+                return left, usable
+            others += min(waits, max(0, concurrency - running(name, 0))) if concurrency else waits
+        return left, min(others, usable)
 
     def _cached(self, request: QueuedRequest) -> int:
         """Tokens of its prompt that a replica is believed to have computed already."""
