@@ -80,6 +80,7 @@ ENGINES = (
     Row("cached tokens of a request", "its input tokens", "counted as none", "unit/telemetry/test_statements.py::test_cached_tokens_beyond_the_input_are_not_believed"),
     Row("usage of an answer", "what was requested and received", "the gateway's own count is used", "integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count"),
     Row("frame of a stream [bytes]", "scheduling.gateway.answers.sse:MAX_FRAME_BYTES", "the request fails", "unit/gateway/test_gateway_sse.py::test_a_frame_without_end_is_given_up"),
+    Row("stream, beside 16 KiB for each frame that may come of what was asked for [bytes]", "scheduling.gateway.answers.sse:MAX_STREAM_BYTES", "the request fails", "unit/gateway/test_gateway_sse.py::test_a_stream_is_as_long_as_a_whole_answer_and_so_much_for_each_frame"),
     Row("events of a stream that come before its answer [bytes]", "scheduling.gateway.answers.named_events:MAX_EARLY_BYTES", "the request fails", "unit/gateway/test_named_events.py::test_what_an_engine_says_before_its_answer_is_kept_in_bounded_memory"),
     Row("bytes of a whole answer that are read between two other things of a process", "scheduling.gateway.answers.long_answers:LONG", "read by a process beside", "unit/gateway/test_long_answers.py::test_this_process_spends_little_on_an_answer_that_is_costly_to_read"),
     Row("time for reading one whole answer [s]", "scheduling.gateway.answers.long_answers:LONGEST_S", "the request fails", "unit/gateway/test_long_answers.py::test_an_answer_that_takes_too_long_is_none"),

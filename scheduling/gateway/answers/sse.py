@@ -28,6 +28,9 @@ from scheduling.gateway.answers.answer_types import (
 )
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
+# Of a stream: as much as a whole answer, and so much for each frame that may come. One with twenty alternatives to its
+# token and their bytes has 2 to 4 KB.
+MAX_STREAM_BYTES, FRAME_BYTES = 64 * 1024 * 1024, 16 * 1024
 # Of an event, which has one to four, and a comment line before it for each time its connection was kept alive. Each
 # costs more than the bytes of it, while every stream waits: so many take 0.2 ms.
 MAX_LINES = 1024
@@ -42,6 +45,7 @@ class Frames:
     __slots__ = (
         "_asked",
         "_begun",
+        "_bytes",
         "_characters",
         "_finished",
         "_first",
@@ -67,6 +71,7 @@ class Frames:
         self._asked = asked
         self._most = 2 * asked.output_bound + FRAMES_SLACK + 4 * asked.choices
         self._rest = bytearray()
+        self._bytes = 0  # that came
         self._characters = 0  # of the answer
         self.seen = 0  # frames of any kind
         self._first: ChatChunk | TextChunk | None = None
@@ -109,6 +114,10 @@ class Frames:
 
     def feed(self, data: bytes) -> bytes:
         """The whole frames that ``data`` completes, ready to be sent; may be empty. Never raises."""
+        self._bytes += len(data)
+        if self._bytes > MAX_STREAM_BYTES and self._bytes > MAX_STREAM_BYTES + FRAME_BYTES * self._most:
+            self._fail("the stream is longer than any answer that was asked for")
+            return b""
         if self._rest:
             start = max(0, len(self._rest) - 3)
             self._rest += data

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scheduling.gateway.answers import sse
 from scheduling.gateway.answers.answer_types import Asked, Usage
+from scheduling.gateway.answers.named_events import MessageFrames
 from scheduling.gateway.answers.sse import Frames
 from scheduling.gateway.config import GatewayConfig
 
@@ -219,6 +220,23 @@ def test_a_frame_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not frames.failed
     assert frames.feed(b"x" * 200) == b""
     assert frames.failed
+
+
+@pytest.mark.parametrize("kind", [Frames, MessageFrames])
+def test_a_stream_is_as_long_as_a_whole_answer_and_so_much_for_each_frame(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Frames]
+) -> None:
+    monkeypatch.setattr(sse, "MAX_STREAM_BYTES", 100_000)
+    monkeypatch.setattr(sse, "FRAME_BYTES", 10)
+    asked = replace(ASKED, output_bound=1)
+    comment = b": " + b"x" * 1000 + b"\n\n"
+    frames = kind(strip_usage=True, asked=asked)
+    fed = 0
+    while not frames.failed:
+        frames.feed(comment)
+        fed += len(comment)
+    assert frames.failed == "the stream is longer than any answer that was asked for"
+    assert 100_000 + 10 * 64 < fed < 102_500
 
 
 def test_an_event_has_few_lines() -> None:
