@@ -52,12 +52,14 @@ class Lateness:
 class PoolRoom:
     """One pool's room for lines."""
 
-    def __init__(self, slowdown: float, lateness: Lateness) -> None:
+    def __init__(self, slowdown: float, lateness: Lateness, most: int) -> None:
         self._slowdown = slowdown
         self._lateness = lateness
+        self._most = most  # lines of one account
         self._prompt = self._output = 0.0  # tokens of a line, on average; 0: none has been answered yet
         self._steps: Sequence[StepTime] = ()
         self._kept: frozenset[str] = frozenset()  # for people, as long as they are there
+        self._slots = 0  # of the replicas that are ready
         self._seen_s: float | None = None  # when people were seen last; None: it was not looked yet
         self.read_s = float("-inf")  # when the steps were read last
         self.accounts: Counter[str] = Counter()  # batches that are worked on, by their account
@@ -74,9 +76,10 @@ class PoolRoom:
     def steps_take(self, steps: Sequence[StepTime]) -> None:
         self._steps = steps
 
-    def replicas_are(self, offers: Mapping[str, int]) -> None:
-        """These are ready, and offer so much KV cache."""
+    def replicas_are(self, offers: Mapping[str, int], slots: int) -> None:
+        """These are ready, and offer so much KV cache, and so many slots in all."""
         self._kept = kept_for_people(offers)
+        self._slots = slots
 
     def kept(self, now: float) -> Collection[str]:
         """The replicas on which no line may begin now."""
@@ -94,7 +97,9 @@ class PoolRoom:
         """How many lines may run now; None: as many as there is idle capacity."""
         if not self._beside(now):
             share = self._lateness.share
-            return None if share >= 1.0 else max(1, int(self.running * share))
+            # Not of what runs: of that, each look would take its share again until one line was left.
+            able = min(self._slots, self._most * max(1, len(self.accounts)))
+            return None if share >= 1.0 else max(1, int(able * share))
         if not self._output:
             return max(1, len(self._steps))
         lines = sum(lines_beside(step, self._prompt, self._output, self._slowdown) for step in self._steps)
@@ -108,9 +113,11 @@ class PoolRoom:
 class Room:
     """The room of all pools on which this process runs lines. It outlives the tasks that do."""
 
-    def __init__(self, steps_of: StepsOf, slowdown: float) -> None:
+    def __init__(self, steps_of: StepsOf, slowdown: float, most: int) -> None:
+        """``most``: lines of one entitlement that run at once, however much is idle."""
         self._steps_of = steps_of
         self._slowdown = slowdown
+        self._most = most
         self._lateness = Lateness()
         self._pools: dict[str, PoolRoom] = {}
 
@@ -123,7 +130,7 @@ class Room:
     def of(self, pool: str) -> PoolRoom:
         room = self._pools.get(pool)
         if room is None:
-            room = self._pools[pool] = PoolRoom(self._slowdown, self._lateness)
+            room = self._pools[pool] = PoolRoom(self._slowdown, self._lateness, self._most)
         return room
 
     def kept(self, pool: str) -> Collection[str]:
@@ -151,7 +158,10 @@ class Room:
         try:
             seen = await store.look(sorted(room.accounts))
             people = seen.requests - sum(seen.running.values())
-            room.replicas_are({name: one.kv_tokens for name, one in seen.backends.items()})
+            ready = seen.backends
+            room.replicas_are(
+                {name: one.kv_tokens for name, one in ready.items()}, sum(b.slots for b in ready.values())
+            )
         except StateUnavailable:
             pass
         room.looked(people, asyncio.get_running_loop().time())

@@ -51,7 +51,7 @@ async def _work() -> None:
     global _room
     env = settings.ENV
     if _room is None:
-        _room = Room(_steps_of, env.batch_slowdown / 100)
+        _room = Room(_steps_of, env.batch_slowdown / 100, env.batch_in_flight)
     gateway = SurplusGateway(gateway_config(env), CatalogCache(_load, specs.catalog_version), env.redis_url, _room.kept)
     await gateway.start()
     try:

@@ -50,7 +50,7 @@ def batch_of(gateway: _Gateway, room: Room, models: str) -> BatchRun:
 
 
 def room_of(people: dict[str, int]) -> Room:
-    room = Room(lambda pool: [A100], 0.05)
+    room = Room(lambda pool: [A100], 0.05, 256)
     for pool, running in people.items():
         one = room.of(pool)
         one.steps_take([A100])

@@ -17,10 +17,11 @@ from scheduling.state.types import BackendTotals, Look, StateUnavailable
 
 A100 = load_preset("llama-3-8b-a100").step_time
 SLOWDOWN = 0.05
+MOST = 256
 
 
 def room(steps: Sequence[StepTime] = (A100, A100), lateness: Lateness | None = None) -> PoolRoom:
-    made = PoolRoom(SLOWDOWN, lateness or Lateness())
+    made = PoolRoom(SLOWDOWN, lateness or Lateness(), MOST)
     made.steps_take(steps)
     return made
 
@@ -81,14 +82,14 @@ def test_after_a_while_without_people_lines_take_idle_capacity_and_give_way_to_t
 
 def test_replicas_are_kept_for_people_as_long_as_they_are_there():
     here = room()
-    here.replicas_are({"b0": 1000, "b1": 1000})
+    here.replicas_are({"b0": 1000, "b1": 1000}, 256)
     assert here.kept(0.0) == {"b0"}, "not looked yet"
     here.looked(1, 100.0)
     assert here.kept(100.0 + PRESENT_S - 0.1) == {"b0"}
     assert here.kept(100.0 + PRESENT_S) == ()
     here.looked(1, 500.0)
     assert here.kept(500.0) == {"b0"}
-    here.replicas_are({"b1": 1000})
+    here.replicas_are({"b1": 1000}, 128)
     assert here.kept(500.0) == frozenset(), "the other one is gone"
 
 
@@ -117,7 +118,7 @@ def test_a_process_that_waits_for_its_processor_runs_fewer_lines_with_and_withou
     for _ in range(1000):
         late.saw(2 * LATE_S)
     assert here.most(0.0) == pytest.approx(quiet / 2, abs=1)
-    here.running = 100
+    here.replicas_are({"b0": 1000}, 100)
     assert here.most(PRESENT_S) == pytest.approx(50, abs=1)
     for _ in range(1000):
         late.saw(10.0)
@@ -125,6 +126,32 @@ def test_a_process_that_waits_for_its_processor_runs_fewer_lines_with_and_withou
     for _ in range(2000):
         late.saw(0.0)
     assert here.most(0.0) == quiet
+
+
+def test_a_process_that_is_a_little_late_runs_a_little_less_for_as_long_as_it_is():
+    late = Lateness()
+    here = room(lateness=late)
+    here.looked(0, 0.0)
+    here.replicas_are({"b0": 1000}, 40)
+    for _ in range(1000):
+        late.saw(1.25 * LATE_S)
+    for tick in range(400):  # lines of two seconds; four looks a second, the first a minute after nobody was there
+        here.running -= here.running // 8
+        while here.may_start(PRESENT_S + tick / 4):
+            here.running += 1
+    assert here.running == pytest.approx(40 / 1.25, abs=1)
+
+
+@pytest.mark.parametrize(("accounts", "able"), [(0, MOST), (1, MOST), (3, 3 * MOST), (9, 2000)])
+def test_a_late_process_runs_less_of_what_the_accounts_may_and_slots_are_there_for(accounts: int, able: int):
+    late = Lateness()
+    here = room(lateness=late)
+    here.looked(0, 0.0)
+    here.replicas_are({"b0": 1000}, 2000)
+    here.accounts.update(f"e{n}~batch" for n in range(accounts))
+    for _ in range(1000):
+        late.saw(2 * LATE_S)
+    assert here.most(PRESENT_S) == pytest.approx(able / 2, abs=2)
 
 
 class _Store:
@@ -155,7 +182,7 @@ async def _watched(made: Room, store: _Store, until_asked: int) -> None:
 
 
 async def test_lines_of_batches_are_not_taken_for_people():
-    made = Room(lambda pool: [A100], SLOWDOWN)
+    made = Room(lambda pool: [A100], SLOWDOWN, MOST)
     pool = made.of("p")
     pool.accounts["e~batch"] += 1
     pool.learn(20, 10)
@@ -171,7 +198,7 @@ async def test_lines_of_batches_are_not_taken_for_people():
 
 
 async def test_which_replicas_are_ready_is_seen_by_the_look_for_people():
-    made = Room(lambda pool: [A100], SLOWDOWN)
+    made = Room(lambda pool: [A100], SLOWDOWN, MOST)
     made.of("p").accounts["e~batch"] += 1
     assert made.kept("p") == frozenset()
     store = _Store(running=8, lines=7)
@@ -185,7 +212,7 @@ async def test_without_shared_state_people_are_taken_to_be_there_and_steps_that_
     def broken(pool: str) -> Sequence[StepTime]:
         raise OSError("no database")
 
-    made = Room(broken, SLOWDOWN)
+    made = Room(broken, SLOWDOWN, MOST)
     pool = made.of("p")
     pool.steps_take([A100])
     pool.accounts["e~batch"] += 1
@@ -200,7 +227,7 @@ async def test_without_shared_state_people_are_taken_to_be_there_and_steps_that_
 
 
 def test_the_next_task_knows_who_was_there_and_counts_its_lines_anew():
-    made = Room(lambda pool: [A100], SLOWDOWN)
+    made = Room(lambda pool: [A100], SLOWDOWN, MOST)
     pool = made.of("p")
     pool.looked(0, 0.0)
     pool.running = 9
