@@ -23,6 +23,7 @@ from scheduling.gateway.entry.auth import Access, Keyring
 from scheduling.gateway.entry.authenticator import NEW_KEY_WAIT_S, Authenticator
 from scheduling.gateway.entry.guard import Message
 from scheduling.gateway.errors import Refusal
+from scheduling.gateway.estimate.forecasts import Forecasts
 from scheduling.state.store import PoolStore
 
 # Refusals after which a line waits: it may run later, and has not been an attempt.
@@ -114,12 +115,16 @@ class SurplusGateway(GatewayApp):
     AUTHENTICATOR = LineAuthenticator
 
     def __init__(
-        self, config: GatewayConfig, catalog: CatalogCache, redis_url: str, kept: Kept = lambda pool: ()
-    ) -> None:
-        """``kept``: the replicas of a pool that lines leave to people now."""
+        self, config: GatewayConfig, catalog: CatalogCache, redis_url: str, kept: Kept = lambda pool: (),
+        learned: Forecasts | None = None,
+    ) -> None:  # fmt: skip
+        """``kept``: the replicas of a pool that lines leave to people now. ``learned``: by the gateway of the task
+        before, which has stopped."""
         config = replace(config, unrecorded=WAITS, records_mistakes=True, max_answer_bytes=LARGEST_ANSWER, drain_s=0.0)
         self._kept = kept
         super().__init__(config, catalog, redis_url, Unmeasured())
+        if learned is not None:
+            self._forecasts.resume(learned)
 
     async def run_line(self, key_id: str, path: str, body: bytes, request_id: str) -> LineAnswer:
         """Runs one request. Cancelling it ends the request at its engine."""
@@ -153,6 +158,11 @@ class SurplusGateway(GatewayApp):
         # A limit of its key or user that is smaller than the line. The entitlement's own are not asked of lines.
         too_large = reason in LIMITS and not any(k == b"retry-after" for k, _ in headers)
         return LineAnswer(status, Reason(reason) if reason else Reason.CLIENT_LEFT, b"".join(parts), too_large)
+
+    @property
+    def learned(self) -> Forecasts:
+        """What this gateway knows of how long answers become."""
+        return self._forecasts
 
     def models(self, key_id: str) -> frozenset[str]:
         """The names of the model that a key opens; none where it opens nothing."""

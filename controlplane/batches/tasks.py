@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 import secrets
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import shared_task
 from celery.signals import worker_shutting_down
@@ -20,11 +20,15 @@ from tenants import specs
 from tenants.connections import own_connection
 from tenants.models import Pool
 
+if TYPE_CHECKING:
+    from scheduling.gateway.estimate.forecasts import Forecasts
+
 # A byte that the worker and its task processes share, made before the fork: the worker says in it that it stops. No
 # ``multiprocessing.Event``: who is killed while he asks one leaves its lock behind, and all others wait for ever.
 _stopping = mmap.mmap(-1, 1)
 _catalog: Catalog | None = None  # the last one that was read in this process
 _room: Room | None = None  # what is known of the pools: a task lasts for seconds
+_learned: Forecasts | None = None  # of answers, while batches are open: reading it takes seconds where much is known
 
 
 @worker_shutting_down.connect
@@ -35,11 +39,13 @@ def _stop(**_: Any) -> None:
 @shared_task(name="batches.work", ignore_result=True)
 def work(batch: int = 0) -> None:
     """Works on open batches for a while, and rings for the next. A lost message is made up for within seconds."""
-    if not services.due():
-        return
-    asyncio.run(_work())
-    if not _stops() and services.due():
-        work.apply_async((batch,), retry=False)
+    global _learned
+    if services.due():
+        asyncio.run(_work())
+        if not _stops() and services.due():
+            work.apply_async((batch,), retry=False)
+            return
+    _learned = None
 
 
 async def _work() -> None:
@@ -48,12 +54,14 @@ async def _work() -> None:
     from controlplane.gateway_config import gateway_config
     from scheduling.catalog import CatalogCache
 
-    global _room
+    global _room, _learned
     env = settings.ENV
     if _room is None:
         _room = Room(_steps_of, env.batch_slowdown / 100, env.batch_in_flight)
-    gateway = SurplusGateway(gateway_config(env), CatalogCache(_load, specs.catalog_version), env.redis_url, _room.kept)
+    catalog = CatalogCache(_load, specs.catalog_version)
+    gateway = SurplusGateway(gateway_config(env), catalog, env.redis_url, _room.kept, _learned)
     await gateway.start()
+    _learned = gateway.learned
     try:
         holder = f"batch-{secrets.token_hex(6)}"
         await Executor(gateway, holder, _room, most_running=env.batch_in_flight, stopping=_stops).run()

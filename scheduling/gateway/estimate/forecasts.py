@@ -188,11 +188,11 @@ class PoolForecasts:
 
     async def _read_all(self) -> None:
         while entries := await self.stream.read(self._last_id, READ):
-            for number, (_, seen) in enumerate(entries, 1):
+            for number, (entry_id, seen) in enumerate(entries, 1):
+                self._last_id = entry_id  # of each: who is stopped in between goes on behind it
                 self._learn(seen)
                 if number % FIT_AFTER == 0:  # regressions are scored on what they have not learned yet
                     await self._fit()
-            self._last_id = entries[-1][0]
             if len(entries) < READ:
                 return
             await asyncio.sleep(0)
@@ -280,6 +280,13 @@ class Forecasts:
         self._pools: dict[str, PoolForecasts] = {}
         self._embedder = Embedder()
         self._task: asyncio.Task[None] | None = None
+
+    def resume(self, former: Forecasts) -> None:
+        """Goes on with what another one learned, which has stopped. Call it before the pools are configured."""
+        self._embedder = former._embedder
+        self._pools = former._pools
+        for name, pool in self._pools.items():
+            pool.stream = self._stream(name)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="gateway-forecasts")

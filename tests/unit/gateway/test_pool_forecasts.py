@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from scheduling.gateway.estimate.forecasts import (
     SYSTEM_LOOKED_AT,
     TAUGHT_PER_ROUND,
     TEXT_LOOKED_AT,
+    Forecasts,
     PoolForecasts,
     prompt_text,
 )
@@ -111,6 +113,53 @@ async def test_what_is_told_is_learned_by_all_and_by_itself_once() -> None:
     for pool in (one, other):
         again = call_of("Describe the harbour")
         assert look(pool, again, 12, 400).forecast.prediction.source == "similar"
+
+
+async def test_who_goes_on_for_another_knows_what_that_learned_and_reads_only_what_is_new() -> None:
+    streams = {"one": Stream(), "two": Stream()}
+    asked: list[str] = []
+
+    class Counted(Stream):
+        async def read(self, after: str, count: int) -> list[tuple[str, Observation | Reset | None]]:
+            asked.append(after)
+            return await streams["two"].read(after, count)
+
+    catalog = SimpleNamespace(pools={"p": SimpleNamespace(id="p", predictor=PredictorMode.SIMILAR)})
+    first = Forecasts(lambda pool: streams["one"])  # type: ignore[arg-type, return-value]
+    first.configure(catalog)  # type: ignore[arg-type]
+    pool = first._pools["p"]
+    for _ in range(30):
+        pool.ended(look(pool, call_of("how long is a piece of string"), 7, 400), 40)
+    await pool.round()
+    streams["two"].entries = [*streams["one"].entries, streams["one"].entries[0]]
+
+    second = Forecasts(lambda pool: Counted())  # type: ignore[arg-type, return-value]
+    second.resume(first)
+    second.configure(catalog)  # type: ignore[arg-type]
+    again = second._pools["p"]
+    assert again.learned == 30
+    await again.round()
+    assert (again.learned, asked) == (31, ["30"])
+
+
+async def test_who_is_stopped_while_he_learns_learns_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    teacher = forecasts(stream=stream)
+    for _ in range(50):
+        teacher.ended(look(teacher, call_of("how long is a piece of string"), 7, 400), 40)
+    await teacher.tell()
+    pool = forecasts(stream=stream)
+
+    async def stopped() -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(pool, "_fit", stopped)  # where others get their turn in between
+        with pytest.raises(asyncio.CancelledError):
+            await pool.round()
+    assert 0 < pool.learned < 50
+    await pool.round()
+    assert pool.learned == 50
 
 
 async def test_an_answer_at_its_bound_is_told_as_cut_and_one_below_is_not() -> None:
