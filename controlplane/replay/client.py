@@ -141,6 +141,7 @@ class Replay:
                         time.monotonic() - started - due,
                         wanted_input=request.input_tokens,
                         wanted_output=request.output_tokens,
+                        streamed=self.stream,
                     )
                     task = asyncio.create_task(self.send(session, sender, row, request.blocks, rng))
                     open_tasks.add(task)
@@ -202,7 +203,6 @@ class Replay:
                 else:
                     usage = (await answer.json())["usage"]
                     self._complete(row, usage, time.monotonic() - start)
-                    row.ttft_s = row.ttlt_s
         except asyncio.CancelledError:
             row.outcome, row.reason = "cancelled", "client_left"
             raise

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
+from scheduling.core.ledger.slo import promise_kept
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import Slo
 
@@ -26,7 +26,8 @@ class Sent:
     status: int = 0
     outcome: str = "failed"
     reason: str = "no_answer"
-    ttft_s: float | None = None
+    streamed: bool = True
+    ttft_s: float | None = None  # of an answer that arrives whole it is not seen
     ttlt_s: float | None = None
     gaps_s: list[float] = field(default_factory=list)  # between chunks that carried text
     queue_s: float | None = None
@@ -37,16 +38,13 @@ class Sent:
 
 
 def slo_met(sent: Sent, slo: Slo) -> bool | None:
-    """Whether the client saw what its tier promises; None where that cannot be asked (refused, cancelled, no SLO)."""
+    """Whether the client saw what its tier promises, as the ledger judges; None where that cannot be asked (refused,
+    cancelled, no SLO)."""
     if sent.outcome in ("refused", "cancelled") or slo == Slo():
         return None
-    if sent.outcome != "completed" or sent.ttft_s is None or sent.ttlt_s is None:
+    if sent.outcome != "completed" or sent.ttlt_s is None:
         return False
-    if not slo.interactive:
-        return sent.ttlt_s <= total_deadline_s(0.0, slo)
-    return sent.ttft_s <= first_token_deadline_s(0.0, slo) and sent.ttlt_s <= token_deadline_s(
-        0.0, slo, max(2, sent.output_tokens)
-    )
+    return promise_kept(sent.outcome, sent.streamed, sent.output_tokens, 0.0, 0.0, sent.ttft_s, sent.ttlt_s, slo)
 
 
 def summarise(rows: Iterable[Sent], targets: dict[str, Slo], duration_s: float) -> dict[str, Any]:
@@ -68,7 +66,8 @@ def summarise(rows: Iterable[Sent], targets: dict[str, Slo], duration_s: float) 
 def work_while_sending(rows: Iterable[Sent]) -> float | None:
     """Tokens per second [1/s] from a tenth of the time in which requests were sent to its end; None without a length.
 
-    A prompt counts when its first token comes, an answer evenly from there to its last. ``tokens_per_s`` goes on to the
+    A prompt counts when its first token comes, an answer evenly from there to its last, and all of one that arrives
+    whole when it does. ``tokens_per_s`` goes on to the
     last answer, so of an overload it says more about one long answer than about what the engines compute.
     """
     rows = list(rows)
@@ -78,12 +77,12 @@ def work_while_sending(rows: Iterable[Sent]) -> float | None:
     begin, end = min(sent) + WARM * span, max(sent)
     done = 0.0
     for at, row in zip(sent, rows, strict=True):
-        if row.ttft_s is None:
+        if row.ttlt_s is None:
             continue
-        first = at + row.ttft_s
-        last = max(first, at + (row.ttlt_s or 0.0))
+        last = at + row.ttlt_s
+        first = last if row.ttft_s is None else min(last, at + row.ttft_s)
         if begin <= first < end:
-            done += row.input_tokens
+            done += row.input_tokens + (row.output_tokens if first == last else 0)
         if last > first:
             done += row.output_tokens * max(0.0, min(last, end) - max(first, begin)) / (last - first)
     return round(done / (end - begin), 1)

@@ -38,6 +38,15 @@ def test_an_interactive_slo_asks_for_the_first_and_the_last_token(row: Sent, met
     assert slo_met(row, Slo(ttft_s=1.0, tbt_s=0.1)) is met
 
 
+@pytest.mark.parametrize(("ttlt_s", "met"), [(1.8, True), (1.95, False)])
+def test_of_a_whole_answer_the_deadline_of_its_last_token_counts(ttlt_s: float, met: bool) -> None:
+    """As in the ledger. Its end was taken for its first token: a replay of whole answers said 16 % where 98 % were in
+    time."""
+    row = sent(streamed=False, ttft_s=None, ttlt_s=ttlt_s)
+    assert slo_met(row, Slo(ttft_s=1.0, tbt_s=0.1)) is met
+    assert slo_met(row, Slo(ttft_s=1.0)) is None, "its first token is not seen"
+
+
 def test_a_total_time_slo_asks_for_the_last_token_only() -> None:
     assert slo_met(sent(ttft_s=50.0, ttlt_s=59.0), Slo(ttlt_s=60.0)) is True
     assert slo_met(sent(ttlt_s=61.0), Slo(ttlt_s=60.0)) is False
@@ -138,6 +147,8 @@ def test_the_work_of_an_overload_is_counted_while_requests_are_sent() -> None:
     assert work_while_sending([one, two, late]) == pytest.approx(1_000 / 9.0, abs=0.1)
     across = sent(planned_s=9.0, ttft_s=0.5, ttlt_s=1.5, input_tokens=0, output_tokens=80)  # half of it by then
     assert work_while_sending([one, across, late]) == pytest.approx(40 / 9.0, abs=0.1)
+    whole = sent(planned_s=5.0, streamed=False, ttft_s=None, ttlt_s=2.0, input_tokens=900, output_tokens=100)
+    assert work_while_sending([one, whole, late]) == work_while_sending([one, two, late])
     refused = sent(planned_s=10.0, outcome="refused", ttft_s=None, ttlt_s=None, input_tokens=0, output_tokens=0)
     assert work_while_sending([one, two, refused]) == work_while_sending([one, two, late])
     assert work_while_sending([one]) is None, "one moment has no speed"
