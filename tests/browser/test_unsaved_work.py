@@ -189,3 +189,25 @@ def test_save_pressed_twice_in_the_back_office_is_sent_once(
     page.get_by_role("button", name="Save", exact=True).dblclick()
     expect(page.get_by_text("was changed successfully")).to_be_visible()
     assert len([url for url in sent if "/admin/" in url]) == 1
+
+
+def test_a_policy_that_somebody_else_changed_meanwhile_is_named_before_it_is_replaced(
+    page: Page, running: Running, api: httpx.Client
+) -> None:
+    pool = running.demo["pool"]
+    running.log_in(page)
+    page.goto(running.at(f"/policies?pool={pool}"))
+    page.get_by_role("button", name="Change…").click()
+    form = page.get_by_role("dialog").first
+    form.get_by_label("Order", exact=True).select_option("fifo")
+    api.patch(f"/pools/{pool}", json={"policy": "edf"}).raise_for_status()
+    try:
+        form.get_by_role("button", name="Apply policy").click()
+        expect(form.get_by_role("alert")).to_contain_text("changed the policy meanwhile: edf@")
+        expect(form.get_by_label("Order", exact=True)).to_have_value("fifo")
+        assert api.get(f"/pools/{pool}").json()["policy"] == "edf"
+        form.get_by_role("button", name="Apply policy").click()
+        expect(form).to_be_hidden()
+        assert api.get(f"/pools/{pool}").json()["policy"] == "fifo"
+    finally:
+        api.patch(f"/pools/{pool}", json={"policy": "unified"}).raise_for_status()

@@ -1,7 +1,7 @@
-import { useMutation } from "@tanstack/react-query";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import type { Pool } from "../../api/catalog";
-import { send } from "../../api/client";
+import { get, send } from "../../api/client";
 import type { PolicyInfo, Trial, Tried, Version } from "../../api/operate";
 import { Icon } from "../../components/icons";
 import { useDraft } from "../../components/form/Discard";
@@ -70,6 +70,8 @@ export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, 
   const [from, setFrom] = useState("");
   const [to, setTo] = useState("");
   const [reason, setReason] = useState("");
+  const [seen, setSeen] = useState(serving.number); // the version that this draft is meant to replace
+  const client = useQueryClient();
 
   const known = (kind: PolicyInfo["kind"], name: string) => policies.find((info) => info.kind === kind && info.name === name)?.params ?? [];
   const ordering = typed(known("ordering", policy), params);
@@ -90,7 +92,15 @@ export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, 
   const noWindow = choice === "chosen" && over === undefined;
   const wrong = room.prefill_credit === undefined || room.headroom_slots === undefined || [ordering, route, ...around.map(([, found]) => found)].some(({ errors }) => Object.keys(errors).length > 0);
   const save = useMutation({
-    mutationFn: () => send<Pool>("POST", `pools/${pool}/policy`, { policy, params: next.policy_params, modifiers: next.modifiers, routing, routing_params: next.routing_params }),
+    mutationFn: async () => {
+      const now = await get<Pool>(`pools/${pool}`);
+      if (now.policy_version !== seen) {
+        setSeen(now.policy_version);
+        void client.invalidateQueries(); // what changes is shown against what serves now
+        throw new Error(`Another user, or tuning, changed the policy meanwhile: ${now.policy}@${now.policy_version} serves, and this draft began with version ${seen}. Apply again to replace all of it.`);
+      }
+      return send<Pool>("POST", `pools/${pool}/policy`, { policy, params: next.policy_params, modifiers: next.modifiers, routing, routing_params: next.routing_params });
+    },
     onSuccess: (saved) => {
       guard.saved();
       onDone(`${saved.policy}@${saved.policy_version} serves pool ${pool}.`);
