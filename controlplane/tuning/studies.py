@@ -63,12 +63,12 @@ def continue_study(pool: Pool, settings: LoopSettings, automatic: bool, now: dat
     if study is not None:
         traffic = replicas.on_engines(traffic, study.engines)
     seed = settings.seed + int(at.timestamp()) % 1_000_000
-    began_s = time.thread_time()
+    began_s, until_s = time.thread_time(), time.monotonic() + settings.cpu_share * RING_S
     search = Search(traffic, replicas.serving_of(base), settings, seed, () if study is None else study.replays)
     study = study or _begin(pool, base, since, at, traffic, search.total, packed(unended))
     if study is None:
         return "another worker is at it"
-    return _replay_share(pool, study, search, settings, automatic, began_s)
+    return _replay_share(pool, study, search, settings, automatic, began_s, until_s)
 
 
 def _drifted_since_study(pool: Pool, settings: LoopSettings, now: datetime) -> datetime | None:
@@ -104,14 +104,18 @@ def _begin(
 
 
 def _replay_share(
-    pool: Pool, study: Study, search: Search, settings: LoopSettings, automatic: bool, began_s: float
+    pool: Pool, study: Study, search: Search, settings: LoopSettings, automatic: bool, began_s: float, until_s: float
 ) -> str:
-    """Replays until the study has used its share of a processor for now, and concludes it when nothing is left to
-    replay. With ``automatic`` the winner becomes a canary. Returns how far it is."""
-    before, budget_s = study.done, settings.cpu_share * RING_S
+    """Replays until the study has used its share for now, and concludes it when nothing is left to replay. With
+    ``automatic`` the winner becomes a canary. Returns how far it is.
+
+    The share is of the time of this process, which has others' tasks to do: counted in time of the processor, a study
+    would keep it for as long as others keep the processor from it.
+    """
+    before = study.done
     while (step := search.step()) is not None:
         search.run(step)
-        if time.thread_time() - began_s > budget_s:
+        if time.monotonic() >= until_s:
             break
     took_s = study.cpu_s + time.thread_time() - began_s
     done = len(search.replays)

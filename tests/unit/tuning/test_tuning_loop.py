@@ -96,6 +96,26 @@ def test_a_study_that_was_interrupted_after_every_replay_goes_on_as_if_it_had_no
     assert list(Trial.objects.order_by("number").values_list("values", "reward")) == rows
 
 
+def test_a_study_keeps_its_process_no_longer_where_others_have_the_processor(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    """Each replay waits for the processor for half of what a call may take, and hardly computes."""
+    tuned(pool, "advise", cpu_share=0.2)
+    traffic(500, timezone.now())
+    waited = [0.0]
+    real = Search.run
+
+    def run(search: Search, step: Any) -> None:
+        waited[0] += 0.5 * 0.2 * studies.RING_S
+        real(search, step)
+
+    monkeypatch.setattr(Search, "run", run)
+    monkeypatch.setattr(studies.time, "monotonic", lambda: waited[0])
+    monkeypatch.setattr(studies.time, "thread_time", lambda: waited[0] / 100)
+    assert loop.tend("llama").startswith("replayed 2 of at most")
+    assert Study.objects.get().cpu_s == pytest.approx(0.02)
+
+
 def test_what_a_killed_worker_had_not_stored_is_replayed_again_and_stored_once(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ):
@@ -110,7 +130,7 @@ def test_what_a_killed_worker_had_not_stored_is_replayed_again_and_stored_once(
     search = Search(other, replicas.serving_of(study.base), tuning.tuning_of(pool).loop, 1, study.replays)
     loop.tend("llama", now=now)
     assert (
-        studies._replay_share(pool, study, search, tuning.tuning_of(pool).loop, False, 0.0)
+        studies._replay_share(pool, study, search, tuning.tuning_of(pool).loop, False, 0.0, 0.0)
         == "another worker was quicker"
     )
     assert Study.objects.get().done == 2
