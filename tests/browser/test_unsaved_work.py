@@ -211,3 +211,20 @@ def test_a_policy_that_somebody_else_changed_meanwhile_is_named_before_it_is_rep
         assert api.get(f"/pools/{pool}").json()["policy"] == "fifo"
     finally:
         api.patch(f"/pools/{pool}", json={"policy": "unified"}).raise_for_status()
+
+
+def test_what_somebody_else_deleted_meanwhile_is_gone_when_it_is_deleted_again(
+    page: Page, running: Running, api: httpx.Client
+) -> None:
+    api.post("/tenants", json={"slug": "doomed", "description": "long " * 40}).raise_for_status()
+    running.log_in(page)
+    page.goto(running.at("/tenants"))
+    expect(page.get_by_title("long " * 39)).to_be_visible()  # what is cut off can be read
+    page.goto(running.at("/tenants/doomed"))
+    page.get_by_role("button", name="Delete", exact=True).first.click()
+    form = page.get_by_role("dialog", name="Delete the tenant doomed?")
+    expect(form).to_contain_text("No pool is affected")
+    api.delete("/tenants/doomed").raise_for_status()
+    form.get_by_role("button", name="Delete").click()
+    expect(form).to_be_hidden()
+    expect(page).to_have_url(re.compile("/tenants$"))

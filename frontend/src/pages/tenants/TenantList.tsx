@@ -48,7 +48,7 @@ const columns: Column<Row>[] = [
             </Badge>
           </span>
         )}
-        {tenant.description && <span className="block truncate text-2xs font-normal text-faint">{tenant.description}</span>}
+        {tenant.description && <span className="block truncate text-2xs font-normal text-faint" title={tenant.description}>{tenant.description}</span>}
         <Without pools={missing} leftOut={rest} />
       </>
     ),

@@ -2,7 +2,7 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
 import { attempt, type IssuedKey } from "../../api/catalog";
-import { send } from "../../api/client";
+import { ApiError, send } from "../../api/client";
 import type { Tone } from "../../components/Badge";
 import { Code, CopyButton } from "../../components/Copy";
 import { NowBadge, UnknownNow, unknownSince } from "../../components/Outages";
@@ -114,7 +114,13 @@ export const Waiting = () => <div className="skeleton h-48" role="status" aria-l
 /** What goes, what that does to others, and a button that says so. */
 export function Delete({ path, name, what, own, onDone, onClose }: { path: string; name: string; what: string; own?: string; onDone: () => void; onClose: () => void }) {
   const trial = useQuery({ queryKey: ["trial", "DELETE", path], queryFn: ({ signal }) => attempt("DELETE", path, undefined, signal), retry: false, gcTime: 0 });
-  const remove = useMutation({ mutationFn: () => send<void>("DELETE", path), onSuccess: onDone });
+  const remove = useMutation({
+    mutationFn: () =>
+      send<void>("DELETE", path).catch((error: unknown) => {
+        if (!(error instanceof ApiError && error.status === 404)) throw error; // another user was quicker: it is gone
+      }),
+    onSuccess: onDone,
+  });
   const error = remove.error ?? trial.error;
   return (
     <Modal title={`Delete the ${what} ${name}?`} onClose={onClose} wide>
