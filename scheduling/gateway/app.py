@@ -137,7 +137,7 @@ class GatewayApp:
             self._authenticator,
             self._watch,
             OpenRequests(config.max_open_per_key, places),
-            Questions(self._counting),
+            Questions(self._counting, self._in_flight.works),
             Stored(responses, config.max_body_bytes),
             routes,
         )

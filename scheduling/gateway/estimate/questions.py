@@ -1,14 +1,16 @@
 """Questions to an engine's tokenizer: ``/tokenize``, ``/detokenize`` and ``/v1/messages/count_tokens``.
 
 They need no slot and no admission, cost nothing and have no ledger row: what bounds them is that a key has few open at
-once. Any replica may answer. Its answer names no request and may hold a prompt (``/detokenize``), so each question has
-a connection of its own: a late or second answer can then be no other question's.
+once. Any replica may answer, and another is asked where one does not. An answer names no request and may hold a prompt
+(``/detokenize``), so each question has a connection of its own: a late or second answer can then be no other
+question's.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,8 @@ from scheduling.gateway.estimate.input_tokens import MAX_ANSWER
 
 AT_ONCE = 4  # of one key in this process
 OF_TENANT = 16  # of all keys of a tenant: keys are its own to make
+ANSWER_S = 20.0  # for one replica's answer: a tokenizer that is busy takes seconds for a long prompt
+TRIES = 2  # replicas
 
 _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -68,8 +72,10 @@ QUESTIONS: dict[str, Question] = {
 class Questions:
     """Asks for a gateway's clients."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, works: Callable[[str, str], bool]) -> None:
+        """``works``: whether a pool's replica is ready, as far as is known."""
         self._upstream = upstream
+        self._works = works
         self._open: dict[tuple[str, str], int] = {}
         self._turn = 0
 
@@ -98,13 +104,20 @@ class Questions:
         if not replicas:
             raise Refusal(Reason.NO_BACKEND)
         self._turn += 1
+        first = self._turn % len(replicas)
+        replicas = replicas[first:] + replicas[:first]
+        replicas.sort(key=lambda backend: not self._works(pool.id, backend.id))  # those in turn, of both kinds
         body.model = (pool.base or pool).upstream_model  # which every replica has
-        try:
-            connection = await self._upstream.backend(replicas[self._turn % len(replicas)]).exchange(
-                question.upstream, _encode(body), "question", whole=True, limit=MAX_ANSWER, fresh=True
-            )
-        except (UpstreamError, ValueError):
-            raise Refusal(Reason.BACKEND_LOST) from None
+        connection = None
+        for replica in replicas[:TRIES]:
+            with suppress(UpstreamError, TimeoutError, ValueError):
+                async with asyncio.timeout(ANSWER_S):
+                    connection = await self._upstream.backend(replica).exchange(
+                        question.upstream, _encode(body), "question", whole=True, limit=MAX_ANSWER, fresh=True
+                    )
+                break
+        if connection is None:
+            raise Refusal(Reason.BACKEND_LOST)
         status, answer = connection.status, connection.whole_body()
         connection.abort()
         if status in INPUT_REFUSED:
