@@ -13,7 +13,7 @@ from typing import Any
 from scheduling.core.capacity.engine_limits import slow_steps
 from scheduling.core.engine.calibration import StepFit
 from scheduling.core.ledger.slo import Kept
-from scheduling.core.types import EntitlementSpec, Slo
+from scheduling.core.types import BackendSpec, EntitlementSpec, Phase, Slo
 from scheduling.dispatch.ports import BackendStatus, Sample, StepStatus
 from telemetry.feed.window import MEASURES, WINDOW_S, Cell, Window
 
@@ -89,7 +89,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "entitlements": {
             id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample, span_s) for id_, spec in own.items()
         },
-        "backends": {spec.id: _backend(spec.id, spec.slots, sample, tbt_s) for spec in pool.backends},
+        "backends": {spec.id: _backend(spec, sample, tbt_s) for spec in pool.backends},
     }
 
 
@@ -261,11 +261,11 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
     return row | {name: slo[name] for name in ("attainment", "attainment_served", "asked", "left") if name in slo}
 
 
-def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[str, Any]:
+def _backend(spec: BackendSpec, sample: Sample, tbt_s: float | None) -> dict[str, Any]:
     """``tbt_s``: the strictest time between tokens that a tier of the pool promises."""
-    view = sample.view.backends.get(id_)
-    row: dict[str, Any] = {"running": view.running if view else 0, "slots": slots}
-    status = next((s for s in sample.backends if s.id == id_), None)
+    view = sample.view.backends.get(spec.id)
+    row: dict[str, Any] = {"running": view.running if view else 0, "slots": spec.slots}
+    status = next((s for s in sample.backends if s.id == spec.id), None)
     if status is None:
         return row | {"state": "probing", "why": "not looked at yet"} | _unknown_adapters(sample)
     drained = status.state == "draining" and row["running"] == 0 and not status.engine_running
@@ -302,7 +302,8 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
-    step_why = slow_steps(status.engine_facts.step_tokens, status.full_step_s, tbt_s)
+    writes = spec.phase is not Phase.PREFILL  # else no answer waits for its steps
+    step_why = slow_steps(status.engine_facts.step_tokens, status.full_step_s, tbt_s) if writes else ""
     if status.adapters is not None:
         row["adapters"] = dict(status.adapters.states)
     adapters_why = "" if status.adapters is None else status.adapters.why

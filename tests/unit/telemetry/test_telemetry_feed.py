@@ -18,7 +18,7 @@ from scheduling.core.engine.calibration import StepFit
 from scheduling.core.engine.step_time import StepTime
 from scheduling.core.engine.token_time import TokenTime
 from scheduling.core.ledger.record import LedgerRecord
-from scheduling.core.types import AdapterSpec, BackendView, PoolView
+from scheduling.core.types import AdapterSpec, BackendView, Phase, PoolView
 from scheduling.dispatch.ports import BackendStatus, StepStatus
 from scheduling.dispatch.replicas.adapters import AdapterStatus
 from scheduling.dispatch.replicas.status import speed_why
@@ -26,7 +26,7 @@ from telemetry.alerts import conditions
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import MEASURES, WINDOW_S, Window, durations_ms
 from telemetry.models import AlertRule, RuleKind
-from tests.support.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, POOL, record, refused, sample
 
 
 def filled(*records: LedgerRecord, now_s: float = NOW) -> Window:
@@ -421,13 +421,17 @@ def test_nobody_is_alarmed_about_a_replica_that_has_drained() -> None:
 
 
 def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_tokens_says_what_to_change() -> None:
-    def shown(full_step_s: float) -> dict[str, Any]:
+    def shown(full_step_s: float, phase: Phase = Phase.BOTH) -> dict[str, Any]:
         facts = EngineFacts(step_tokens=2048)
         status = BackendStatus("gpu-1", "ready", "answered", NOW, engine_facts=facts, full_step_s=full_step_s)
         view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
-        return snapshots.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
+        pool = replace(POOL, backends=(replace(POOL.backends[0], phase=phase),))
+        seen = sample(view=view, backends=[status], pool=pool)
+        return snapshots.snapshot(seen, Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
 
     assert shown(0.2)["step_why"].endswith("--max-num-batched-tokens 1024")
+    assert shown(0.2, Phase.DECODE)["step_why"] == shown(0.2)["step_why"]
+    assert "step_why" not in shown(0.2, Phase.PREFILL), "no answer waits for its steps"
     assert "step_why" not in shown(0.0), "it is not known"
     assert "step_why" not in shown(0.07)
 
