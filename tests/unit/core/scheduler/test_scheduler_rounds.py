@@ -143,6 +143,41 @@ def test_a_backlog_without_a_baseline_makes_slots_short_where_nothing_else_stops
     assert granted == ["batch"] * 60
 
 
+@pytest.mark.parametrize("policy", ["unified", "edf"])
+def test_slots_of_the_headroom_are_lent_to_nobody(policy: str) -> None:
+    world = scheduler(policy)
+    world.headroom = 4
+    for number in range(10):
+        world.offer(waiting(number, "bursting", 1, concurrency=2), 1000.0)
+    view = pool_view(backend_view(slots=64, running=58), running={"bursting": 2})
+    assert len(world.step(view, 1100.0)) == 2
+    world.offer(waiting(20, "within", 1, concurrency=1), 1000.0)
+    assert [grant.request.entitlement for grant in world.step(view, 1100.0)] == ["within"]
+
+
+class Asked(dict[str, int]):
+    """What runs, and of whom that was asked."""
+
+    def __init__(self, running: dict[str, int]) -> None:
+        super().__init__(running)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: int = 0) -> int:  # type: ignore[override]
+        self.names.add(name)
+        return super().get(name, default)
+
+
+def test_few_of_many_entitlements_without_a_baseline_are_looked_at() -> None:
+    world = scheduler("unified")
+    world.offer(waiting(1, "standard", 1, concurrency=2, ttft_deadline_s=1105.0), 1000.0)
+    for number in range(10, 1010):
+        world.offer(waiting(number, f"batch-{number}", 2, service_class=ServiceClass.SPOT), 1000.0)
+    view = pool_view(*(backend_view(f"b{n}", slots=64, prefill_credit=1) for n in range(3)))
+    view.running_by_entitlement = Asked({"standard": 2})
+    assert world.step(view, 1100.0)[0].request.entitlement == "standard"
+    assert len(view.running_by_entitlement.names) < 100
+
+
 def test_only_slots_that_nobody_within_its_concurrency_needs_are_lent() -> None:
     """Those beyond theirs are due earlier."""
     world = scheduler("unified")
