@@ -26,7 +26,6 @@ class Sent:
     status: int = 0
     outcome: str = "failed"
     reason: str = "no_answer"
-    streamed: bool = True
     ttft_s: float | None = None  # of an answer that arrives whole it is not seen
     ttlt_s: float | None = None
     gaps_s: list[float] = field(default_factory=list)  # between chunks that carried text
@@ -35,6 +34,7 @@ class Sent:
     output_tokens: int = 0
     wanted_input: int = 0
     wanted_output: int = 0
+    streamed: bool = True
 
 
 def slo_met(sent: Sent, slo: Slo) -> bool | None:
