@@ -152,7 +152,8 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
             refused = replace(row, outcome="refused", reason=outcome.refused, ttft_s=None, ttlt_s=None)
             pairs.append((row, replace(refused, input_tokens=0, output_tokens=0)))
             continue
-        simulated = replace(row, outcome="completed", ttft_s=outcome.ttft_s, ttlt_s=outcome.ttlt_s)
+        first = outcome.ttft_s if row.streamed else None  # as the replay sees it
+        simulated = replace(row, outcome="completed", ttft_s=first, ttlt_s=outcome.ttlt_s)
         pairs.append((row, replace(simulated, input_tokens=outcome.input_tokens, output_tokens=outcome.output_tokens)))
     slos = {tier.name: tier.slo for tier in traffic.tiers}
     names = sorted({row.tier for row, _ in pairs}, key=lambda name: _rank(traffic.tiers, name))

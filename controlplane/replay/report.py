@@ -67,8 +67,8 @@ def work_while_sending(rows: Iterable[Sent]) -> float | None:
     """Tokens per second [1/s] from a tenth of the time in which requests were sent to its end; None without a length.
 
     A prompt counts when its first token comes, an answer evenly from there to its last, and all of one that arrives
-    whole when it does. ``tokens_per_s`` goes on to the
-    last answer, so of an overload it says more about one long answer than about what the engines compute.
+    whole when it does. ``tokens_per_s`` goes on to the last answer, so of an overload it says more about one long
+    answer than about what the engines compute.
     """
     rows = list(rows)
     sent = [row.planned_s + row.late_s for row in rows]

@@ -78,6 +78,15 @@ def test_an_instance_that_does_what_the_lab_does_differs_by_nothing():
     assert found.live_tokens_per_s == pytest.approx(found.simulated_tokens_per_s, rel=0.01)
 
 
+def test_of_answers_that_arrived_whole_the_lab_shows_no_first_token_either():
+    """Live it is not seen."""
+    report = live(1024)
+    whole = [row | {"streamed": False, "ttft_s": None} for row in report["requests"]]
+    found = parity.compare(report | {"requests": whole}, parity.Setup("llama-3-8b-a100"))
+    assert {line.live_ttft_s for line in found.lines} == {(None, None)}
+    assert {line.simulated_ttft_s for line in found.lines} == {(None, None)}
+
+
 def test_an_instance_without_the_credit_that_its_pool_claims_is_found_out():
     found = parity.compare(live(0), parity.Setup("llama-3-8b-a100"))
     assert found.worst > 30
