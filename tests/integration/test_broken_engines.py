@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from scheduling.core.ledger.record import LedgerRecord
+from scheduling.gateway.answers import long_answers
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.engine import relay
 from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import read_ledger
 from tests.support.fake_engine import Script
@@ -293,6 +295,18 @@ ABSURD: list[Any] = [
     5,
     "missing",
 ]
+
+
+async def test_an_answer_that_our_own_process_cannot_read_is_not_held_against_its_replica(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "LONG", 0)
+    monkeypatch.setattr(long_answers, "_PROGRAM", "raise SystemExit(1)")
+    async with world.http() as client:
+        assert check(await ask(client)) == "backend_error"
+        assert not world.metrics.answer_rejections
+        monkeypatch.undo()
+        assert check(await ask(client)) == "completed"
 
 
 @pytest.mark.parametrize("streamed", [True, False])

@@ -39,12 +39,13 @@ Finish = Annotated[str, Meta(max_length=32)]
 
 class Broken(Exception):
     """The engine's answer is not one that a client may be given. ``why`` is for operators; ``by_engine``: it says
-    itself that it failed."""
+    itself that it failed; ``ours``: it may be right, and we could not read it."""
 
-    def __init__(self, why: str, *, by_engine: bool = False) -> None:
+    def __init__(self, why: str, *, by_engine: bool = False, ours: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.by_engine = by_engine
+        self.ours = ours
 
 
 class Function(Struct):

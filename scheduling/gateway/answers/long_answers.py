@@ -3,9 +3,9 @@
 Reading one takes time that follows its length, and nothing else runs in a process meanwhile: an embedding of 1,100
 texts (58 MB) is 0.25 s for everybody's streams, and 30 MB that are nothing but names of fields 4 s. A thread would not
 help, as the parser keeps the interpreter's lock. So what is longer than :data:`LONG` goes through a pipe, one at a
-time, to a process that reads it as this one would and sends back what a client may have. The process is started for the
-first one, has lower priority and so much memory, and ends when it has nothing to do, and with this one, whose end of
-the pipe closes.
+time, to a process that reads it as this one would and sends back what a client may have. Tenants take turns: however
+many answers one has, another's waits for one of them. The process is started for the first one, has lower priority and
+so much memory, and ends when it has nothing to do, and with this one, whose end of the pipe closes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import BinaryIO, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 LONG: Final = 1024 * 1024  # bytes; what is shorter takes 0.05 s at most
 LONGEST_S: Final = 30.0  # for one answer: ten times what 64 MiB take on a busy machine
-MEMORY: Final = 1024 * 1024 * 1024  # bytes of the process: 64 MB of vectors take 520 MB, of one-digit numbers 960
+MEMORY: Final = 1024 * 1024 * 1024  # bytes of the process: 64 MB of vectors take 520 MB
 NICE = 5
 IDLE_S: Final = 60.0  # without an answer, and the process ends: it keeps what memory the longest took
 _PIECE = 1024 * 1024
@@ -66,12 +67,13 @@ class LongAnswers:
         self._longest_s = longest_s
         self._memory = memory
         self._turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of tenants
         self._process: asyncio.subprocess.Process | None = None
 
-    async def read(self, path: str, data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
+    async def read(self, tenant: str, path: str, data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
         """As the endpoint with this path reads it. Raises :class:`Broken`."""
         question = _encode(_Question(path, asked, model))
-        async with self._turn:
+        async with self._turns.setdefault(tenant, asyncio.Lock()), self._turn:
             for again in (True, False):  # the process may have died since the last answer
                 try:
                     async with asyncio.timeout(self._longest_s):
@@ -79,12 +81,12 @@ class LongAnswers:
                     break
                 except TimeoutError:
                     self._kill()
-                    raise Broken(f"it takes more than {self._longest_s:.0f} s to read") from None
+                    raise Broken(f"it takes more than {self._longest_s:.0f} s to read", ours=True) from None
                 except (OSError, EOFError) as error:
                     self._kill()
                     if not again:
                         log.error("the process that reads long answers failed twice (%s)", error)
-                        raise Broken("the process that reads long answers failed") from None
+                        raise Broken("the process that reads long answers failed", ours=True) from None
                 except BaseException:  # in the middle of an answer: the next must not get the rest of it
                     self._kill()
                     raise
@@ -127,6 +129,7 @@ async def _started(memory: int) -> asyncio.subprocess.Process:
     env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # the folder that we were started in has no modules of ours
         "-c",
         _PROGRAM,
         str(memory),
@@ -145,18 +148,30 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
     memory = int(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    with contextlib.suppress(OSError, ValueError):  # where no more than this is allowed anyway, or it cannot be set
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a module prints is no answer
     from scheduling.gateway.endpoints import ENDPOINTS
 
-    questions, answers = sys.stdin.buffer, sys.stdout.buffer
-    while select.select([questions], [], [], IDLE_S)[0] and (lengths := questions.read(_LENGTHS.size)):
-        head, length = _LENGTHS.unpack(lengths)
-        question = _decode_question(questions.read(head))
-        told, body = _read(ENDPOINTS[question.path].read, question, questions.read(length))
-        text = _encode(told)
-        answers.write(_LENGTHS.pack(len(text), len(body)) + text)
-        answers.write(body)
-        answers.flush()
+    readings = {endpoint.upstream: endpoint.read for endpoint in ENDPOINTS.values()}
+    while select.select([questions], [], [], IDLE_S)[0] and _one(questions, answers, readings):
+        pass
+
+
+def _one(questions: BinaryIO, answers: BinaryIO, readings: dict[str, Reading]) -> bool:
+    """One answer, of which nothing stays in memory; False where no more come."""
+    lengths = questions.read(_LENGTHS.size)
+    if not lengths:
+        return False
+    head, length = _LENGTHS.unpack(lengths)
+    question = _decode_question(questions.read(head))
+    told, body = _read(readings[question.path], question, questions.read(length))
+    text = _encode(told)
+    answers.write(_LENGTHS.pack(len(text), len(body)) + text)
+    answers.write(body)
+    answers.flush()
+    return True
 
 
 def _read(reading: Reading, question: _Question, data: bytes) -> tuple[_Told, bytes]:

@@ -250,10 +250,13 @@ class Relay:
         model = None if access.rename is None else access.pool.model
         try:
             if len(data) > LONG:
-                answer = await self._long_answers.read(endpoint.upstream, data, asked, model)
+                tenant = access.entitlement.tenant
+                answer = await self._long_answers.read(tenant, endpoint.upstream, data, asked, model)
             else:
                 answer = endpoint.read(data, asked, model)
         except Broken as exc:
+            if exc.ours:  # which says nothing of the replica
+                raise EngineTrouble(Reason.BACKEND_ERROR, exc.why, suspect=False) from None
             raise self._broken(submitted, exc.why) from None
         self._check_own(submitted, connection, answer.id)
         self._served(submitted)

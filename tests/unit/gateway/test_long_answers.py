@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from scheduling.gateway.answers import long_answers
 from scheduling.gateway.answers.answer_types import Asked, Broken, read_answer
 from scheduling.gateway.answers.long_answers import LONG, LongAnswers
 from scheduling.gateway.answers.pooled_answers import read_vectors
@@ -37,12 +40,12 @@ async def beside() -> AsyncIterator[LongAnswers]:
 async def test_what_is_read_beside_is_what_would_be_read_here(beside: LongAnswers) -> None:
     data = _answer(b',"x":"%b"' % (b"y" * 3 * LONG))
     for model in (None, "ours"):
-        assert await beside.read(CHAT, data, ASKED, model) == read_answer(data, ASKED, model)
+        assert await beside.read("acme", CHAT, data, ASKED, model) == read_answer(data, ASKED, model)
     vector = b"[%b]" % b",".join([b"0.25"] * 4096)
     rows = b",".join(b'{"index":%d,"embedding":%b}' % (n, vector) for n in range(64))
     data = b'{"data":[%b],"usage":{"prompt_tokens":9,"total_tokens":9}}' % rows
     asked = replace(ASKED, choices=64)
-    assert await beside.read(EMBEDDINGS, data, asked, "m") == read_vectors(data, asked, "m")
+    assert await beside.read("acme", EMBEDDINGS, data, asked, "m") == read_vectors(data, asked, "m")
 
 
 async def test_what_is_no_answer_is_said_as_here(beside: LongAnswers) -> None:
@@ -50,7 +53,7 @@ async def test_what_is_no_answer_is_said_as_here(beside: LongAnswers) -> None:
         with pytest.raises(Broken) as here:
             read_answer(data, ASKED, None)
         with pytest.raises(Broken) as there:
-            await beside.read(CHAT, data, ASKED, None)
+            await beside.read("acme", CHAT, data, ASKED, None)
         assert (there.value.why, there.value.by_engine) == (here.value.why, here.value.by_engine)
 
 
@@ -59,9 +62,9 @@ async def test_this_process_spends_little_on_an_answer_that_is_costly_to_read(be
     began = time.process_time()
     read_answer(data, ASKED, None)
     here_s = time.process_time() - began
-    await beside.read(CHAT, data, ASKED, None)  # which starts the process
+    await beside.read("acme", CHAT, data, ASKED, None)  # which starts the process
     began = time.process_time()
-    await beside.read(CHAT, data, ASKED, None)
+    await beside.read("acme", CHAT, data, ASKED, None)
     assert time.process_time() - began < here_s / 4
 
 
@@ -69,28 +72,74 @@ async def test_a_request_that_ends_in_the_middle_and_a_process_that_dies_leave_n
     beside: LongAnswers,
 ) -> None:
     data, other = _answer(b"," + NAMES), _answer(b',"y":"%b"' % (b"z" * LONG))
-    await beside.read(CHAT, other, ASKED, None)
-    given_up = asyncio.create_task(beside.read(CHAT, data, ASKED, None))
-    waits = asyncio.create_task(beside.read(CHAT, other, ASKED, None))
+    await beside.read("acme", CHAT, other, ASKED, None)
+    given_up = asyncio.create_task(beside.read("acme", CHAT, data, ASKED, None))
+    waits = asyncio.create_task(beside.read("acme", CHAT, other, ASKED, None))
     await asyncio.sleep(0.05)
     given_up.cancel()
     assert await waits == read_answer(other, ASKED, None)
     assert beside._process is not None
     os.kill(beside._process.pid, signal.SIGKILL)
-    assert await beside.read(CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
+    assert await beside.read("acme", CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
 
 
 async def test_an_answer_that_takes_too_long_is_none() -> None:
     beside = LongAnswers(longest_s=0.01)
-    with pytest.raises(Broken, match="takes more than"):
-        await beside.read(CHAT, _answer(b"," + NAMES), ASKED, None)
+    with pytest.raises(Broken, match="takes more than") as told:
+        await beside.read("acme", CHAT, _answer(b"," + NAMES), ASKED, None)
+    assert told.value.ours
     await beside.stop()
 
 
 async def test_an_answer_that_takes_too_much_memory_is_none_and_the_next_is_read() -> None:
     beside = LongAnswers(memory=200 * 1024 * 1024)
     with pytest.raises(Broken, match="takes more memory"):
-        await beside.read(CHAT, _answer(b"," + NAMES), ASKED, None)
+        await beside.read("acme", CHAT, _answer(b"," + NAMES), ASKED, None)
     other = _answer(b',"y":"%b"' % (b"z" * LONG))
-    assert await beside.read(CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
+    assert await beside.read("acme", CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
     await beside.stop()
+
+
+async def test_tenants_take_turns(beside: LongAnswers) -> None:
+    data, ended = _answer(b',"y":"%b"' % (b"z" * LONG)), []
+
+    async def read(tenant: str) -> None:
+        await beside.read(tenant, CHAT, data, ASKED, None)
+        ended.append(tenant)
+
+    await asyncio.gather(*[read("many") for _ in range(6)], read("one"))
+    assert ended.index("one") < 2
+
+
+async def test_where_no_process_can_be_had_the_replica_is_not_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_answers, "_PROGRAM", "raise SystemExit(1)")
+    with pytest.raises(Broken, match="the process that reads long answers failed") as told:
+        await LongAnswers().read("acme", CHAT, _answer(), ASKED, None)
+    assert told.value.ours
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (800 << 20, 800 << 20))",
+        "import sys; sys.meta_path.insert(0, type('Says', (), {'find_spec': lambda *_: print('x' * 9999)})())",
+    ],
+    ids=["a memory limit of its own", "modules that print"],
+)
+async def test_it_is_read_whatever_the_process_is_started_in(
+    beside: LongAnswers, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    main = "from scheduling.gateway.answers.long_answers import main"
+    monkeypatch.setattr(long_answers, "_PROGRAM", f"{main}\n{before}\nmain()")
+    data = _answer(b',"y":"%b"' % (b"z" * LONG))
+    assert await beside.read("acme", CHAT, data, ASKED, None) == read_answer(data, ASKED, None)
+
+
+async def test_modules_beside_the_folder_it_is_started_in_are_not_ours(
+    beside: LongAnswers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(1)")
+    monkeypatch.setattr("sys.path", [path or os.getcwd() for path in sys.path])
+    monkeypatch.chdir(tmp_path)
+    data = _answer()
+    assert await beside.read("acme", CHAT, data, ASKED, None) == read_answer(data, ASKED, None)
