@@ -340,7 +340,7 @@ class Scheduler:
         headroom is kept), and beyond them while slots are left; those that may burst."""
         made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
         left, of_others = self._slots_left(step)
-        step.lend(left - step.headroom - of_others)
+        step.lend(left, of_others)
         if self._rights and self._any_wait(RESERVED):
             reserved, gives_way = self._turn_of(RESERVED), left > 0 and self._relegates_owners
             yield made(step.fits_reserved, reserved, timely=gives_way)

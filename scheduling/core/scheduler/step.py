@@ -106,6 +106,7 @@ class SchedulerStep:
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._free = sum([backend.slots - backend.running for backend in self.open])
         self._lends = 0  # slots that nobody within its concurrency can use
+        self._of_others = 0  # slots that are counted for those within their concurrency who have no baseline, and left
         self.owners_first = True
         self._lent_enough: set[str] = set()  # entitlements of which one was asked about for whom that is too little
         self._look_at_kv()
@@ -155,9 +156,9 @@ class SchedulerStep:
 
     @property
     def usable_at_once(self) -> int:
-        """Free slots that requests of any class can use in this step. A replica with a prefill credit takes about one
-        prompt at a time, so a backlog as large as the pool, which waits for credit, does not show that slots are
-        short."""
+        """Free slots that are counted for those without a baseline in this step. A replica with a prefill credit takes
+        about one prompt at a time, unless prompts are short: so a backlog as large as the pool, which waits for credit,
+        does not show that slots are short."""
         return sum([1 if backend.prefill_credit else backend.slots - backend.running for backend in self.open])
 
     @property
@@ -170,9 +171,10 @@ class SchedulerStep:
         """Whether an entitlement may have such a slot."""
         return self._lends > 0 and entitlement not in self._lent_enough
 
-    def lend(self, left: int) -> None:
-        """``left``: free slots beyond the headroom and those that sequences within their concurrency can use."""
-        self._lends = left
+    def lend(self, left: int, of_others: int) -> None:
+        """``left``: free slots beyond those of all who wait within a baseline. ``of_others``: how many of them those
+        within their concurrency can use who have none."""
+        self._lends, self._of_others = left - self.headroom - of_others, of_others
 
     def fits_lent(self, request: QueuedRequest) -> bool:
         """Whether a replica has room for the request, and its entitlement, which may exceed its baseline while slots
@@ -236,6 +238,9 @@ class SchedulerStep:
         ran = running.get(request.entitlement, 0)
         within = max(0, request.concurrency - ran) if request.concurrency else slots
         self._lends -= max(0, slots - within)  # a wide one may start within its concurrency and exceed it
+        if request.service_class not in BASELINE:  # short prompts take more slots than are counted for them
+            self._of_others -= min(slots, within)
+            self._lends, self._of_others = self._lends + min(0, self._of_others), max(0, self._of_others)
         self._free -= slots
         backend.running += request.sequences
         self._pending = False

@@ -155,6 +155,21 @@ def test_slots_of_the_headroom_are_lent_to_nobody(policy: str) -> None:
     assert [grant.request.entitlement for grant in world.step(view, 1100.0)] == ["within"]
 
 
+def test_what_short_prompts_without_a_baseline_take_is_not_lent_again() -> None:
+    """One slot is counted for them at a replica with a prefill credit, which has room for many of them."""
+    world = scheduler("edf", ("fair",))
+    world.headroom = 4
+    for number in range(20):
+        world.offer(waiting(number, "loud", 1, concurrency=2, ttft_deadline_s=1190.0), 1000.0)
+    spot = {"service_class": ServiceClass.SPOT, "concurrency": 64, "ttft_deadline_s": 1101.0}
+    for number in range(30, 50):
+        world.offer(waiting(number, f"batch-{number % 4}", 2, **spot), 1000.0)
+    view = pool_view(backend_view(slots=64, running=54, prefill_credit=8192), running={"loud": 2})
+    granted = [grant.request.entitlement for grant in world.step(view, 1100.0)]
+    assert len(granted) == 6, "the last four are the headroom"
+    assert granted.count("loud") < 6
+
+
 class Asked(dict[str, int]):
     """What runs, and of whom that was asked."""
 
@@ -251,7 +266,7 @@ def test_the_turn_of_who_lacks_credit_is_kept_for_who_is_within_its_concurrency(
         view, 1100.0, holds, asked, patience_s=2.0, headroom=0, unreserved=frozenset(), rights=True,
         warmth=lambda request: None,
     )  # fmt: skip
-    step.lend(2)
+    step.lend(2, 0)
     assert [step.fits_lent(request) for request in asked.values()] == [True, False, False]
     assert holds.credit is not None
     assert holds.credit.request_id == within.id
