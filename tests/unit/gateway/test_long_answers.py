@@ -143,3 +143,10 @@ async def test_modules_beside_the_folder_it_is_started_in_are_not_ours(
     monkeypatch.chdir(tmp_path)
     data = _answer()
     assert await beside.read("acme", CHAT, data, ASKED, None) == read_answer(data, ASKED, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+async def test_where_memory_is_short_it_ends_before_the_web_process(beside: LongAnswers) -> None:
+    await beside.read("acme", CHAT, _answer(), ASKED, None)
+    assert beside._process is not None
+    assert Path(f"/proc/{beside._process.pid}/oom_score_adj").read_text() == "1000\n"
