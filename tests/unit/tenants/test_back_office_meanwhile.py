@@ -118,3 +118,15 @@ def opened_user(admin: Client, world: worlds.World) -> tuple[str, dict[str, str]
     page = admin.get(address).content.decode()
     assert user.password not in page
     return address, sends(page)
+
+
+def test_who_was_switched_off_meanwhile_stays_so(world: worlds.World, admin: Client) -> None:
+    user = world.users["alice"]
+    address = f"/admin/{user._meta.app_label}/{user._meta.model_name}/{user.pk}/change/"
+    form = sends(admin.get(address).content.decode())
+    type(user).objects.filter(pk=user.pk).update(is_active=False)
+    form["memberships-0-tenant"] = form["initial-memberships-0-tenant"]  # a select that this reading does not see
+    answer = admin.post(address, form | {"email": "alice@corp.example", "_save": ""})
+    assert answer.status_code == 302, answer.content.decode()
+    user.refresh_from_db()
+    assert (user.email, user.is_active) == ("alice@corp.example", False)
