@@ -56,6 +56,7 @@
       if (form.method !== "post" || !form.id.endsWith("_form")) return;
       if (state === "through") {
         state = "sent";
+        setTimeout(() => (state = "idle"), PATIENCE_MS); // whoever stopped it while the server was slow may press again
         return;
       }
       event.preventDefault();

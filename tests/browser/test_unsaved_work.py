@@ -191,6 +191,22 @@ def test_save_pressed_twice_in_the_back_office_is_sent_once(
     assert len([url for url in sent if "/admin/" in url]) == 1
 
 
+def test_a_form_of_the_back_office_that_was_stopped_on_its_way_can_be_sent_again(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    page.clock.install()
+    typed_in_the_back_office(page, running, api, tier)
+    stopped = "form => form.addEventListener('submit', event => event.preventDefault(), { once: true })"
+    page.locator("form#tier_form").evaluate(stopped)  # as one that its user stops before the server has answered
+    save = page.get_by_role("button", name="Save", exact=True)
+    with page.expect_response("**/api/v1/me"):
+        save.click()
+    page.clock.fast_forward(11_000)
+    save.click()
+    expect(page.get_by_text("was changed successfully")).to_be_visible()
+    assert api.get(f"/tiers/{tier}").json()["description"] == "typed in the back office"
+
+
 def test_a_policy_that_somebody_else_changed_meanwhile_is_named_before_it_is_replaced(
     page: Page, running: Running, api: httpx.Client
 ) -> None:
