@@ -302,8 +302,9 @@ def _backend(spec: BackendSpec, sample: Sample, tbt_s: float | None) -> dict[str
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
-    writes = spec.phase is not Phase.PREFILL  # else no answer waits for its steps
-    step_why = slow_steps(status.engine_facts.step_tokens, status.full_step_s, tbt_s) if writes else ""
+    # elsewhere no answer waits for a full step: it writes none, or the plugin, which logs steps, ends them in time
+    waits = spec.phase is not Phase.PREFILL and status.steps is None
+    step_why = slow_steps(status.engine_facts.step_tokens, status.full_step_s, tbt_s) if waits else ""
     if status.adapters is not None:
         row["adapters"] = dict(status.adapters.states)
     adapters_why = "" if status.adapters is None else status.adapters.why

@@ -111,9 +111,8 @@ class WatchedBackend:
 
     @property
     def full_step_s(self) -> float:
-        """How long a full step takes, at least [s]: as its own steps say, else as measured. 0: not known."""
-        budget, fit = self.credit.budget, self.steps.believed
-        return self.speed.full_step_s(budget) if fit is None else budget / fit.step_time.prefill_per_s(budget)
+        """How long a full step was measured to take under load, at least [s]; 0: not known."""
+        return self.speed.full_step_s(self.credit.budget)
 
 
 @dataclass(slots=True)

@@ -421,9 +421,13 @@ def test_nobody_is_alarmed_about_a_replica_that_has_drained() -> None:
 
 
 def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_tokens_says_what_to_change() -> None:
-    def shown(full_step_s: float, phase: Phase = Phase.BOTH) -> dict[str, Any]:
-        facts = EngineFacts(step_tokens=2048)
-        status = BackendStatus("gpu-1", "ready", "answered", NOW, engine_facts=facts, full_step_s=full_step_s)
+    plugin = StepStatus(fit=None, believed=False, recent_error=None, drifts=0)
+
+    def shown(full_step_s: float, phase: Phase = Phase.BOTH, steps: StepStatus | None = None) -> dict[str, Any]:
+        status = BackendStatus(
+            "gpu-1", "ready", "answered", NOW, engine_facts=EngineFacts(step_tokens=2048), full_step_s=full_step_s,
+            steps=steps,
+        )  # fmt: skip
         view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
         pool = replace(POOL, backends=(replace(POOL.backends[0], phase=phase),))
         seen = sample(view=view, backends=[status], pool=pool)
@@ -432,6 +436,7 @@ def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_token
     assert shown(0.2)["step_why"].endswith("--max-num-batched-tokens 1024")
     assert shown(0.2, Phase.DECODE)["step_why"] == shown(0.2)["step_why"]
     assert "step_why" not in shown(0.2, Phase.PREFILL), "no answer waits for its steps"
+    assert "step_why" not in shown(0.2, steps=plugin), "it ends steps in time by itself"
     assert "step_why" not in shown(0.0), "it is not known"
     assert "step_why" not in shown(0.07)
 
