@@ -37,6 +37,7 @@ LAWS: dict[int, str] = {
     9: "a replica is kept for a prompt only while that waits and lacks nothing there but prefill credit",
     10: "what is for an adapter is granted only where that is loaded",
     11: "who was promised a time between tokens gets no replica too slow for it while it may wait for a faster one",
+    12: "the last free slots, the headroom, are granted only within a baseline",
 }
 
 
@@ -66,6 +67,16 @@ def remember(view: PoolView, waiting: Iterable[QueuedRequest]) -> Before:
         dict(view.running_by_entitlement),
         {request.id: request for request in waiting},
     )
+
+
+def _free(backends: Mapping[str, BackendView]) -> int:
+    """Free slots."""
+    return sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots)
+
+
+def _within_baseline(request: QueuedRequest, running: Mapping[str, int]) -> bool:
+    full = 0 < request.concurrency <= running.get(request.entitlement, 0)
+    return request.service_class in BASELINE and not full
 
 
 def check_step(
@@ -114,6 +125,8 @@ def check_step(
             broken.append(Violation(5, f"{request.id} granted {now_s - request.expires_s:.3f} s late"))
         if _too_slow(grant, before.backends, now_s):
             broken.append(Violation(11, f"{request.id} on {grant.backend}"))
+        if rights and _free(backends) <= headroom > 0 and not _within_baseline(request, running):
+            broken.append(Violation(12, f"{request.id} with {_free(backends)} free"))
         broken.extend(_book(grant, backends, running, BURSTS if rights else (), owner(request)))
     left = {request.id: request for request in after}
     for request_id, request in before.waiting.items():
@@ -131,7 +144,7 @@ def check_step(
             broken.append(Violation(9, f"{name} for {request_id}"))
     if len(grants) < max_grants and not kv_hold:
         others = {name: backend for name, backend in backends.items() if name not in credit_holds}
-        spared = sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots) <= headroom
+        spared = _free(backends) <= headroom
         ready = [backend for backend in backends.values() if backend.ready]
         others_wait = [request for request in left.values() if request.id not in waits_for_replica]
         broken.extend(

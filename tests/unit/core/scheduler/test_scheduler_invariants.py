@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.scheduler.invariants import LAWS, check_step, remember
-from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 
 ONE = waiting(1)
@@ -59,6 +59,18 @@ def test_who_was_promised_a_pace_gets_no_slow_replica_while_it_may_wait_for_a_fa
     assert laws(replace(mine, resumes_at="slow"), replace(slow, resumes=True), fast) == set(), "it goes on there"
     for other in (replace(fast, ready=False), replace(fast, longest=100), replace(fast, token_us=110_000)):
         assert laws(mine, slow, other) == set(), "no other one is of use"
+
+
+def test_the_headroom_is_granted_only_within_a_baseline():
+    spot = replace(ONE, service_class=ServiceClass.SPOT)
+    beyond = replace(ONE, concurrency=1)
+    full = pool_view(backend_view(slots=2), running={ONE.entitlement: 1})
+
+    def laws(request: QueuedRequest, headroom: int) -> set:
+        return broken(full, [request], [Grant(request, "b1", "")], [], rights=True, headroom=headroom)
+
+    assert laws(spot, 2) == laws(beyond, 2) == {12}
+    assert laws(spot, 1) == laws(beyond, 1) == laws(replace(ONE, concurrency=2), 2) == set()
 
 
 def test_work_conservation_rests_while_the_bound_is_reached_or_a_replica_is_kept_free():

@@ -165,9 +165,12 @@ def test_what_short_prompts_without_a_baseline_take_is_not_lent_again() -> None:
     for number in range(30, 50):
         world.offer(waiting(number, f"batch-{number % 4}", 2, **spot), 1000.0)
     view = pool_view(backend_view(slots=64, running=54, prefill_credit=8192), running={"loud": 2})
-    granted = [grant.request.entitlement for grant in world.step(view, 1100.0)]
+    before = remember(view, world)
+    grants = world.step(view, 1100.0)
+    granted = [grant.request.entitlement for grant in grants]
     assert len(granted) == 6, "the last four are the headroom"
     assert granted.count("loud") < 6
+    assert check_step(before, grants, world, 1100.0, rights=True, headroom=4, credit_holds=world.credit_holds) == []
 
 
 class Asked(dict[str, int]):
