@@ -93,6 +93,7 @@ class ClientConnection(HttpToolsProtocol):
     _place = Place.FREE
     _inside = False
     _upgraded = False
+    _last = False  # the newest request is the last one here: what is behind it is not read
     _again = b""  # a head that is to be read again, without the wish for another protocol
     _address = ""
     _extensions: dict[str, Any]  # of its requests
@@ -162,6 +163,11 @@ class ClientConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
+        if self._last:
+            self._body += size
+            if self._body > UNWANTED_BYTES:
+                self.transport.abort()
+            return
         cycle, scope, in_head = self.cycle, self.scope, self._head_open
         if in_head:
             self._head_size += size
@@ -169,6 +175,8 @@ class ClientConnection(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserError:
+            if self._last:
+                return
             self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
         if self.timeout_keep_alive_task is not None and (
             self.cycle is not cycle or self._head_timer is not None or self._upgraded
@@ -230,7 +238,15 @@ class ClientConnection(HttpToolsProtocol):
             self._refuse_place()
             raise _Enough
         if len(self.pipeline) >= SENT_AHEAD:
-            self._refuse(429, f"More than {SENT_AHEAD} requests wait on this connection.", Reason.SERVER_FULL)
+            # No request behind an answer with "connection: close" was processed, so its client may send it again.
+            self.pipeline[0][0].keep_alive = False
+            self._last = True
+            self._head_open = False
+            self.limits.refused[Reason.SERVER_FULL.value] += 1
+            raise _Enough
+        if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in self.headers):
+            # The parser takes any codings of which the last is chunked, and unpacks no other one.
+            self._refuse(400, "The only transfer coding that this server reads is chunked.", Reason.INVALID_REQUEST)
             raise _Enough
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):

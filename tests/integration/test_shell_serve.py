@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import resource
 
 import pytest
@@ -14,7 +15,7 @@ import websockets
 
 from controlplane.env import SettingsError
 from controlplane.web.connections import KEPT_FREE, ConnectionLimits, Place, affordable
-from controlplane.web.protocol import protocol
+from controlplane.web.protocol import SENT_AHEAD, protocol
 from controlplane.web.websockets import BoundedSocket
 
 HEAD_BYTES, HEAD_S = 2048, 0.4
@@ -202,6 +203,8 @@ async def test_what_is_not_http_gets_an_error_in_openais_shape(port):
         b"GET /a HTTP/1.1\r\nhost: x\r\n folded: y\r\n\r\n",
         b"GET /a HTTP/1.1\r\nhost: x\ry: z\r\n\r\n",
         b"GET /a HTTP/1.1\r\nhost : x\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
 async def test_ambiguous_framing_is_refused(port, head):
@@ -335,6 +338,34 @@ async def test_a_client_that_sends_ahead_and_leaves_ends_all_its_requests():
             while not gone:
                 await asyncio.sleep(0.01)
     assert gone == [("/1", "http.disconnect")]
+
+
+@pytest.mark.parametrize("behind", [1, 1000])
+async def test_of_many_requests_sent_ahead_those_that_may_wait_are_answered_and_the_last_says_so(port, behind):
+    first = b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number for number in range(1 + SENT_AHEAD))
+    answer, closed = await exchange(port, first + b"GET /late HTTP/1.1\r\nhost: x\r\n\r\n" * behind)
+    assert closed
+    assert [int(path) for path in re.findall(rb'"path": "/(\w+)"', answer)] == list(range(1 + SENT_AHEAD))
+    assert answer.count(b"connection: close") == 1
+    assert b"connection: close" in answer.rpartition(b"HTTP/1.1 200")[2]
+
+
+async def test_who_sends_ahead_without_an_end_is_dropped():
+    async def waits(scope, receive, send):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with served(ConnectionLimits(100, 0), app=waits) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        dropped = False
+        async with asyncio.timeout(30):
+            while not dropped:
+                writer.write(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)
+                try:
+                    await writer.drain()
+                except ConnectionError:
+                    dropped = True
+        writer.close()
 
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["the last one", "with another request behind it"])
