@@ -23,6 +23,7 @@ from tenants import keys, services
 from tenants.audit import SYSTEM, Actor, record
 from tenants.models import ApiKey, GroupRule, Identity, Invitation, Membership, Role, ServiceAccount, Tenant
 from tenants.sealed import seal, unseal
+from tenants.validators import turns_text
 
 MOST_GROUPS = 1_000  # of one person; those beyond give nothing
 GROUP_LETTERS = 200
@@ -66,9 +67,9 @@ def groups_in(claims: Mapping[str, Any], claim: str) -> list[str] | None:
 
 
 def _kept(text: str) -> bool:
-    """Whether every database keeps it. A group that could not be stored would end each check of its person with a
-    fault, before their roles follow their groups."""
-    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    """Whether every database keeps it, and it turns no text around it on the page People. A group that could not be
+    stored would end each check of its person with a fault, before their roles follow their groups."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text) and not turns_text(text)
 
 
 def granted(groups: Iterable[str]) -> Wanted:

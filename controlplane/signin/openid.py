@@ -12,7 +12,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 
 from controlplane.signin.exchange import OtherIssuer
-from controlplane.signin.provider import check_issuer, same_issuer
+from controlplane.signin.provider import check_configuration, same_issuer
 
 OF_AN_ADDRESS = ("process", "next")  # what a link to a sign-in may say
 
@@ -24,7 +24,7 @@ class OneIssuer(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # has no typ
     @cached_property
     def openid_config(self) -> dict[str, Any]:
         document: dict[str, Any] = super().openid_config
-        check_issuer(document, settings.QUARTERMASTER_OIDC_ISSUER)
+        check_configuration(document, settings.QUARTERMASTER_OIDC_ISSUER)
         return document
 
     def complete_login(self, request: HttpRequest, app: SocialApp, token: Any, **kwargs: Any) -> Any:

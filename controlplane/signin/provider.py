@@ -20,6 +20,7 @@ from tenants.people import Grant
 
 DISCOVERY_S = 600.0
 REFUSED = (401, 403)
+ASKED_THERE = ("token_endpoint", "userinfo_endpoint", "jwks_uri")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Provider:
                 status, answer = self._call("GET", f"{self._issuer}/.well-known/openid-configuration")
                 if status != 200:
                     raise Trouble(f"The identity provider answers {status} when asked for its configuration.")
-                check_issuer(answer, self._issuer)
+                check_configuration(answer, self._issuer)
                 self._known, self._until_s = answer, time.monotonic() + DISCOVERY_S
             return self._known
 
@@ -146,12 +147,14 @@ class Provider:
         return answer.status, document if isinstance(document, dict) else {}
 
 
-def check_issuer(document: object, asked: str) -> None:
+def check_configuration(document: object, asked: str) -> None:
     """Whether a provider's configuration is of the issuer that it was asked of (OpenID Connect Discovery 4.3), but for
-    a slash at its end, which people leave out.
+    a slash at its end, which people leave out, and whether all that is asked there has TLS where the issuer has it:
+    the client's secret goes there, and what comes back is believed because of it.
 
     Raises:
         OtherIssuer: it is another's.
+        Trouble: an address of it has no TLS.
     """
     told = document.get("issuer") if isinstance(document, dict) else None
     if not isinstance(told, str) or not same_issuer(told, asked):
@@ -159,6 +162,12 @@ def check_issuer(document: object, asked: str) -> None:
             f"The identity provider's configuration is of issuer {told!r:.200}, not of {asked!r}: "
             "QUARTERMASTER_OIDC_ISSUER has to be what it calls itself."
         )
+    assert isinstance(document, dict)
+    with_tls = asked.lower().startswith("https://")
+    for name in ASKED_THERE:
+        address = document.get(name)
+        if with_tls and isinstance(address, str) and not address.lower().startswith("https://"):
+            raise Trouble(f"The identity provider's configuration names {address!r:.200} as {name}: only https://.")
 
 
 def same_issuer(told: str, asked: str) -> bool:

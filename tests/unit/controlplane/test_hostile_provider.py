@@ -16,7 +16,7 @@ import pytest
 from django.test import Client, override_settings
 
 from controlplane.signin import exchange
-from controlplane.signin.provider import Gone, Provider, There, Unknown
+from controlplane.signin.provider import Gone, Provider, There, Unknown, check_configuration
 from tenants.people import Grant
 
 pytestmark = pytest.mark.django_db
@@ -253,6 +253,24 @@ def test_a_slash_at_the_end_of_an_issuer_makes_no_other_one() -> None:
     with provider(b"") as server:
         server.says = document(dict.fromkeys(ENDPOINTS, server.issuer) | {"issuer": f"{server.issuer}/"})
         assert Client().get("/oidc/sso/login/?process=login").status_code == 302
+
+
+@pytest.mark.parametrize("name", ["token_endpoint", "userinfo_endpoint", "jwks_uri"])
+@pytest.mark.parametrize("address", ["http://169.254.169.254/latest/meta-data", "//id.example/x", "file:///etc/passwd"])
+def test_of_an_issuer_with_tls_nothing_is_asked_without(
+    name: str, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client's secret would go there in the clear, and ID tokens from there are believed because of TLS."""
+    issuer = "https://id.example"
+    with provider(b"") as server, override_settings(QUARTERMASTER_OIDC_ISSUER=issuer):
+        right = {"issuer": issuer, **dict.fromkeys(ENDPOINTS, issuer + "/x")}
+        server.says = document(right)
+        assert Client().get("/oidc/sso/login/?process=login").status_code == 302
+        server.says = document(right | {name: address})
+        assert Client().get("/oidc/sso/login/?process=login").status_code == 502
+        assert f"names '{address}' as {name}" in caplog.text
+        with pytest.raises(exchange.Trouble):
+            check_configuration(right | {name: address}, issuer)
 
 
 def test_a_token_of_somebody_else_than_userinfo_opens_nothing() -> None:

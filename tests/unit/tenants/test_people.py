@@ -123,7 +123,8 @@ def test_a_group_that_no_database_keeps_holds_up_no_change_of_roles(world: world
     """Whoever may name a group at the provider could have kept their roles here by it."""
     rule("chiefs", "admin")
     rule("acme", "member", world.tenants["acme"])
-    identity = look(come_in("ada", "chiefs", "acme"), There({"groups": ["acme", "a\ud800", "a\0b"]}))
+    identity = look(come_in("ada", "chiefs", "acme"), There({"groups": ["acme", "a\ud800", "a\0b", "a\u202eb"]}))
+    assert identity.groups == ["acme"]
     assert scope_for(identity.user).role == Role.MEMBER
     identity = look(identity, There({"groups": ["a\ud800"]}))
     assert not identity.user.is_active
