@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 import httpx
 
-from scheduling.core.engine.calibration import Burst, Proposal, propose, saturated
+from scheduling.core.engine.calibration import Burst, Proposal, propose
 from scheduling.core.types import BackendSpec
 from scheduling.engines import loading
-from scheduling.engines.client import EngineError
+from scheduling.engines.client import EngineError, counted
 from scheduling.engines.kinds import VLLM, kind_of, make_client
 from scheduling.engines.loading import Shape
 from scheduling.tls import authorities
 
-SHORT = Shape(32, 64)  # finds the limit of sequences; with the usual shape, step times
+SHORT = Shape(32, 64)  # with the usual shape, step times
 USUAL = Shape(384, 64)
+LONG = 4096  # tokens of an answer that goes on while the limit of sequences is looked for
 MOST_SEQUENCES = 1024  # sequences that are offered at most
 
 
@@ -35,7 +36,8 @@ class Busy(EngineError):
 
 
 def plan(slots: int, usual: Shape) -> list[tuple[int, Shape]]:
-    """The bursts for a replica that is thought to run ``slots`` sequences: from one request to twice as many."""
+    """The bursts for a replica that runs ``slots`` sequences: from one request to twice as many."""
+    slots = min(slots, MOST_SEQUENCES)
     levels = sorted(
         {1, max(1, slots // 8), max(1, slots // 4), max(1, slots // 2), slots, min(MOST_SEQUENCES, 2 * slots)}
     )
@@ -68,7 +70,14 @@ async def measure(
         if not force and (why := await loading.busy(client)):
             raise Busy(f"{why}: drain it first, or say --force")
         kv_tokens = await client.kv_tokens()
-        todo = plan(spec.slots, usual)
+        facts = await client.facts((await counted(client)).engines)
+        room = LONG if facts.max_model_len is None else min(LONG, facts.max_model_len - SHORT.prompt - 1)
+        slots, offered = facts.slots, 0
+        while slots is None and offered < MOST_SEQUENCES:  # it does not say: offer more than it runs
+            offered = min(MOST_SEQUENCES, 2 * max(offered, spec.slots))
+            slots = await loading.limit(client, http, model, headers, offered, SHORT.prompt, room, draw)
+            await loading.quiet(client)
+        todo = plan(slots or spec.slots, usual)
         each, done = seconds / len(todo), 0.0
         bursts: list[Burst] = []
 
@@ -82,10 +91,7 @@ async def measure(
             result = await loading.burst(client, http, model, headers, level, shape, each, draw, progress)
             bursts.append(result)
             await loading.quiet(client)
-            largest = not any(more > level and kind is shape for more, kind in todo)
-            if shape is SHORT and largest and not saturated(result) and level < MOST_SEQUENCES:
-                todo.insert(0, (min(MOST_SEQUENCES, 2 * level), SHORT))  # it ran all that was offered: it may run more
-    return Measured(kv_tokens, tuple(bursts), propose(bursts, usual.context))
+    return Measured(kv_tokens, tuple(bursts), propose(bursts, usual.context, slots))
 
 
 def changes(spec: BackendSpec, measured: Measured) -> dict[str, tuple[float, float]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 
@@ -19,8 +20,12 @@ from scheduling.engines.client import EngineClient, EngineError, EngineMetrics, 
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_EVERY_S = 0.1
+LIMIT_S = 60.0  # until an engine shows how many sequences it runs at once, on a busy machine
+STEADY = 3  # looks in a row, with steps between them
 SETTLE = 0.3  # of a burst's time before counting begins: its requests begin together, and that shows
 FIRST_ID, LAST_ID = 100, 999  # token ids that every vocabulary has
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +69,69 @@ async def burst(
     ``passed`` is told the seconds that went by. Raises EngineError when the replica refuses or does not answer.
     """
 
+    def length() -> int:
+        return draw.randint(max(1, shape.output // 2), shape.output + shape.output // 2)
+
+    looks = await _under_load(
+        client, http, model, headers, concurrency, shape.prompt, length, draw, lambda: _watch(client, seconds, passed)
+    )
+    (began, first), (ended, last) = looks[0], looks[-1]
+    (prompts_before, outputs_before), (prompts, outputs) = _tokens(first), _tokens(last)
+    return Burst(
+        concurrency=concurrency,
+        seconds=ended - began,
+        prompt_tokens=prompts - prompts_before,
+        output_tokens=outputs - outputs_before,
+        running=sum(look.running for _, look in looks) / len(looks),
+        running_most=max(look.running for _, look in looks),
+        waiting_most=max(look.waiting for _, look in looks),
+        context=shape.context,
+    )
+
+
+async def limit(
+    client: EngineClient,
+    http: httpx.AsyncClient,
+    model: str,
+    headers: dict[str, str],
+    offered: int,
+    prompt: int,
+    output: int,
+    draw: random.Random,
+    passed: Callable[[float], None] = lambda _seconds: None,
+) -> int | None:
+    """How many of ``offered`` requests the engine runs at once while others wait in its queue; None: all of them.
+
+    Their answers of ``output`` tokens do not end meanwhile. An engine counts what runs after a step, when those that
+    ended with it are gone and the next are not there yet: with answers that end, a full engine of 32 mostly says 31,
+    and one that was offered 32 says that one waits. Raises EngineError as :func:`burst` does, and where the engine
+    shows no steady number within :data:`LIMIT_S`.
+    """
+    return await _under_load(
+        client, http, model, headers, offered, prompt, lambda: output, draw, lambda: _steady(client, offered, passed)
+    )
+
+
+async def _under_load(
+    client: EngineClient,
+    http: httpx.AsyncClient,
+    model: str,
+    headers: dict[str, str],
+    concurrency: int,
+    prompt: int,
+    length: Callable[[], int],
+    draw: random.Random,
+    watch: Callable[[], Awaitable[T]],
+) -> T:
+    """What ``watch`` finds while ``concurrency`` requests are kept going, with answers of ``length()`` tokens."""
+
     async def ask() -> None:
-        length = draw.randint(max(1, shape.output // 2), shape.output + shape.output // 2)
+        tokens = length()
         body = {
             "model": model,
-            "prompt": [draw.randint(FIRST_ID, LAST_ID) for _ in range(shape.prompt)],
-            "max_tokens": length,
-            "min_tokens": length,
+            "prompt": [draw.randint(FIRST_ID, LAST_ID) for _ in range(prompt)],
+            "max_tokens": tokens,
+            "min_tokens": tokens,
             "ignore_eos": True,
             "temperature": 0,
         }
@@ -86,13 +147,12 @@ async def burst(
         while True:
             await ask()
 
-    looks: list[tuple[float, EngineMetrics]] = []
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(keep_asking()) for _ in range(concurrency)]
             try:
-                looks = await _watch(client, seconds, passed)
+                found = await watch()
             finally:
                 for worker in workers:
                     worker.cancel()
@@ -100,18 +160,7 @@ async def burst(
         failure = failures.exceptions[0]  # one tells enough: they fail alike
     if failure is not None:
         raise failure
-    (began, first), (ended, last) = looks[0], looks[-1]
-    (prompts_before, outputs_before), (prompts, outputs) = _tokens(first), _tokens(last)
-    return Burst(
-        concurrency=concurrency,
-        seconds=ended - began,
-        prompt_tokens=prompts - prompts_before,
-        output_tokens=outputs - outputs_before,
-        running=sum(look.running for _, look in looks) / len(looks),
-        running_most=max(look.running for _, look in looks),
-        waiting_most=max(look.waiting for _, look in looks),
-        context=shape.context,
-    )
+    return found
 
 
 def _tokens(metrics: EngineMetrics) -> tuple[float, float]:
@@ -136,6 +185,28 @@ async def _watch(
         if now - began >= SETTLE * seconds:
             looks.append((now, metrics))
     return looks
+
+
+async def _steady(client: EngineClient, offered: int, passed: Callable[[float], None]) -> int | None:
+    """Looks until all that is offered is in the engine and it runs the same number after each of some steps."""
+    began = seen = time.monotonic()
+    same: list[int] = []
+    generated: float | None = None
+    while seen - began < LIMIT_S:
+        await asyncio.sleep(LOOK_EVERY_S)
+        metrics = await counted(client, timeout_s=10.0)
+        now = time.monotonic()
+        passed(now - seen)
+        seen = now
+        if metrics.running >= offered:
+            return None
+        if metrics.generation_tokens == generated or metrics.running + metrics.waiting < offered:
+            continue  # no step since the last look, or not all have arrived
+        generated = metrics.generation_tokens
+        same = [*same, metrics.running] if same[-1:] == [metrics.running] else [metrics.running]
+        if len(same) == STEADY:
+            return same[-1]
+    raise EngineError(f"with {offered} requests it did not run the same number of them for a moment in {LIMIT_S:g} s")
 
 
 async def quiet(client: EngineClient, limit_s: float = 30.0) -> None:

@@ -51,14 +51,10 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-def saturated(burst: Burst) -> bool:
-    """Whether the engine would not run all that was offered: requests waited in its own queue."""
-    return burst.waiting_most > 0 and burst.running_most < burst.concurrency
-
-
-def propose(bursts: Sequence[Burst], usual_context: float) -> Proposal:
+def propose(bursts: Sequence[Burst], usual_context: float, slots: int | None) -> Proposal:
     """What the bursts say together. Throughput is the best among those with requests of the usual shape: a token of
-    prompt counts as much as one of answer, so another mix has another figure.
+    prompt counts as much as one of answer, so another mix has another figure. ``slots``: the engine's limit, None: it
+    ran all that was offered.
 
     Raises ValueError when nothing was generated in any of them.
     """
@@ -66,11 +62,8 @@ def propose(bursts: Sequence[Burst], usual_context: float) -> Proposal:
     if not useful:
         raise ValueError("the replica generated nothing under load")
     notes = []
-    full = [burst for burst in useful if saturated(burst)]
-    slots = max((burst.running_most for burst in full), default=None)
     if slots is None:
-        most = max(burst.running_most for burst in useful)
-        notes.append(f"its limit of sequences was not reached: it ran all {most} that were offered")
+        notes.append("its limit of sequences was not reached: it ran all that were offered")
     step_time, error = fit(useful)
     if step_time is None:
         notes.append("step times need bursts of several sizes and of two prompt lengths")

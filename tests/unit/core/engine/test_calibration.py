@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.engine.calibration import Burst, LoggedStep, fit, fit_steps, propose, saturated
+from scheduling.core.engine.calibration import Burst, LoggedStep, fit, fit_steps, propose
 from scheduling.core.engine.step_time import StepTime
 from scheduling.engines.kinds.vllm import kv_tokens_of
 from scheduling.engines.loading import Shape
@@ -54,24 +54,23 @@ def test_too_few_bursts_say_nothing_of_step_times() -> None:
     assert fit([seen(MODEL, 1, 40.0), seen(MODEL, 4, 40.0)]) == (None, 0.0)
 
 
-def test_slots_are_what_ran_when_more_was_offered() -> None:
+def test_where_all_that_was_offered_ran_the_limit_is_said_to_be_unknown() -> None:
     bursts = [seen(MODEL, level, 40.0, slots=24) for level in (8, 16, 32)]
-    assert [saturated(burst) for burst in bursts] == [False, False, True]
-    assert propose(bursts, 40.0).slots == 24
-    unsure = propose(bursts[:2], 40.0)
+    assert propose(bursts, 40.0, 24).slots == 24
+    unsure = propose(bursts[:2], 40.0, None)
     assert unsure.slots is None
-    assert "it ran all 16 that were offered" in unsure.notes[0]
+    assert "it ran all that were offered" in unsure.notes[0]
 
 
 def test_throughput_is_that_of_the_usual_requests() -> None:
     bursts = [seen(MODEL, 16, 40.0), seen(MODEL, 16, 400.0), seen(MODEL, 16, 4000.0)]
-    assert propose(bursts, 400.0).tokens_per_s == bursts[1].tokens_per_s
+    assert propose(bursts, 400.0, 16).tokens_per_s == bursts[1].tokens_per_s
 
 
 def test_a_replica_that_generated_nothing_is_no_measurement() -> None:
     dead = Burst(4, 1.0, 100.0, 0.0, 0.0, 0, 4, 40.0)
     with pytest.raises(ValueError, match="generated nothing"):
-        propose([dead], 40.0)
+        propose([dead], 40.0, None)
 
 
 def test_context_is_the_mean_over_time_of_what_runs() -> None:
