@@ -15,7 +15,6 @@ from scheduling.engines.kinds import kind_of
 # vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
 PROMISED_TBT_S = 0.1  # the strictest time between tokens of the tiers that come with the product
-LEAST_STEP_TOKENS = 512  # below, engines lose throughput (docs/reference/prefill-credit.md)
 # what a full step under load has beside its part of a prompt, whose middle it computes
 DECODES, CONTEXT_TOKENS, PROMPT_TOKENS = 16, 2048, 8192
 SUMMARIES = "summaries-0"  # the engine of the demo's second pool
@@ -48,9 +47,10 @@ def _kind(env: Env) -> str:
 
 def step_tokens(preset: EnginePreset) -> int:
     """The step budget of a simulated engine: vLLM's own on this hardware, lowered until a full step under load takes no
-    longer than the tiers promise between two tokens (``docs/reference/prefill-credit.md``)."""
+    longer than the tiers promise between two tokens, to the least that *Backends* advises
+    (``docs/reference/prefill-credit.md``)."""
     tokens = next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
-    while tokens > LEAST_STEP_TOKENS and full_step_s(preset, tokens) > PROMISED_TBT_S:
+    while tokens > STEP_QUANTUM and full_step_s(preset, tokens) > PROMISED_TBT_S:
         tokens -= STEP_QUANTUM
     return tokens
 
