@@ -35,6 +35,7 @@ LONGEST_S: Final = 30.0  # for one answer: ten times what 64 MiB take on a busy 
 # bytes of the process: 64 MB of vectors take 535 MB, and a container with 1 GiB has a web process as well
 MEMORY: Final = 768 * 1024 * 1024
 NICE = 5
+LEFT_S: Final = 1.0  # for the rest of an answer whose request has ended: as long as another process takes to start
 IDLE_S: Final = 60.0  # without an answer, and the process ends: it keeps what memory the longest took
 _PIECE = 1024 * 1024
 _LENGTHS = struct.Struct("!IQ")  # of the head, and of what follows it
@@ -56,6 +57,7 @@ class _Told(msgspec.Struct):
     by_engine: bool = False
 
 
+_Telling = asyncio.Task[tuple[_Told, bytes]]
 _encode = msgspec.json.Encoder().encode
 _decode_question = msgspec.json.Decoder(_Question).decode
 _decode_told = msgspec.json.Decoder(_Told).decode
@@ -70,17 +72,22 @@ class LongAnswers:
         self._turn = asyncio.Lock()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of tenants
         self._process: asyncio.subprocess.Process | None = None
+        self._left: _Telling | None = None  # whose request has ended in the middle
 
     async def read(self, tenant: str, path: str, data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
         """As the endpoint with this path reads it. Raises :class:`Broken`."""
         question = _encode(_Question(path, asked, model))
         async with self._turns.setdefault(tenant, asyncio.Lock()), self._turn:
+            await self._rest()
             for again in (True, False):  # the process may have died since the last answer
+                telling = asyncio.create_task(self._told(question, data), name="long answer")
+                telling.add_done_callback(_looked_at)
                 try:
                     async with asyncio.timeout(self._longest_s):
-                        told, body = await self._told(question, data)
+                        told, body = await asyncio.shield(telling)
                     break
                 except TimeoutError:
+                    telling.cancel()
                     self._kill()
                     raise Broken(f"it takes more than {self._longest_s:.0f} s to read", ours=True) from None
                 except (OSError, EOFError) as error:
@@ -88,8 +95,8 @@ class LongAnswers:
                     if not again:
                         log.error("the process that reads long answers failed twice (%s)", error)
                         raise Broken("the process that reads long answers failed", ours=True) from None
-                except BaseException:  # in the middle of an answer: the next must not get the rest of it
-                    self._kill()
+                except asyncio.CancelledError:
+                    self._leave(telling)
                     raise
         if told.answer is None:
             raise Broken(told.why, by_engine=told.by_engine)
@@ -101,6 +108,27 @@ class LongAnswers:
         self._kill()
         if process is not None:
             await process.wait()
+        if self._left is not None:
+            self._left.cancel()
+
+    def _leave(self, telling: _Telling) -> None:
+        """The next must not get the rest of this one. Who leaves again and again would make it wait for a process that
+        starts anew each time, so this one may finish, if it is soon."""
+        self._left = telling
+        asyncio.get_running_loop().call_later(LEFT_S, self._give_up, telling)
+
+    def _give_up(self, telling: _Telling) -> None:
+        if not telling.done():
+            telling.cancel()
+            self._kill()
+
+    async def _rest(self) -> None:
+        """Waits until nothing is left of the answer before."""
+        if self._left is not None:
+            await asyncio.wait([self._left])
+            if self._left.cancelled() or self._left.exception() is not None:
+                self._kill()
+            self._left = None
 
     def _kill(self) -> None:
         """The next answer starts another."""
@@ -123,6 +151,12 @@ class LongAnswers:
         head, length = _LENGTHS.unpack(await process.stdout.readexactly(_LENGTHS.size))
         told = _decode_told(await process.stdout.readexactly(head))
         return told, await process.stdout.readexactly(length)
+
+
+def _looked_at(telling: _Telling) -> None:
+    """Nobody waits for what was left."""
+    if not telling.cancelled():
+        telling.exception()
 
 
 async def _started(memory: int) -> asyncio.subprocess.Process:

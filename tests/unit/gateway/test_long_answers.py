@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -81,6 +82,43 @@ async def test_a_request_that_ends_in_the_middle_and_a_process_that_dies_leave_n
     assert beside._process is not None
     os.kill(beside._process.pid, signal.SIGKILL)
     assert await beside.read("acme", CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
+
+
+async def _left(beside: LongAnswers, data: bytes) -> int:
+    """The process that was in the middle of this answer when its request ended."""
+    given_up = asyncio.create_task(beside.read("acme", CHAT, data, ASKED, None))
+    await asyncio.sleep(0.05)
+    given_up.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await given_up
+    assert beside._process is not None
+    return beside._process.pid
+
+
+async def test_who_leaves_again_and_again_makes_nobody_wait_for_another_process(
+    beside: LongAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_answers, "LEFT_S", 60.0)
+    data, other = _answer(b"," + NAMES), _answer(b',"y":"%b"' % (b"z" * LONG))
+    await beside.read("acme", CHAT, other, ASKED, None)
+    pids = set()
+    for _ in range(3):
+        pids.add(await _left(beside, data))
+        assert await beside.read("globex", CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
+    assert len(pids) == 1
+
+
+async def test_what_is_left_of_an_answer_holds_nobody_up_for_long(
+    beside: LongAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_answers, "LEFT_S", 0.2)
+    other = _answer(b',"y":"%b"' % (b"z" * LONG))
+    await beside.read("acme", CHAT, other, ASKED, None)
+    assert beside._process is not None
+    os.kill(beside._process.pid, signal.SIGSTOP)
+    pid = await _left(beside, other)
+    assert await beside.read("globex", CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
+    assert beside._process.pid != pid
 
 
 async def test_an_answer_that_takes_too_long_is_none() -> None:
