@@ -16,6 +16,10 @@ from dataclasses import dataclass, field, replace
 from scheduling.core.capacity.prefill_credit import MAX_WAITING
 from scheduling.core.types import BackendSpec
 
+BY_ARRIVAL = (
+    "the engine runs what waits in it in the order of arrival: start it with --scheduling-policy priority, so that it "
+    "keeps the policy's order"
+)
 ESTIMATE_MARGIN = 1.25  # an estimate of a request's tokens may be so much too low
 ROUNDING = 0.01  # of the KV cache: engines count it in blocks, people in thousands of tokens
 LOOKS = 5  # in a row
@@ -100,6 +104,17 @@ def longest_of(context: int | None, contexts: Iterable[int], longest: int) -> in
     if context is None or context >= min(longest, max(contexts, default=0)):
         return 0
     return max(1, int(context / ESTIMATE_MARGIN))
+
+
+def short_context(context: int | None, longest: int) -> str:
+    """The advice where the engine's context is shorter than a sequence of the pool, and no replica has a longer one:
+    such requests are taken, hold a slot and are refused by the engine. Empty where there is none."""
+    if context is None or context >= longest:
+        return ""
+    return (
+        f"the engine refuses requests of more than {context:,} tokens, and the pool takes up to {longest:,}: set the "
+        f"pool's context length to {context}, or start the engine with a longer context"
+    )
 
 
 def slow_steps(step_tokens: int | None, full_s: float, tbt_s: float | None) -> str:

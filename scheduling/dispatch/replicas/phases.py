@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from scheduling.core.capacity.engine_limits import longest_of
+from scheduling.core.capacity.engine_limits import BY_ARRIVAL, longest_of, short_context
 from scheduling.core.engine.token_time import compare
 from scheduling.core.placement.legs import share
 from scheduling.core.placement.rule import relative_speed
 from scheduling.core.types import BackendSpec, Phase, PoolView
-from scheduling.dispatch.replicas.watched import WatchedBackend, limits_of, offer_of, serves
+from scheduling.dispatch.replicas.watched import WatchedBackend, facts_of, limits_of, offer_of, serves
 
 _LACKS = {
     Phase.DECODE: "no decode replica of its pool serves: nothing takes over what it would compute",
@@ -53,15 +53,17 @@ class Phases:
         return not any(b is not backend for b in self._serving(backend.spec.phase))
 
     def in_force(self, backend: WatchedBackend) -> tuple[BackendSpec, str]:
-        """Its limits, with its share of the prefill credit where others compute its prompts."""
-        spec, why = limits_of(backend)
+        """Its limits, with its share of the prefill credit where others compute its prompts; and in words what is less
+        than was typed, or not as it should be started."""
+        spec, cut = limits_of(backend)
         spec = self._bounded(backend, self._shared(spec))
+        context = short_context(backend.context, backend.longest)
         if spec.longest:
-            shorter = (
+            context = (
                 f"requests of up to {spec.longest:,} tokens: its context is {backend.context:,}, and others' longer"
             )
-            why = f"{why}; {shorter}" if why else shorter
-        return spec, why
+        ordered = backend.kind.takes_digest or facts_of(backend).priority is not False
+        return spec, "; ".join(words for words in (cut, context, "" if ordered else BY_ARRIVAL) if words)
 
     def offer(self, backend: WatchedBackend) -> BackendSpec:
         """What is granted of it now."""

@@ -321,6 +321,20 @@ async def test_a_status_says_what_the_engine_said_what_is_in_force_and_why(w: Wa
 
 
 @ward
+async def test_a_status_says_how_the_engine_should_have_been_started(w: Ward):
+    w.engines["b3"].says = EngineFacts(max_model_len=4096, priority=False)
+    w.engines["b4"].says = EngineFacts(max_model_len=8192, priority=True)
+    w.monitor.update(pool_spec(backends=(typed("b3"),), max_model_len=8192))
+    await w.live(3)
+    (said,) = [s.limits_why for s in w.monitor.statuses()]
+    assert "refuses requests of more than 4,096 tokens, and the pool takes up to 8,192" in said
+    assert "start it with --scheduling-policy priority" in said
+    w.monitor.update(pool_spec(backends=(typed("b4"),), max_model_len=8192))
+    await w.live(3)
+    assert [s.limits_why for s in w.monitor.statuses()] == [""]
+
+
+@ward
 async def test_credit_grows_while_every_decision_leaves_requests_that_lack_only_credit(w: Ward):
     w.engines["b1"].says = EngineFacts(step_tokens=512)
     engine, full = w.engines["b1"], BackendView("b1", 8, 10**6, running=1, prefill_used=512)
