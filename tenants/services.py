@@ -432,18 +432,32 @@ def set_leases(verdicts: Mapping[str, tuple[str, str]]) -> None:
             current.pools.add(row.pool_id)
 
 
+class Replaced(Exception):
+    """What a change is meant to replace is there no more: somebody else was quicker."""
+
+
 def set_policy(
-    *, actor: Actor, pool: Pool, policy: str, params: dict[str, float | int | str], **around: object
+    *,
+    actor: Actor,
+    pool: Pool,
+    policy: str,
+    params: dict[str, float | int | str],
+    replaces: int | None = None,
+    **around: object,
 ) -> Pool:
     """Changes what orders a pool's queue; a change is a new policy version.
 
     ``around``: ``modifiers``, ``routing``, ``routing_params`` and ``room``; what is not named stays as it is.
+    ``replaces``: the only version that it may replace; None: any.
 
     Raises:
+        Replaced: when another version serves by now.
         ValidationError: when the policy or a parameter does not exist or is out of range.
     """
     with change(actor=actor):
         pool = Pool.objects.select_for_update().get(pk=pool.pk)
+        if replaces not in (None, pool.policy_version):
+            raise Replaced(f"{pool.policy}@{pool.policy_version} serves, and this was to replace version {replaces}.")
         for name, value in {"policy": policy, "policy_params": params, **around}.items():
             setattr(pool, name, value)
         return save(actor=actor, instance=pool, action="policy")

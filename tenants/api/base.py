@@ -255,6 +255,8 @@ def as_answer(error: Exception) -> Exception:
             needed_by = sorted({f"{row._meta.verbose_name} {row}" for row in error.protected_objects})
             shown = ", ".join(needed_by[:10]) + (f" and {len(needed_by) - 10} more" if len(needed_by) > 10 else "")
             return Conflict(f"This is still used by: {shown}. Delete or change those first.")
+        case services.Replaced():
+            return Conflict(str(error))
         case IntegrityError():
             return Conflict("Someone else changed this at the same moment. Read it again and retry.")
         case _:

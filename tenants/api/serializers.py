@@ -191,6 +191,10 @@ class PolicySerializer(Strict):
     modifiers = serializers.DictField(required=False, help_text="Around it, by name. Left out: as they are.")
     routing = serializers.CharField(required=False, help_text="Name of the routing. Left out: as it is.")
     routing_params = serializers.DictField(required=False, help_text="Its parameters. Left out: as they are.")
+    replaces = serializers.IntegerField(
+        required=False, min_value=1, help_text="The pool's policy version as it was read: 409 if another one serves. "
+        "Left out: any is replaced."
+    )  # fmt: skip
 
 
 class PolicyParameterSerializer(serializers.Serializer[Parameter]):

@@ -51,6 +51,16 @@ def test_what_an_operator_sets_is_what_the_leader_gets(adam: APIClient) -> None:
     assert make_policy(spec.policy, spec.policy_params, spec.modifiers).name == "bands+fair+edf"
 
 
+def test_a_policy_replaces_no_other_version_than_the_one_that_was_read(adam: APIClient) -> None:
+    first = adam.post(API + "pools/llama/policy", {"policy": "edf", "replaces": 1}, format="json")
+    late = adam.post(API + "pools/llama/policy", {"policy": "fifo", "replaces": 1}, format="json")
+    assert (first.status_code, late.status_code) == (200, 409), late.json()
+    assert "edf@2 serves" in late.json()["detail"]
+    assert Pool.objects.get(slug="llama").policy == "edf"
+    again = adam.post(API + "pools/llama/policy", {"policy": "fifo", "replaces": 2}, format="json")
+    assert (again.status_code, again.json()["policy_version"]) == (200, 3)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"modifiers": {"bands": {}}}, {"routing": "prefix_affinity"}, {"routing_params": {}, "policy_params": {}}],

@@ -1,7 +1,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import type { Pool } from "../../api/catalog";
-import { get, send } from "../../api/client";
+import { ApiError, get, send } from "../../api/client";
 import type { PolicyInfo, Trial, Tried, Version } from "../../api/operate";
 import { Icon } from "../../components/icons";
 import { useDraft } from "../../components/form/Discard";
@@ -93,13 +93,16 @@ export function ChangePolicy({ pool, serving, policies, draft, onDone, onTrial, 
   const wrong = room.prefill_credit === undefined || room.headroom_slots === undefined || [ordering, route, ...around.map(([, found]) => found)].some(({ errors }) => Object.keys(errors).length > 0);
   const save = useMutation({
     mutationFn: async () => {
-      const now = await get<Pool>(`pools/${pool}`);
-      if (now.policy_version !== seen) {
+      try {
+        return await send<Pool>("POST", `pools/${pool}/policy`, { policy, params: next.policy_params, modifiers: next.modifiers, routing, routing_params: next.routing_params, replaces: seen });
+      } catch (error) {
+        if (!(error instanceof ApiError && error.status === 409)) throw error;
+        const now = await get<Pool>(`pools/${pool}`);
+        if (now.policy_version === seen) throw error;
         setSeen(now.policy_version);
         void client.invalidateQueries(); // what changes is shown against what serves now
         throw new Error(`Another user, or tuning, changed the policy meanwhile: ${now.policy}@${now.policy_version} serves, and this draft began with version ${seen}. Apply again to replace all of it.`);
       }
-      return send<Pool>("POST", `pools/${pool}/policy`, { policy, params: next.policy_params, modifiers: next.modifiers, routing, routing_params: next.routing_params });
     },
     onSuccess: (saved) => {
       guard.saved();
