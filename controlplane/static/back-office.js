@@ -25,6 +25,17 @@
     told.scrollIntoView({ block: "center" });
   };
 
+  // Django leads from the page of a row that is not there to the list.
+  const isGone = async () => {
+    if (!location.pathname.endsWith("/change/")) return false;
+    try {
+      const page = await fetch(location.pathname, { method: "HEAD", redirect: "manual", signal: AbortSignal.timeout(PATIENCE_MS) });
+      return page.type === "opaqueredirect" || page.status === 404;
+    } catch {
+      return false; // saving says it better
+    }
+  };
+
   const ask = async (form, button) => {
     let answer;
     try {
@@ -38,6 +49,8 @@
       else say(form, "The server does not answer. Nothing was saved, and what you typed is still here: save again in a while.");
     } else if (answer.name !== user) {
       say(form, `${answer.name} is logged in now, and this page was opened by ${user}. Nothing was saved. Log in as ${user} in another tab and save again, or load this page anew.`);
+    } else if (await isGone()) {
+      say(form, "This was deleted meanwhile, so it cannot be changed. Nothing was saved, and what you typed is still here: copy what you need.");
     } else {
       // A login in another tab has made a new token.
       const token = document.cookie.split("; ").find((one) => one.startsWith(cookie));

@@ -123,6 +123,39 @@ def test_a_form_stays_when_its_row_was_deleted_meanwhile(
     expect(form.get_by_label("Description")).to_have_value("a long text")
 
 
+def test_an_alert_rule_stays_open_when_it_was_deleted_meanwhile(
+    page: Page, running: Running, api: httpx.Client
+) -> None:
+    body = {"name": "Doomed rule", "kind": "queue_age", "threshold": 5000, "for_s": 60, "severity": "warning"}
+    rule = api.post("/alert-rules", json=body).raise_for_status().json()["id"]
+    running.log_in(page)
+    page.goto(running.at(f"/alerts?rule={rule}"))
+    form = page.get_by_role("dialog", name="Doomed rule")
+    form.get_by_label("Name", exact=True).fill("a long name")
+    api.delete(f"/alert-rules/{rule}").raise_for_status()
+    expect(page.locator("[aria-label='Delete Doomed rule']")).to_have_count(0)  # the list is read again
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("alert")).to_contain_text("This was deleted meanwhile")
+    expect(form.get_by_label("Name", exact=True)).to_have_value("a long name")
+
+
+def test_a_key_stays_open_when_it_was_revoked_meanwhile(page: Page, running: Running, api: httpx.Client) -> None:
+    entitlement = api.get("/entitlements", params={"limit": 1}).json()["results"][0]
+    body = {"name": "doomed-key", "entitlement": entitlement["slug"]}
+    key = api.post("/keys", json=body).raise_for_status().json()["id"]
+    running.log_in(page)
+    page.goto(running.at(f"/tenants/{entitlement['tenant']}/keys"))
+    page.get_by_role("button", name="Edit doomed-key").click()
+    form = page.get_by_role("dialog", name="Change doomed-key")
+    form.get_by_label("Name", exact=True).fill("a long name")
+    api.post(f"/keys/{key}/revoke").raise_for_status()
+    page.evaluate("setInterval(() => dispatchEvent(new Event('visibilitychange')), 500)")
+    expect(page.locator("[aria-label='Edit doomed-key']")).to_have_count(0)  # the list is read again
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("alert")).to_contain_text("revoked")
+    expect(form.get_by_label("Name", exact=True)).to_have_value("a long name")
+
+
 @pytest.mark.parametrize(
     ("link", "button", "field", "text"),
     [
@@ -180,6 +213,16 @@ def test_a_form_of_the_back_office_outlives_its_session_and_a_login_in_another_t
     assert api.get(f"/tiers/{tier}").json()["description"] == "typed in the back office"
 
 
+def test_a_form_of_the_back_office_stays_when_its_row_was_deleted_meanwhile(
+    page: Page, running: Running, api: httpx.Client, tier: str
+) -> None:
+    notice = typed_in_the_back_office(page, running, api, tier)
+    api.delete(f"/tiers/{tier}").raise_for_status()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(notice).to_contain_text("This was deleted meanwhile, so it cannot be changed. Nothing was saved")
+    expect(page.locator("[name=description]")).to_have_value("typed in the back office")
+
+
 def test_save_pressed_twice_in_the_back_office_is_sent_once(
     page: Page, running: Running, api: httpx.Client, tier: str
 ) -> None:
@@ -215,6 +258,7 @@ def test_a_policy_that_somebody_else_changed_meanwhile_is_named_before_it_is_rep
     page.goto(running.at(f"/policies?pool={pool}"))
     page.get_by_role("button", name="Change…").click()
     form = page.get_by_role("dialog").first
+    expect(form.get_by_label("Order", exact=True)).to_be_focused()  # not its cross
     form.get_by_label("Order", exact=True).select_option("fifo")
     api.patch(f"/pools/{pool}", json={"policy": "edf"}).raise_for_status()
     try:

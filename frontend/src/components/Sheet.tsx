@@ -19,6 +19,7 @@ export function Sheet({ title, subtitle, onClose, wide, onTyped, children }: Pro
   useLayoutEffect(() => {
     const element = dialog.current!;
     if (!element.open) element.showModal();
+    element.querySelector<HTMLElement>("[data-autofocus]")?.focus();
     return () => element.close();
   }, []);
   return (

@@ -17,6 +17,7 @@ import { asOutage, isHeard, type Outage } from "../../feed/outages";
 import { age, inZone, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
+import { useHeld } from "../../lib/useHeld";
 import { useCatalog } from "../tenants/data";
 import { reasonOf, type PoolStanding } from "../tenants/fleet";
 import { useJudged } from "../tenants/StandingsNow";
@@ -222,7 +223,7 @@ function Rules({ away }: { away: readonly Outage[] }) {
   const channels = useChannels();
   const [deleted, setDeleted] = useState<AlertRule | null>(null);
   const asked = query.get("rule");
-  const edited = rules.data?.find((rule) => String(rule.id) === asked);
+  const edited = useHeld(asked, rules.data, (rule) => String(rule.id));
   const open = (id: string | null) =>
     setQuery((old) => {
       if (id === null) old.delete("rule");

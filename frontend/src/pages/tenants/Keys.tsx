@@ -11,6 +11,7 @@ import { Table, type Column } from "../../components/Table";
 import { hold } from "../../lib/keyring";
 import { moment } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useHeld } from "../../lib/useHeld";
 import { useCatalog, useRefresh } from "./data";
 import { Ago, Confirm, Failed, Secret, State, Waiting, When } from "./parts";
 import { limitsOf } from "./limits";
@@ -133,7 +134,7 @@ export function Keys({ tenant }: { tenant: string }) {
     });
   const rows = (data ?? []).filter((row) => all || row.status === "active");
   const choices = (entitlements ?? []).map((e) => ({ value: e.slug, label: `${e.slug}: ${e.pool}, ${e.tier}` }));
-  const edited = sheet.edited === null ? undefined : data?.find((row) => row.id === sheet.edited && row.status !== "revoked");
+  const edited = useHeld(sheet.edited, data?.filter((row) => row.status !== "revoked"), (row) => row.id);
   const hidden = (data?.length ?? 0) - rows.length;
   return (
     <section aria-labelledby="keys-title">

@@ -1,4 +1,4 @@
-import { useRef, useState, type ReactNode } from "react";
+import { useState, type ReactNode } from "react";
 import type { FieldSpec, Values } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
@@ -7,6 +7,7 @@ import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
+import { useHeld } from "../../lib/useHeld";
 import { useCatalog, useRefresh } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
 import { Delete, Failed, Waiting } from "./parts";
@@ -73,10 +74,7 @@ export function Resource<T>(props: Props<T>) {
   const refresh = useRefresh();
   const sheet = useSheet(what);
   const [leaving, setLeaving] = useState<T | null>(null);
-  // A row that is deleted meanwhile stays until its form is closed: what was typed over it is somebody's work.
-  const held = useRef<T | undefined>(undefined);
-  const row = sheet.edited === null ? undefined : (data?.find((one) => id(one) === sheet.edited) ?? (held.current !== undefined && id(held.current) === sheet.edited ? held.current : undefined));
-  held.current = row;
+  const row = useHeld(sheet.edited, data, id);
   const done = async (text: string) => {
     notify(text);
     sheet.close();
