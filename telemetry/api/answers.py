@@ -155,6 +155,10 @@ class BudgetSpentSerializer(serializers.Serializer[Any]):
     )
     soft_amount = serializers.CharField(allow_null=True)
     hard_amount = serializers.CharField(allow_null=True)
+    tokens_unknown = serializers.IntegerField(
+        allow_null=True,
+        help_text="Requests whose tokens nobody knows: what they cost is not in it. Null: not known how many.",
+    )
     complete = serializers.BooleanField(
         help_text="False where the budget is a user's and the ledger no longer has all of the month."
     )

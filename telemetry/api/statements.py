@@ -23,7 +23,8 @@ from telemetry.api.answers import SpendingSerializer, StatementSerializer
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.api.csv_files import CSVRenderer, send_rows
 from telemetry.ledger import rollup, statement
-from telemetry.ledger.quotas import read_spent
+from telemetry.ledger.quotas import of_accounts
+from telemetry.ledger.usage import Cell
 from tenants.models import Budget
 from tenants.prices import budget_spec
 
@@ -134,12 +135,15 @@ class SpendingView(Telemetry, APIView):
         if "tenant" in request.query_params:
             rows = rows.filter(tenant__slug=request.query_params["tenant"])
         specs = {row.pk: budget_spec(row) for row in rows}
-        spent = read_spent(None, {spec.account: spec for spec in specs.values()}, now.timestamp())
+        used: dict[str, Cell] = {}
+        for name, cell in of_accounts(None, {spec.account: spec for spec in specs.values()}, now.timestamp()):
+            used.setdefault(name, Cell()).add(cell)
         begin_s, end_s = period_bounds_s(now.timestamp(), "month")
         begin = datetime.fromtimestamp(begin_s, now.tzinfo)
         budgets = []
         for row in rows:
-            picos = spent.get(specs[row.pk].account, Fraction(0))
+            cell = used.get(specs[row.pk].account, Cell())
+            picos = cell.costs.get(row.currency, Fraction(0))
             expected = forecast(picos, begin_s, now.timestamp(), end_s)
             budgets.append(
                 {
@@ -152,6 +156,7 @@ class SpendingView(Telemetry, APIView):
                     "forecast": None if expected is None else f"{amount(round(expected)):f}",
                     "soft_amount": None if row.soft_amount is None else str(row.soft_amount),
                     "hard_amount": None if row.hard_amount is None else str(row.hard_amount),
+                    "tokens_unknown": cell.without_tokens,
                     "complete": row.scope != "user" or statement.users_known(begin),
                 }
             )

@@ -8,7 +8,7 @@ on with every batch of records in between. Called from the dispatch service's te
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -34,7 +34,7 @@ from scheduling.state.usage import (
 )
 from telemetry.alerts.lifecycle import raise_alert
 from telemetry.ledger import rollup
-from telemetry.ledger.usage import cells
+from telemetry.ledger.usage import Cell, cells
 from telemetry.models import LedgerEntry, UsageHour
 from tenants.connections import is_outage, own_connection
 
@@ -309,16 +309,21 @@ def alerts_of(budget: BudgetSpec, spent: float, now_s: float) -> list[tuple[str,
 @own_connection
 def read_spent(pool: str | None, budgets: Mapping[str, BudgetSpec], now_s: float) -> dict[str, Fraction]:
     """What was spent in the running month by account [picos], of a pool or of all: as a bill says it."""
-    month = datetime.fromtimestamp(period_bounds_s(now_s, "month")[0], tz=UTC)
-    until = datetime.fromtimestamp(period_bounds_s(now_s, "month")[1], tz=UTC)
-    only = {} if pool is None else {"pool": pool}
     spent: dict[str, Fraction] = {}
+    for name, cell in of_accounts(pool, budgets, now_s):
+        picos = cell.costs.get(budgets[name].currency, Fraction(0))
+        spent[name] = spent.get(name, Fraction(0)) + picos
+    return spent
+
+
+def of_accounts(pool: str | None, budgets: Mapping[str, BudgetSpec], now_s: float) -> Iterator[tuple[str, Cell]]:
+    """What was used in the running month by account, of a pool or of all; an account may come more than once."""
+    month, until = (datetime.fromtimestamp(bound, tz=UTC) for bound in period_bounds_s(now_s, "month"))
+    only = {} if pool is None else {"pool": pool}
     for scope in sorted({budget.scope for budget in budgets.values()}):
         tenants = frozenset(budget.tenant for budget in budgets.values() if budget.scope == scope)
         groups = ["tenant"] if scope == "tenant" else ["tenant", scope]
         for key, cell in cells(tenants, month, until, groups, **only):
             name = account(key[0], scope, "" if scope == "tenant" else key[1])
             if name in budgets:
-                picos = cell.costs.get(budgets[name].currency, Fraction(0))
-                spent[name] = spent.get(name, Fraction(0)) + picos
-    return spent
+                yield name, cell

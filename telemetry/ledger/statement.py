@@ -152,9 +152,9 @@ FOCUS = (
     "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName",
     "ListCost", "ListUnitPrice", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName",
     "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId",
-    "SkuMeter", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags",
+    "SkuMeter", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags", "x_TokensUnknown",
 )  # fmt: skip
-FOCUS_KINDS = {
+FOCUS_KINDS = {"x_TokensUnknown": "count"} | {
     name: "amount" if name.endswith(("Cost", "Quantity", "UnitPrice")) else "time"
     for name in FOCUS
     if name.endswith(("Cost", "Quantity", "UnitPrice", "Start", "End"))
@@ -169,7 +169,7 @@ def focus(line: Line, begin: datetime, end: datetime) -> Iterator[dict[str, Any]
     since = max(begin, datetime.fromtimestamp(rate.since_s, UTC))
     until = end if rate.until_s is None else min(end, datetime.fromtimestamp(rate.until_s, UTC))
     tags = {name: line.names[name] for name in ("project", "key", "user", "entitlement") if line.names.get(name)}
-    for meter, quantity, unit, unit_picos, picos in _meters(line, rate):
+    for number, (meter, quantity, unit, unit_picos, picos) in enumerate(_meters(line, rate)):
         cost, unit_price = f"{amount(picos):f}", f"{amount(unit_picos):f}"
         yield {
             "BilledCost": cost, "EffectiveCost": cost, "ListCost": cost, "ContractedCost": cost,
@@ -190,6 +190,7 @@ def focus(line: Line, begin: datetime, end: datetime) -> Iterator[dict[str, Any]
             "SkuPriceId": f"{line.names['pool']}/{rate.model or '*'}/{meter}@{_focus_time(since)}",
             "SubAccountId": line.names.get("project", ""), "SubAccountName": line.names.get("project", ""),
             "Tags": json.dumps(tags, sort_keys=True),
+            "x_TokensUnknown": 0 if number else line.tokens_unknown,  # once a line, so that it can be summed up
         }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 5c18ec20a7b9983b, body cfc346b67adb37cc
+// schema 16f223bd0fe26814, body 95a04471ee10087d
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -335,6 +335,8 @@ export interface components {
             /** @description In this month (UTC), exact. */
             spent: string;
             tenant: string;
+            /** @description Requests whose tokens nobody knows: what they cost is not in it. Null: not known how many. */
+            tokens_unknown: number | null;
         };
         Calibration: {
             at: string;

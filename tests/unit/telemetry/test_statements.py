@@ -316,3 +316,27 @@ def test_cached_tokens_beyond_the_input_are_not_believed(cached: int) -> None:
         usage_told, _ = settle_usage(raw, asked, 3, 9)
         assert (usage_told.prompt_tokens, usage_told.cached_tokens) == (100, expected)
     assert sane(replace(record(1), input_tokens=100, cached_tokens=cached)).cached_tokens == 0
+
+
+def test_budgets_and_focus_say_of_how_many_requests_nobody_knows_the_tokens() -> None:
+    world = worlds.build()
+    now = timezone.now()
+    worlds.charged(
+        Price(pool=world.pool, valid_from=now - timedelta(days=40), per_million_input=1, per_million_output=2)
+    )
+    services.save(actor=SYSTEM, instance=Budget(tenant=world.tenants["acme"], hard_amount=1))
+    services.save(actor=SYSTEM, instance=Budget(tenant=world.tenants["globex"], hard_amount=1))
+    at = {"tenant": "acme", "received_s": now.timestamp(), "granted_s": now.timestamp(), "done_s": now.timestamp()}
+    lost = at | {"outcome": "failed", "reason": "gateway_lost", "first_token_s": None, "output_tokens": 0}
+    ran = record(1, first_token_s=now.timestamp(), input_tokens=500_000, output_tokens=0, **at)
+    writer.write([ran, record(2, input_tokens=0, **lost), record(3, input_tokens=0, **lost)])
+    api = APIClient()
+    api.force_login(world.users["adam"])
+    told = {row["tenant"]: row for row in api.get("/api/v1/spending").json()["budgets"]}
+    assert (Decimal(told["acme"]["spent"]), told["acme"]["tokens_unknown"]) == (Decimal("0.5"), 2)
+    assert told["globex"]["tokens_unknown"] == 0
+    answer: Any = api.get(f"/api/v1/statements?month={now:%Y-%m}&format=focus")
+    rows = list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode())))
+    assert [(row["SkuMeter"], row["x_TokensUnknown"]) for row in rows] == [
+        ("input", "2"), ("cached", "0"), ("output", "0"),
+    ]  # fmt: skip

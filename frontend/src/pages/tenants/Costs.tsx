@@ -8,7 +8,7 @@ import { Meter } from "../../components/Meter";
 import { Segmented } from "../../components/Segmented";
 import { money, percent, text } from "../../lib/format";
 import { useDark } from "../../lib/theme";
-import { barsOf, lacking, totalOf, type Group } from "./usage";
+import { barsOf, budgetLacks, lacking, totalOf, type Group } from "./usage";
 
 const REFRESH_MS = 60_000;
 const NAMES = 8;
@@ -40,6 +40,7 @@ function BudgetsLeft({ tenant }: { tenant?: string }) {
             <p className={ahead !== undefined && ahead >= limit ? "text-warn" : "text-faint"}>
               {ahead === undefined ? "No forecast in the month's first day." : `${money(ahead, budget.currency)} by its end, at this pace`}
             </p>
+            {budgetLacks(budget.tokens_unknown) && <p className="text-warn">{budgetLacks(budget.tokens_unknown)}</p>}
             {!budget.complete && <p className="text-warn">The ledger no longer has all of the month.</p>}
           </li>
         );

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { UsageRow } from "../../api/catalog";
-import { barsOf, groupsOf, lacking, monthOf, shown, span, toggled, totalOf } from "./usage";
+import { barsOf, budgetLacks, groupsOf, lacking, monthOf, shown, span, toggled, totalOf } from "./usage";
 
 const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, cached_tokens: 0, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slo_retries: 0, attainment_first: 1, tokens_unknown: 0, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
 
@@ -30,6 +30,13 @@ it("sums say of how many requests they lack the tokens", () => {
   expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({})]).unknown)).toBe("1 request that was lost with its gateway has unknown tokens, which are in no sum and no cost.");
   expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: 2 })]).unknown)).toBe("3 requests that were lost with their gateway have unknown tokens, which are in no sum and no cost.");
   expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: null })]).unknown)).toContain("is not known of hours that an older version added up");
+});
+
+it("a budget says of how many requests it lacks the tokens", () => {
+  expect(budgetLacks(0)).toBeUndefined();
+  expect(budgetLacks(1)).toBe("The tokens of 1 request that was lost with its gateway are not in it.");
+  expect(budgetLacks(2)).toBe("The tokens of 2 requests that were lost with their gateway are not in it.");
+  expect(budgetLacks(null)).toContain("is not known");
 });
 
 it("times are read without what does not matter", () => {

@@ -91,6 +91,13 @@ export function lacking(unknown: number | undefined): string | undefined {
   return `${counted(unknown, "request")} that ${unknown === 1 ? "was" : "were"} lost with ${unknown === 1 ? "its" : "their"} gateway ${unknown === 1 ? "has" : "have"} unknown tokens, which are in no sum and no cost.`;
 }
 
+/** What is not in a budget's sum, as a sentence; undefined where nothing is missing. */
+export function budgetLacks(unknown: number | null): string | undefined {
+  if (unknown === 0) return undefined;
+  if (unknown === null) return "Tokens of requests that were lost with their gateway are not in it; how many these are is not known.";
+  return `The tokens of ${counted(unknown, "request")} that ${unknown === 1 ? "was lost with its" : "were lost with their"} gateway are not in it.`;
+}
+
 /** A group's value as people read it: hours and days without the rest of the ISO text. */
 export function shown(group: Group, value: string | number | null | undefined): string {
   const text = String(value ?? "");
