@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scheduling.core.ledger.slo import falls_short
 from scheduling.core.outcomes import Outcome, Reason
 from telemetry.metrics import PREFIX, TABLE
 from telemetry.models import RuleKind
@@ -63,6 +64,23 @@ def test_a_rule_says_how_bad_it_is_and_names_only_labels_that_are_left(rule: dic
     told = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     kept = {label.strip() for found in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for label in found.split(",")}
     assert told <= kept | ADDED
+
+
+@pytest.mark.parametrize(
+    ("name", "low"), [("QuartermasterSloAttainmentLow", 0.9), ("QuartermasterSloAttainmentCollapsed", 0.5)]
+)
+def test_few_requests_open_an_alert_where_they_open_one_of_the_console(name: str, low: float) -> None:
+    [text] = [rule["expr"] for rule in rules() if rule["alert"] == name]
+    for function in ("rate", "increase"):
+        for metric in ("asked", "kept"):
+            text = text.replace(f"sum by (pool, tier) ({function}({PREFIX}slo_{metric}_total[5m]))", f"{metric} ")
+    text = text.replace("(kept  or asked  * 0)", "kept").replace(">= bool", ">=")
+    assert PREFIX not in text
+    for asked in range(1, 40):
+        for kept in range(asked + 1):
+            seen = {"asked": asked * 1.05, "kept": kept * 1.05}  # as Prometheus extrapolates to the ends of its window
+            opens = eval(f"({text})", {}, seen)  # noqa: S307  # our own file
+            assert bool(opens) == falls_short(kept / asked, asked, low), (asked, kept)
 
 
 def test_a_page_of_its_own_for_each_kind_of_rule_of_the_console() -> None:
