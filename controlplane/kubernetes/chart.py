@@ -29,18 +29,24 @@ FREE = {
     "podAnnotations", "podLabels", "nodeSelector", "affinity", "serviceAccount.annotations", "web.service.annotations",
     "ingress.annotations", "monitoring.serviceMonitor.labels", "monitoring.prometheusRule.labels",
     "monitoring.dashboards.labels", "web.resources", "worker.resources", "standby.resources", "operator.resources",
+    "migrations.resources", "test.resources",
 }  # fmt: skip
 
 TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string", "minLength": 1}}
 OBJECTS: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
+NAME: dict[str, Any] = {"type": "string", "minLength": 1}
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 1}
 
 # What a default does not say of its own value.
 MORE: dict[str, dict[str, Any]] = {
-    "image.repository": {"type": "string", "minLength": 1},
+    "image.repository": NAME,
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "imagePullSecrets": TEXTS,
+    "secrets.keys.secretKey": NAME,
+    "secrets.keys.databaseUrl": NAME,
+    "secrets.keys.redisUrl": NAME,
+    "secrets.keys.metricsToken": NAME,
     "allowedHosts": TEXTS,
     "trustedProxies": TEXTS,
     "extraEnv": OBJECTS,

@@ -100,6 +100,18 @@ def test_what_helm_would_install_is_what_the_renderer_of_the_tests_makes(
     }
 
 
+def test_a_second_release_with_an_operator_leaves_the_priority_classes_to_the_first(
+    helm: helm_python.Config, chart: str
+) -> None:
+    """They are the whole cluster's, and another's here."""
+    values = SECRET | {"operator": {"enabled": True}}
+    with pytest.raises(helm_python.HelmError, match='PriorityClass "quartermaster-'):
+        helm.install(chart, "qm", values, namespace=NAMESPACE, dry_run="server")
+    values["operator"] = {"enabled": True, "priorityClasses": False}
+    release = helm.install(chart, "qm", values, namespace=NAMESPACE, dry_run="server")
+    assert "--no-leases" not in release["manifest"]
+
+
 def test_a_misspelt_value_is_refused_before_anything_is_made(helm: helm_python.Config, chart: str) -> None:
     with pytest.raises(helm_python.HelmError, match="webb"):
         helm.install(chart, "qm", SECRET | {"webb": {}}, namespace=NAMESPACE)

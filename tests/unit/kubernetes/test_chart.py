@@ -70,6 +70,7 @@ def test_what_it_makes_fits_the_schemas_of_kubernetes(version: str, values: dict
         (SECRET | {"settings": {"SECRET_KEY": "in the open"}}, "SECRET_KEY"),
         (SECRET | {"image": {"digest": "latest"}}, "digest"),
         (SECRET | {"ingress": {"enabled": True}}, "ingress.hosts is empty"),
+        ({"secrets": {"existingSecret": "q", "keys": {"metricsToken": ""}}}, "/secrets/keys/metricsToken"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused_by_name(values: dict[str, Any], says: str) -> None:
@@ -236,6 +237,7 @@ def test_bundled_redis_keeps_what_it_is_told() -> None:
 def test_the_scaling_driver_may_do_what_it_does_and_nothing_else() -> None:
     objects = render(EVERYTHING)
     roles = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"].endswith("-scaling")]
+    roles = [role for role in roles if role["metadata"]["namespace"] != "kube-node-lease"]
     assert [role["metadata"]["namespace"] for role in roles] == ["inference", "research"]
     allowed = {(r, v) for rule in roles[0]["rules"] for r in rule["resources"] for v in rule["verbs"]}
     assert allowed == {
@@ -261,7 +263,8 @@ def rights(role: dict[str, Any]) -> set[tuple[str, str]]:
 def test_where_namespaces_are_listed_the_operators_rights_end_with_them() -> None:
     values = {**EVERYTHING, "operator": {"enabled": True, "namespaces": ["inference", "research"]}}
     objects = render(values)
-    roles = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == "qm-quartermaster-operator"]
+    roles = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == "llm-qm-quartermaster-operator"]
+    roles = [role for role in roles if role["metadata"]["namespace"] != "kube-node-lease"]
     assert [role["metadata"]["namespace"] for role in roles] == ["inference", "research"]
     everywhere = one(render(EVERYTHING), "ClusterRole")
     narrow = one(objects, "ClusterRole")
@@ -270,8 +273,12 @@ def test_where_namespaces_are_listed_the_operators_rights_end_with_them() -> Non
     }  # fmt: skip
     for role in roles:
         assert rights(role) | rights(narrow) == rights(everywhere), "no more, no less"
-    bound = [o for o in objects if o["kind"] == "RoleBinding" and o["roleRef"]["name"] == "qm-quartermaster-operator"]
-    assert [o["metadata"]["namespace"] for o in bound] == ["inference", "research"]
+    bound = [
+        o["metadata"]
+        for o in objects
+        if o["kind"] == "RoleBinding" and o["roleRef"]["name"] == roles[0]["metadata"]["name"]
+    ]
+    assert [one["namespace"] for one in bound if one["namespace"] != "kube-node-lease"] == ["inference", "research"]
     pattern = render({**EVERYTHING, "operator": {"enabled": True, "namespaces": ["team-*", "research"]}})
     assert rights(one(pattern, "ClusterRole")) == rights(everywhere)
 
@@ -314,6 +321,81 @@ def test_the_operator_may_write_every_resource_it_serves() -> None:
     rules = one(render(EVERYTHING), "ClusterRole")["rules"]
     ours = {r for rule in rules if rule["apiGroups"] == [resources.GROUP] for r in rule["resources"]}
     assert ours == {name for r in resources.RESOURCES for name in (r.plural, f"{r.plural}/status")}
+
+
+def pods_of(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Specs by the name of the object that makes them."""
+    found = {
+        o["metadata"]["name"]: o["spec"] for o in objects if o["kind"] in {"Pod", "Deployment", "StatefulSet", "Job"}
+    }
+    return {name: spec.get("template", {}).get("spec", spec) for name, spec in found.items()}
+
+
+def test_every_pod_has_the_images_secrets_and_the_nodes_that_it_was_given() -> None:
+    given = {
+        "imagePullSecrets": ["pull"],
+        "nodeSelector": {"pool": "cpu"},
+        "tolerations": [{"key": "cpu", "operator": "Exists"}],
+        "priorityClassName": "platform",
+    }
+    pods = pods_of(render(EVERYTHING | given))
+    assert len(pods) == 8
+    for name, pod in pods.items():
+        assert pod["imagePullSecrets"] == [{"name": "pull"}], name
+        assert {key: pod[key] for key in list(given)[1:]} == {key: given[key] for key in list(given)[1:]}, name
+
+
+def test_every_container_of_ours_says_what_it_needs() -> None:
+    """A quota of the namespace refuses a pod that does not: the Job of the migration would wait for ever."""
+    for name, pod in pods_of(render(EVERYTHING)).items():
+        for container in pod["containers"]:
+            if container["image"].startswith("quartermaster"):
+                assert set(container["resources"]) == {"requests", "limits"}, name
+
+
+def test_the_cluster_may_choose_the_user_of_bundled_servers_as_well() -> None:
+    for name, pod in pods_of(render({"bundled": {"enabled": True}, "runAsUser": 0})).items():
+        assert "runAsUser" not in pod["securityContext"], name
+        assert "fsGroup" not in pod["securityContext"], name
+
+
+def test_a_worker_and_its_standby_are_kept_apart() -> None:
+    pods = pods_of(render(SECRET))
+    for name in ("qm-quartermaster-worker", "qm-quartermaster-standby"):
+        nodes, zones = pods[name]["topologySpreadConstraints"]
+        assert (nodes["topologyKey"], zones["topologyKey"]) == ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        assert nodes["labelSelector"]["matchExpressions"][0]["values"] == ["worker", "standby"]
+
+
+def test_a_wildcard_of_a_route_is_a_host_that_web_processes_know() -> None:
+    objects = render({**SECRET, "ingress": {"enabled": True, "hosts": ["*.example.org"]}})
+    assert one(objects, "Ingress")["spec"]["rules"][0]["host"] == "*.example.org"
+    env = env_of(one(objects, "Deployment", "-web")["spec"]["template"]["spec"]["containers"][0])
+    assert ".example.org" in env["QUARTERMASTER_ALLOWED_HOSTS"].split(",")
+
+
+def test_the_pods_of_bundled_servers_can_be_made_whatever_the_releases_name() -> None:
+    """A StatefulSet's name and a hash of ten letters are a label of its pods."""
+    for made in render({"bundled": {"enabled": True}}, name="r" * 53):
+        if made["kind"] == "StatefulSet":
+            assert len(made["metadata"]["name"]) <= 63 - 1 - 10
+
+
+def test_two_releases_of_one_name_in_two_namespaces_make_nothing_twice() -> None:
+    def made(namespace: str, classes: bool) -> set[tuple[str, str, str]]:
+        operator = EVERYTHING["operator"] | {"namespaces": ["x"], "priorityClasses": classes}
+        objects = render(EVERYTHING | {"operator": operator}, namespace=namespace)
+        everywhere = {"ClusterRole", "ClusterRoleBinding", "PriorityClass"}
+        return {
+            (
+                o["kind"],
+                "" if o["kind"] in everywhere else o["metadata"].get("namespace", namespace),
+                o["metadata"]["name"],
+            )
+            for o in objects
+        }
+
+    assert made("a", True) & made("b", False) == set()
 
 
 def test_what_may_reach_the_web_pods_includes_the_pod_of_helm_test() -> None:

@@ -56,7 +56,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $hosts = concat $hosts .Values.allowedHosts }}
 {{- if .Values.ingress.enabled }}{{ $hosts = concat $hosts .Values.ingress.hosts }}{{ end }}
 {{- if .Values.httpRoute.enabled }}{{ $hosts = concat $hosts .Values.httpRoute.hostnames }}{{ end }}
-{{- join "," (uniq $hosts) }}
+{{- /* A wildcard as a route has it, *.example.org, is .example.org to a web process. */}}
+{{- join "," (uniq $hosts) | replace "*." "." }}
 {{- end }}
 
 {{/* One secret's key as an environment variable: (list root name key). */}}
@@ -158,24 +159,29 @@ securityContext:
   fsGroup: {{ . }}
   {{- end }}
   seccompProfile: {type: RuntimeDefault}
-{{- with .root.Values.imagePullSecrets }}
+{{- include "quartermaster.placement" .root }}
+{{- end }}
+
+{{/* Where a pod's images come from, and on which nodes it runs. */}}
+{{- define "quartermaster.placement" }}
+{{- with .Values.imagePullSecrets }}
 imagePullSecrets:
 {{- range . }}
 - name: {{ . }}
 {{- end }}
 {{- end }}
-{{- with .root.Values.priorityClassName }}
+{{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with .root.Values.nodeSelector }}
+{{- with .Values.nodeSelector }}
 nodeSelector:
 {{ toYaml . | indent 2 }}
 {{- end }}
-{{- with .root.Values.tolerations }}
+{{- with .Values.tolerations }}
 tolerations:
 {{ toYaml . }}
 {{- end }}
-{{- with .root.Values.affinity }}
+{{- with .Values.affinity }}
 affinity:
 {{ toYaml . | indent 2 }}
 {{- end }}
@@ -195,6 +201,21 @@ annotations:
   kubectl.kubernetes.io/default-container: {{ .component }}
 {{- with .root.Values.podAnnotations }}
 {{ toYaml . | indent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Spread over nodes and zones, as far as possible. (dict "root" $ "components" (list name ...)) */}}
+{{- define "quartermaster.spread" }}
+topologySpreadConstraints:
+{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- maxSkew: 1
+  topologyKey: {{ $key }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "quartermaster.selector" $.root | nindent 6 }}
+    matchExpressions:
+    - {key: app.kubernetes.io/component, operator: In, values: {{ toJson $.components }}}
 {{- end }}
 {{- end }}
 
