@@ -32,12 +32,20 @@ _LONGEST_VALUE = 60
 _DID = {
     "accept": "accepted", "add passkey": "added a passkey to", "calibrate": "calibrated", "canary": "put live",
     "cancel": "cancelled", "cancel request": "cancelled", "change": "changed", "create": "created", "delete": "deleted",
-    "drain": "drained", "enable": "enabled", "end": "ended", "export": "exported", "invite": "invited",
-    "issue": "issued", "password": "changed the password of", "pause": "paused", "policy": "changed the policy of",
-    "propose": "proposed", "refuse": "refused", "resume": "resumed", "retire": "retired", "revoke": "revoked",
-    "rotate": "rotated", "state": "changed the state of", "trial": "decided",
+    "drain": "drained", "enable": "enabled", "enable second factor": "set up a second factor for", "end": "ended",
+    "end session": "ended a session of", "end sessions": "ended the sessions of", "export": "exported",
+    "invite": "invited", "issue": "issued", "lease": "changed the lease of", "password": "changed the password of",
+    "pause": "paused", "policy": "changed the policy of", "propose": "proposed", "refuse": "was refused",
+    "refuse copied passkey": "refused a copied passkey of", "release": "released",
+    "remove passkey": "removed a passkey of", "rename passkey": "renamed a passkey of",
+    "renew recovery codes": "renewed the recovery codes of", "reset estimates": "reset the estimates of",
+    "reset second factor": "reset the second factor of", "resume": "resumed", "retain": "removed old entries of",
+    "retire": "retired", "return": "let back in", "revoke": "revoked", "rotate": "rotated",
+    "state": "changed the state of", "study": "stopped", "trial": "decided",
+    "use recovery code": "used a recovery code of",
 }  # fmt: skip
-_ALONE = {"log in": "logged in", "log out": "logged out"}  # of themselves: the object says no more
+# Of themselves: the object says no more. By whether it was refused.
+_ALONE = {("log in", False): "logged in", ("log in", True): "failed to log in", ("log out", False): "logged out"}
 _NAMES = {"apikey": "API key", "accesstoken": "access token", "slo": "SLO", "grouprule": "group rule"}
 _UNTOLD = frozenset({"policy_version", "state_reason", "reason"})  # the first is a count, the others may be empty
 
@@ -156,12 +164,12 @@ def _of_another(pool: str) -> Q:
     if not pool:
         return Q(pk__in=[])
     theirs = ~Q(object_id=pool), ~Q(object_id__startswith=f"{pool} "), ~Q(object_id__startswith=f"{pool}@")
-    own = Q(kind__in=("pool", "tuning", "trial", "price"))
+    own = Q(kind__in=("pool", "tuning", "study", "trial", "price"))
     others = {
         "backend": Backend.objects.exclude(pool__slug=pool).values("slug"),
         "entitlement": Entitlement.objects.exclude(pool__slug=pool).values("slug"),
     }
-    found = Q(action__in=_ALONE) | own & theirs[0] & theirs[1] & theirs[2]
+    found = Q(action__in=[action for action, _ in _ALONE]) | own & theirs[0] & theirs[1] & theirs[2]
     for kind, slugs in others.items():
         found |= Q(kind=kind, object_id__in=slugs)
     return found
@@ -180,10 +188,12 @@ def _trials(since: datetime, until: datetime, of_pool: Q, most: int) -> Iterator
 
 def _line_of(entry: AuditEntry) -> str:
     """ "olga changed backend engine-1: draining off -> on"."""
-    if entry.action in _ALONE:
-        return f"{entry.actor} {_ALONE[entry.action]}"
+    if alone := _ALONE.get((entry.action, entry.outcome == "refused")):
+        return f"{entry.actor} {alone}"
     did = _DID.get(entry.action, f"did '{entry.action}' to")
-    line = f"{entry.actor} {did} {_NAMES.get(entry.kind, entry.kind)} {entry.object_id}"
+    # A request of the API is named by its method and path.
+    kind = "" if entry.kind == "request" and " " in entry.object_id else f"{_NAMES.get(entry.kind, entry.kind)} "
+    line = f"{entry.actor} {did} {kind}{entry.object_id}"
     after = entry.after if isinstance(entry.after, dict) else {}
     before = entry.before if isinstance(entry.before, dict) else {}
     changed = [

@@ -316,7 +316,8 @@ def test_one_stream_of_what_happened_for_operators(world: worlds.World) -> None:
     times = [event["at"] for event in answer["events"]]
     assert times == sorted(times, reverse=True)
     assert client(world, "alice").get("/api/v1/events").status_code == 404
-    for kind, of in (("pool", "llama"), ("pool", "qwen"), ("trial", "qwen 2026-11-27T09:42:53 3"), ("tier", "premium")):
+    trial, study = ("trial", "qwen 2026-11-27T09:42:53 3"), ("study", "qwen 2026-11-27T09:42:53")
+    for kind, of in (("pool", "llama"), ("pool", "qwen"), trial, study, ("tier", "premium")):
         AuditEntry.objects.create(kind=kind, object_id=of, action="change", actor="olga")
     AuditEntry.objects.create(kind="request", object_id="/login", action="log in", actor="olga")
     told = client(world, "olga").get("/api/v1/events", {"pool": "llama"}).json()["events"]

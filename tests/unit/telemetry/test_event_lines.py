@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,11 @@ from telemetry.ledger.verdict import _s
 from tenants.models import AuditEntry
 
 
-def line(action: str, kind: str, of: str, before: Any = None, after: Any = None) -> str:
-    return _line_of(AuditEntry(actor="olga", action=action, kind=kind, object_id=of, before=before, after=after))
+def line(action: str, kind: str, of: str, before: Any = None, after: Any = None, outcome: str = "done") -> str:
+    entry = AuditEntry(
+        actor="olga", action=action, kind=kind, object_id=of, before=before, after=after, outcome=outcome
+    )
+    return _line_of(entry)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,23 @@ def line(action: str, kind: str, of: str, before: Any = None, after: Any = None)
 )
 def test_a_change_is_told_as_a_sentence(action: str, kind: str, of: str, said: str) -> None:
     assert line(action, kind, of) == said
+
+
+def test_what_was_refused_is_not_told_as_done() -> None:
+    assert line("log in", "request", "/login", outcome="refused") == "olga failed to log in"
+    assert (
+        line("refuse", "request", "POST /api/v1/tenants", outcome="refused") == "olga was refused POST /api/v1/tenants"
+    )
+
+
+def test_every_action_of_the_audit_log_has_words() -> None:
+    root = Path(__file__).resolve().parents[3]
+    sources = [
+        path.read_text() for name in ("tenants", "telemetry", "controlplane") for path in (root / name).rglob("*.py")
+    ]
+    actions = {found for text in sources for found in re.findall(r'\baction="([a-z ]+)"', text)} - {"append"}
+    assert "study" in actions
+    assert [action for action in sorted(actions) if "did '" in line(action, "pool", "llama")] == ["health"], "not told"
 
 
 def test_only_what_differs_is_told_and_nothing_stays_empty() -> None:
