@@ -219,7 +219,7 @@ def test_the_state_of_everything_takes_two_lines_on_a_phone_and_opens_for_the_re
     assert serious(page) == []
     more.click()
     assert not sentence.evaluate("e => e.scrollHeight > e.clientHeight")
-    expect(sentence).to_contain_text("tier-3 p95 9.60 s, SLO 1.00 s")
+    expect(sentence).to_contain_text("tier-3 TTFT p95 9.60 s, SLO 1.00 s")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     parts = [
         part.bounding_box()

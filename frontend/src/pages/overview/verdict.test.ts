@@ -57,7 +57,7 @@ it("says of how many an attainment is where clients left before anything was due
 
 it("measures by the target that is missed most, or else the strictest", () => {
   const tiers = { premium: { ttft_s: 1, latency: { ttft_ms: { p95: 900 } } }, standard: { ttft_s: 5, latency: { ttft_ms: { p95: 9000 } } } };
-  expect(targetsOf(shot({ slo: { by_tier: tiers } })).ttft).toEqual({ tier: "standard", s: 5, ms: 9000, asked: 0 });
+  expect(targetsOf(shot({ slo: { by_tier: tiers } })).ttft).toEqual({ of: "TTFT", tier: "standard", s: 5, ms: 9000, asked: 0 });
   expect(late(targetsOf(shot({ slo: { by_tier: { premium: tiers.premium } } })).ttft)).toBeUndefined();
 });
 

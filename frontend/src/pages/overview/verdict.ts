@@ -90,6 +90,8 @@ export function filled({ running = 0, headroom = 0, queue }: Snapshot, { all, us
 
 export interface Target {
   tier: string;
+  /** Which latency it is of. */
+  of: "TTFT" | "TTLT";
   s: number;
   /** p95 of the tier's requests; undefined: there were none. */
   ms: number | undefined;
@@ -98,7 +100,7 @@ export interface Target {
 
 /** The tier's target that is missed most, or else the strictest. */
 function target(snapshot: Snapshot, key: "ttft_s" | "ttlt_s", measure: "ttft_ms" | "ttlt_ms"): Target | undefined {
-  const all = Object.entries(snapshot.slo?.by_tier ?? {}).flatMap(([tier, row]): Target[] => (row[key] === undefined ? [] : [{ tier, s: row[key], ms: row.latency?.[measure]?.p95, asked: row.asked ?? 0 }]));
+  const all = Object.entries(snapshot.slo?.by_tier ?? {}).flatMap(([tier, row]): Target[] => (row[key] === undefined ? [] : [{ tier, of: key === "ttft_s" ? "TTFT" : "TTLT", s: row[key], ms: row.latency?.[measure]?.p95, asked: row.asked ?? 0 }]));
   const excess = (one: Target): number => (one.ms === undefined ? 0 : one.ms / 1000 / one.s);
   const sure = (one: Target): number => Number(excess(one) > 1) * (1 + Number(one.asked >= MIN_JUDGED));
   return all.sort((a, b) => sure(b) - sure(a) || (excess(a) > 1 ? excess(b) - excess(a) : a.s - b.s))[0];

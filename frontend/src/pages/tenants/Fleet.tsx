@@ -97,7 +97,7 @@ const columns: Column<FleetRow>[] = [
         <>
           <span className={late(row.worst) ? "font-medium text-bad" : ""}>{row.worst.ms === undefined ? NONE : ms(row.worst.ms)}</span>
           <span className="block text-2xs text-faint">
-            {row.worst.tier}, at most {text(seconds(row.worst.s))}
+            {row.worst.tier} {row.worst.of}, at most {text(seconds(row.worst.s))}
           </span>
         </>
       ),

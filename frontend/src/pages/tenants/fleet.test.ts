@@ -45,7 +45,7 @@ it("sleeping replicas are no loss", () => {
 
 it("a missed SLO, refusals and long waits fail by the rules that are set", () => {
   const slow = { premium: { ttft_s: 1, asked: 60, latency: { ttft_ms: { p95: 9600 } } } };
-  expect(standing({ slo: { attainment: 0.95, asked: 10, total: 10, by_tier: slow } })).toEqual({ level: "failing", why: "premium p95 9.60 s, SLO 1.00 s" });
+  expect(standing({ slo: { attainment: 0.95, asked: 10, total: 10, by_tier: slow } })).toEqual({ level: "failing", why: "premium TTFT p95 9.60 s, SLO 1.00 s" });
   const refusing = { slo: { attainment: 0.8, asked: 100, total: 80 } };
   expect(standing(refusing, { slo_attainment: 0.5 }).level).toBe("healthy");
   expect(standing(refusing, { slo_attainment: 0.5, refusals: 0.1 }).why).toBe("20.0 % refused");
@@ -81,7 +81,7 @@ it("few requests that are late by chance put a pool at risk, and no more", () =>
   expect(standing({ slo: { attainment: 0, asked: 4, total: 0 } })).toEqual({ level: "failing", why: "none in time of 4 asked, should be 90.0 %" });
   const slow = (asked: number) => ({ attainment: 0.95, asked: 60, total: 60, by_tier: { premium: { ttft_s: 1, asked, attainment: 0.9, latency: { ttft_ms: { p95: 9600 } } } } });
   expect(standing({ slo: slow(10) }).level).toBe("failing");
-  expect(standing({ slo: slow(9) })).toEqual({ level: "at risk", why: "premium p95 9.60 s, SLO 1.00 s" });
+  expect(standing({ slo: slow(9) })).toEqual({ level: "at risk", why: "premium TTFT p95 9.60 s, SLO 1.00 s" });
 });
 
 it("a pool whose requests all failed is not said to serve because none had an SLO", () => {

@@ -108,7 +108,7 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   const missed = missedSlo(snapshot, low);
   const doubt = missed === undefined ? doubtful(snapshot, low) : undefined;
   if (missed !== undefined) failing.push(`${missed}, should be ${text(percent(low))}`);
-  if (worst && late(worst)) (worst.asked >= MIN_JUDGED ? failing : risks).push(`${worst.tier} p95 ${ms(worst.ms!)}, SLO ${text(seconds(worst.s))}`);
+  if (worst && late(worst)) (worst.asked >= MIN_JUDGED ? failing : risks).push(`${worst.tier} ${worst.of} p95 ${ms(worst.ms!)}, SLO ${text(seconds(worst.s))}`);
   if (over(queue.oldest_s, limits.queue_age)) failing.push(`the oldest request waits ${text(seconds(queue.oldest_s))}`);
   const refused = refusedShare(slo);
   if (doubt !== undefined) risks.push(`${doubt}, should be ${text(percent(low))}`);
