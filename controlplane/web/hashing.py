@@ -4,6 +4,7 @@ A password's hash is slow by intent, a third of a second of a processor or more.
 meanwhile but not the core: 200 at once made a one-token request of ``/v1`` wait 0.8 s instead of 0.02 s. So whatever
 hashes in a web process (login page, back office, HTTP Basic, a changed password, the dummy hash for a name that nobody
 has) waits for its turn, in a short line and for a bounded time, and is told to come again where that was not enough.
+Strangers from many addresses can fill that line for good, so who has signed in from the same address before goes ahead.
 
 The helper is a process and not a thread: one with a lower priority that holds the interpreter's lock would keep the
 gateway waiting for as long as others keep it from the processor.
@@ -19,12 +20,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextvars import ContextVar
 from typing import IO
 
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
 NICE = 10  # as the worker's tasks: the gateway goes first, and it still gets a tenth of a core
 LINE = 4  # who may wait behind the one that is hashed
+LINE_AHEAD = 2  # of those who go ahead, so many more
 WAIT_S = 5.0  # for one's turn
 HASH_S = 20.0  # for one hash: many times what a busy machine needs at this priority
 RETRY_S = 5
@@ -51,6 +54,9 @@ while True:
 """
 
 
+ahead: ContextVar[bool] = ContextVar("ahead", default=False)  # whether who asks goes ahead of strangers
+
+
 class HashingBusy(Exception):
     """No hash was made: others are before this one. Trying again later may help."""
 
@@ -60,9 +66,10 @@ class Helper:
 
     def __init__(self, *, line: int = LINE, wait_s: float = WAIT_S, hash_s: float = HASH_S) -> None:
         self._line, self._wait_s, self._hash_s = line, wait_s, hash_s
-        self._turn = threading.Lock()
-        self._count = threading.Lock()
+        self._turn = threading.Condition()
+        self._hashing = False
         self._inside = 0
+        self._ahead = 0  # who wait and go ahead
         self._process: subprocess.Popen[bytes] | None = None
 
     def pbkdf2(self, digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
@@ -71,22 +78,30 @@ class Helper:
         Raises:
             HashingBusy: the line is full, one's turn did not come in time, or the helper did not answer in time.
         """
-        with self._count:
-            if self._inside > self._line:
+        first = ahead.get()
+        with self._turn:
+            if self._inside > self._line + LINE_AHEAD * first:
                 raise HashingBusy
             self._inside += 1
-        try:
-            if not self._turn.acquire(timeout=self._wait_s):
-                raise HashingBusy
+            self._ahead += first
             try:
-                return self._ask(
-                    b"%s %d %d %d\n" % (digest.encode(), iterations, len(password), len(salt)) + password + salt
-                )
+                wait_s = self._hash_s if first else self._wait_s  # who goes ahead waits for the present one
+                if not self._turn.wait_for(lambda: not self._hashing and (first or not self._ahead), timeout=wait_s):
+                    self._inside -= 1
+                    raise HashingBusy
+                self._hashing = True
             finally:
-                self._turn.release()
+                self._ahead -= first
+                self._turn.notify_all()
+        try:
+            return self._ask(
+                b"%s %d %d %d\n" % (digest.encode(), iterations, len(password), len(salt)) + password + salt
+            )
         finally:
-            with self._count:
+            with self._turn:
+                self._hashing = False
                 self._inside -= 1
+                self._turn.notify_all()
 
     def stop(self) -> None:
         """Ends the process; the next hash starts another."""

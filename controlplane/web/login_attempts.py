@@ -43,6 +43,7 @@ RIGHT = 50  # passwords of one name
 KNOWN_S = 30 * 86_400
 REMEMBERED = 10_000  # counts that a process keeps while Redis is away
 AT_ONCE, AT_ONCE_PER_ADDRESS = 8, 4
+AT_ONCE_KNOWN = 2  # of names from addresses where their owners have signed in, so many more
 
 TOO_MANY = "Too many wrong passwords were tried for this name, or from your address. Wait {wait}, then try again."
 SLOWLY = "Too many wrong passwords were tried for this name, so they are checked slowly. Try again in {wait}."
@@ -250,6 +251,17 @@ def begin(name: str, address: str, *, password: bool = True) -> tuple[Attempt | 
     return _begin(_local, keys, password)
 
 
+def known(name: str, address: str) -> bool:
+    """Whether the owner of this name has signed in from this address lately."""
+    key, url = _Keys.of(name, address).known, settings.QUARTERMASTER_REDIS_URL
+    if url:
+        try:
+            return _shared(url).marked(key)
+        except redis.RedisError:
+            pass
+    return _local.marked(key)
+
+
 def take(what: str, limit: int, window_s: int) -> int:
     """Counts one more of something else that strangers may do; 0, or in how many seconds to come again."""
     key, url = f"qm:login:{_digest(what)}", settings.QUARTERMASTER_REDIS_URL
@@ -327,11 +339,13 @@ class Places:
         self._lock = threading.Lock()
         self._inside: dict[str, int] = {}
 
-    def enter(self, address: str) -> bool:
-        """Whether there was a place; :meth:`leave` must follow then."""
+    def enter(self, address: str, *, known: bool = False) -> bool:
+        """Whether there was a place; :meth:`leave` must follow then. ``known``: it may be one of those that are kept
+        from strangers, who take all others from a few addresses."""
+        most = self._most + AT_ONCE_KNOWN * known
         with self._lock:
             mine = self._inside.get(address, 0)
-            if mine >= self._per_address or sum(self._inside.values()) >= self._most:
+            if mine >= self._per_address or sum(self._inside.values()) >= most:
                 return False
             self._inside[address] = mine + 1
             return True

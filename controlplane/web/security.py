@@ -15,7 +15,7 @@ from rest_framework.permissions import BasePermission
 
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
-from controlplane.web.hashing import RETRY_S, HashingBusy
+from controlplane.web.hashing import RETRY_S, HashingBusy, ahead
 from controlplane.web.middleware import Middleware
 
 STRICT = (
@@ -78,28 +78,34 @@ class LoginThrottle(Middleware):
         if not _has_password(request):
             return self.passed(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
-        if not places.enter(address):
+        known = _known(request, address)
+        if not places.enter(address, known=known):
             return _busy(request)
+        goes = ahead.set(known)
         try:
             attempt = self._begin(request, address)
             if isinstance(attempt, HttpResponse):
                 return attempt
             return self._end(request, attempt, self.passed(request))
         finally:
+            ahead.reset(goes)
             places.leave(address)
 
     async def later(self, request: HttpRequest) -> HttpResponse:
         if not _has_password(request):
             return await self.passed_later(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
-        if not places.enter(address):
+        known = await sync_to_async(_known)(request, address)
+        if not places.enter(address, known=known):
             return _busy(request)
+        goes = ahead.set(known)
         try:
             attempt = await sync_to_async(self._begin)(request, address)
             if isinstance(attempt, HttpResponse):
                 return attempt
             return await sync_to_async(self._end)(request, attempt, await self.passed_later(request))
         finally:
+            ahead.reset(goes)
             places.leave(address)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
@@ -163,6 +169,11 @@ def _claimed_name(request: HttpRequest) -> str:
     if name is None and request.path in CODE_PATHS:
         name = str(request.session.get(FIRST_STEP, {}).get("name", ""))
     return request.POST.get("username", "") if name is None else name
+
+
+def _known(request: HttpRequest, address: str) -> bool:
+    """Whether the owner of the name has signed in from there lately, and so goes ahead of strangers."""
+    return login_attempts.known(_claimed_name(request), address)
 
 
 def _basic_name(request: HttpRequest) -> str | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from controlplane.web.login_attempts import FAILURES, PER_ADDRESS, RIGHT
+from controlplane.web.login_attempts import AT_ONCE, FAILURES, PER_ADDRESS, RIGHT
 from tests.support import migrated
 from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer
@@ -92,15 +93,17 @@ class Browser:
 
     def login(self, name: str, password: str) -> httpx.Response:
         """One password, tried again for as long as others are being checked."""
+        while "passwords_busy" in (answer := self.once(name, password)).text:
+            time.sleep(0.2)
+        return answer
+
+    def once(self, name: str, password: str) -> httpx.Response:
+        self.client.cookies.clear()
         page = self.client.get("/login").text
         found = re.search(r'csrfmiddlewaretoken" value="([^"]+)', page)
         assert found is not None, page
         form = {"username": name, "password": password, "csrfmiddlewaretoken": found.group(1)}
-        while True:
-            answer = self.client.post("/login", data=form, headers={"accept": "application/json"})
-            if "passwords_busy" not in answer.text:
-                return answer
-            time.sleep(0.2)
+        return self.client.post("/login", data=form, headers={"accept": "application/json"})
 
     def wrong(self, name: str, times: int = FAILURES) -> list[int]:
         return [self.login(name, f"wrong {n}").status_code for n in range(times)]
@@ -270,6 +273,30 @@ def test_passwords_are_hashed_by_one_process_that_gives_way(full_web: Web) -> No
     helpers[0].kill()  # another takes its place
     with full_web.browser("127.0.0.5") as browser:
         assert browser.login("ada", PASSWORD).status_code == 302
+
+
+def test_strangers_at_many_addresses_do_not_keep_out_who_has_signed_in_from_hers(web: Web) -> None:
+    def once(name: str, address: str) -> int:
+        with web.browser(PROXY, x_forwarded_for=address) as browser:
+            return browser.once(name, PASSWORD).status_code
+
+    def next_stranger(number: int) -> Future[int]:
+        return several.submit(once, f"nobody-{number}", f"198.51.100.{number}")
+
+    assert web.process is not None
+    assert once("ada", "203.0.113.1") == 302
+    (helper,) = (p for p in psutil.Process(web.process.pid).children() if "hashlib" in " ".join(p.cmdline()))
+    with ThreadPoolExecutor(AT_ONCE + 2) as several:
+        helper.suspend()
+        try:
+            asked = [next_stranger(number) for number in range(AT_ONCE + 1)]
+            wait(asked, timeout=60, return_when=FIRST_COMPLETED)
+            assert once("grace", "203.0.113.1") == 429
+            ada = several.submit(once, "ada", "203.0.113.1")
+            assert not wait([ada], timeout=0.5).done
+        finally:
+            helper.resume()
+        assert ada.result() == 302
 
 
 def test_what_somebody_wrote_to_redis_is_never_run(web: Web, redis: RedisServer, tmp_path: Path) -> None:

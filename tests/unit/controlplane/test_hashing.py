@@ -88,13 +88,34 @@ def test_the_line_is_short_and_a_request_that_finds_it_full_is_refused_at_once()
         helper.stop()
 
 
+def test_where_strangers_fill_the_line_who_goes_ahead_is_next() -> None:
+    helper, ended = running(), []
+
+    def one(name: str, known: bool) -> None:
+        hashing.ahead.set(known)
+        with suppress(hashing.HashingBusy):
+            helper.pbkdf2("sha256", name.encode(), b"salt", 1)
+            ended.append(name)
+
+    try:
+        with ThreadPoolExecutor(40) as pool, stopped(helper):
+            asked = [pool.submit(one, "stranger", False) for _ in range(30)]
+            until(lambda: sum(each.done() for each in asked) == 30 - 1 - hashing.LINE)
+            pool.submit(one, "known", True)
+            until(lambda: helper._ahead == 1)
+        assert ended.index("known") <= 2, "after the one that was being hashed, not after all"
+        assert len(ended) == 1 + hashing.LINE + 1
+    finally:
+        helper.stop()
+
+
 def test_nobody_waits_longer_than_he_may() -> None:
     helper = running(wait_s=0.05)
     helper._hash_s = 5.0  # then the first one gives up, and whoever still waited has its turn
     try:
         with ThreadPoolExecutor(1) as pool, stopped(helper):
             pool.submit(helper.pbkdf2, "sha256", b"x", b"salt", 1)
-            until(helper._turn.locked)
+            until(lambda: helper._hashing)
             with pytest.raises(hashing.HashingBusy):
                 helper.pbkdf2("sha256", b"x", b"salt", 1)
     finally:
@@ -208,6 +229,13 @@ def test_one_address_does_not_take_all_places() -> None:
     assert [places.enter(name) for name in ("b", "c", "d")] == [True, True, False]
     places.leave("a")
     assert places.enter("d")
+
+
+def test_strangers_do_not_take_the_places_of_who_has_signed_in_from_there() -> None:
+    places = Places(most=2, per_address=2)
+    assert [places.enter(name) for name in ("a", "b", "c")] == [True, True, False]
+    assert [places.enter("c", known=True) for _ in range(3)] == [True, True, False]
+    assert not places.enter("d", known=True)
 
 
 def test_the_cache_holds_data_and_whole_numbers_that_redis_can_count(redis_server: RedisServer) -> None:
