@@ -398,6 +398,12 @@ def test_two_releases_of_one_name_in_two_namespaces_make_nothing_twice() -> None
     assert made("a", True) & made("b", False) == set()
 
 
+def test_values_of_a_chart_before_keep_the_priority_classes() -> None:
+    """``helm upgrade --reuse-values`` leaves out what is new, as null does; without them lease pods are refused."""
+    objects = render({**SECRET, "operator": {"enabled": True, "priorityClasses": None}})
+    assert len([o for o in objects if o["kind"] == "PriorityClass"]) == 5
+
+
 def test_what_may_reach_the_web_pods_includes_the_pod_of_helm_test() -> None:
     """Where only an ingress controller may, `helm test` would else fail by its own policy."""
     only = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
