@@ -22,9 +22,10 @@ django.setup(set_prefix=False)  # loads the models the imports below need
 from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
 from django.conf import settings
+from django.http.request import split_domain_port, validate_host
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from controlplane.loopback import is_loopback
+from controlplane.loopback import is_address, is_loopback
 from controlplane.signin.recheck import make_recheck
 from controlplane.web import hashing
 from controlplane.web.api_clients import is_clients, is_gateways
@@ -189,13 +190,20 @@ def _behind_proxies(app: Any, proxies: list[str]) -> Any:
 
 def _may_look_inside(scope: Scope) -> bool:
     """Whether this request may see metrics and the names of pools: it has the token, or, where none is set, it comes
-    from this machine and not through a proxy."""
+    from this machine, not through a proxy, and not from a page in a browser here whose name leads to this server by
+    now (DNS rebinding)."""
     headers = dict(scope["headers"])
     wanted = settings.ENV.metrics_token
     if wanted:
         return compare_digest(headers.get(b"authorization", b""), b"Bearer " + wanted.encode())
     peer, own = ((scope.get(end) or ("",))[0] for end in ("client", "server"))
-    return (is_loopback(peer) or peer == own != "") and not headers.keys() & FORWARDED
+    if not (is_loopback(peer) or peer == own != "") or headers.keys() & FORWARDED:
+        return False
+    host = headers.get(b"host", b"").decode("latin-1")
+    name, _ = split_domain_port(host)  # without one where it is none
+    if not name:
+        return not host
+    return "." not in name or is_address(name) or validate_host(name, settings.ALLOWED_HOSTS)
 
 
 async def _answer(send: Send, status: int, body: bytes, content_type: str = "application/json") -> None:

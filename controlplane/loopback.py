@@ -11,3 +11,12 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, which no name server can change."""
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

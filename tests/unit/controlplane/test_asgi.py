@@ -66,6 +66,18 @@ async def test_without_a_token_nobody_else_and_nobody_behind_a_proxy_looks_insid
         assert b"quartermaster_" not in page
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/readyz"])
+async def test_a_page_whose_name_leads_here_by_now_does_not_look_inside(path, settings):
+    """A browser on this machine asks for it, under the name of a site that is somebody else's."""
+    settings.ALLOWED_HOSTS = ["llm.example.org"]
+    for host in ("rebound.example", "rebound.example:8000", "127.0.0.1.nip.example", "[::1", "a_b.example", ".."):
+        _, page = await get(path, (b"host", host.encode()))
+        assert not any(inside in page for inside in (b"quartermaster_", b"waiting_for")), host
+    for host in ("127.0.0.1:8000", "[::1]:8000", "10.0.0.1", "localhost:8000", "web-1:8000", "llm.example.org", ""):
+        _, page = await get(path, (b"host", host.encode()))
+        assert any(inside in page for inside in (b"quartermaster_", b"waiting_for")), host
+
+
 async def test_readiness_is_public_and_what_is_missing_needs_the_token(guarded):
     assert await get("/readyz") == (503, b'{"ready": false}')
     _, page = await get("/readyz", (b"authorization", b"Bearer " + TOKEN.encode()))
