@@ -2,7 +2,7 @@
 
 import type { EntitlementPoint, Point, TenantPoint, TierFigures, TierPoint } from "../feed/types";
 import { compact, duration, percent, rate, text, words } from "../lib/format";
-import { BREAK_S, busiest, columns, type Column, type Pick } from "./columns";
+import { BREAK_S, busiest, columns, seenSince, type Column, type Pick } from "./columns";
 import { category, neutral, percentileColors, shaded, tenantColor, type ColorBook, type TenantSlots } from "./palette";
 
 export interface Series {
@@ -254,10 +254,14 @@ export const groups: Record<Group, string> = {
   hardware: "Hardware",
 };
 
+const IN_PERIOD = " in this period."; // how a panel's text ends that speaks of all of it
+
 export function panels(context: Context): Panel[] {
   const { points, from, to, dark, step = 1 } = context;
   const [usual, high, worst] = percentileColors(dark);
-  const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: Drawn): Panel => ({ ...panel, series: drawn.series, ...columns(points, from, to, drawn.picks, step > 1 ? 2.5 * step : BREAK_S) });
+  const breakS = step > 1 ? 2.5 * step : BREAK_S;
+  const whole = seenSince(points, from, to, breakS);
+  const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: Drawn): Panel => ({ ...panel, empty: whole || !panel.empty.endsWith(IN_PERIOD) ? panel.empty : `None is known${IN_PERIOD}`, series: drawn.series, ...columns(points, from, to, drawn.picks, breakS) });
   const percentile = (name: "ttft" | "tbt" | "ttlt"): Drawn => ({
     series: [
       { label: "p50", color: usual },
