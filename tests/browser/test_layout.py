@@ -59,6 +59,21 @@ def test_every_range_of_usage_can_be_seen_on_a_phone(page: Page, told: Stage) ->
         expect(one).to_be_in_viewport(ratio=1)
 
 
+def test_a_budget_of_a_long_name_fits_on_a_phone_and_says_of_how_many_requests_it_lacks_the_tokens(
+    page: Page, told: Stage
+) -> None:
+    page.set_viewport_size(PHONE)
+    budget = {
+        "id": 1, "tenant": "x" * 63, "scope": "tenant", "name": "", "currency": "USD", "spent": "1.5", "forecast": None,
+        "soft_amount": None, "hard_amount": "25", "tokens_unknown": 2, "complete": True,
+    }  # fmt: skip
+    told.answers["spending"] = {"month": "2026-11", "budgets": [budget]}
+    told.open("/usage")
+    shown = page.get_by_role("list", name="Budgets of this month")
+    expect(shown).to_contain_text("The tokens of 2 requests that were lost with their gateway are not in it.")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
 def test_what_a_tenant_costs_is_in_sight_on_a_laptop_without_scrolling_its_table(page: Page, told: Stage) -> None:
     row = {
         "tenant": "acme-research", "requests": 14_800, "completed": 13_500, "refused": 1219, "failed": 3,

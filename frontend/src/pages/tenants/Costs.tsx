@@ -20,7 +20,7 @@ function BudgetsLeft({ tenant }: { tenant?: string }) {
   const { data } = useQuery({ queryKey: ["spending", tenant], queryFn: ({ signal }) => get<Spending>("spending", { tenant: tenant ?? "" }, signal), refetchInterval: REFRESH_MS });
   if (!data?.budgets.length) return null;
   return (
-    <ul aria-label="Budgets of this month" className="grid gap-3 sm:grid-cols-2 lg:grid-cols-3">
+    <ul aria-label="Budgets of this month" className="grid grid-cols-1 gap-3 sm:grid-cols-2 lg:grid-cols-3">
       {data.budgets.map((budget) => {
         const limit = asNumber(budget.hard_amount ?? budget.soft_amount)!;
         const spent = Number(budget.spent);
@@ -30,7 +30,7 @@ function BudgetsLeft({ tenant }: { tenant?: string }) {
         return (
           <li key={budget.id} className="panel p-3 text-sm">
             <p className="flex justify-between gap-2">
-              <span className="truncate font-medium text-ink">{who}</span>
+              <span className="truncate font-medium text-ink" title={who}>{who}</span>
               <span className="text-soft">{text(percent(ratio))}</span>
             </p>
             <Meter className="my-2" label={`Budget of ${who}`} ratio={ratio} tone={spent >= limit ? "bad" : ahead !== undefined && ahead >= limit ? "warn" : "plain"} />
