@@ -17,6 +17,7 @@ from scheduling.gateway.answers.answer_types import (
     FAILED,
     FRAMES_SLACK,
     MAX_DIGITS,
+    UNKNOWN_BYTES,
     WRONG,
     Asked,
     Broken,
@@ -27,6 +28,7 @@ from scheduling.gateway.answers.answer_types import (
     WholeAnswer,
     broken,
     check_digits,
+    check_names,
     decode_top,
     encode,
     settle_usage,
@@ -273,7 +275,9 @@ class MessageFrames(NamedFrames):
         usage, believed = _settle(message.usage, self._asked, 0, 0)
         if believed:
             return payload
+        check_names(payload)
         top = decode_top(payload)
+        check_names(bytes(top["message"]))
         inner = decode_top(bytes(top["message"]))
         inner["usage"] = Raw(encode({"input_tokens": usage.prompt_tokens, "output_tokens": 0}))
         top["message"] = Raw(encode(inner))
@@ -281,6 +285,8 @@ class MessageFrames(NamedFrames):
 
 
 def _with_usage(payload: bytes, usage: Usage) -> bytes:
+    """Raises :class:`Broken`."""
+    check_names(payload)
     top = decode_top(payload)
     top["usage"] = Raw(encode({"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}))
     return encode(top)
@@ -307,11 +313,10 @@ class _Incomplete(Struct):
     reason: Short | None = None
 
 
-class _Response(Struct):
+class _Told(Struct, kw_only=True):
     id: Short
     object: Short
     status: Short
-    output: list[dict[str, Raw]]
     created_at: Moment | float = 0
     incomplete_details: _Incomplete | None = None
     usage: Raw = ABSENT
@@ -324,12 +329,34 @@ class _Response(Struct):
         return "length" if self.status == "incomplete" else ""
 
 
+class _Response(_Told, kw_only=True):
+    output: list[dict[str, Raw]]
+
+
+class _Streamed(_Told, kw_only=True):
+    """A response in an event."""
+
+    output: Raw  # likewise, of which nothing is read: an object for each item takes ten times as long as to pass it
+
+    @property
+    def is_one(self) -> bool:
+        if memoryview(self.output).nbytes > UNKNOWN_BYTES:
+            return bytes(memoryview(self.output)[:1]) == b"["
+        try:
+            _decode_items(self.output)
+        except WRONG:
+            return False
+        return True
+
+
 class _ResponseEvent(Struct):
     type: Short
     response: Raw = ABSENT
     delta: str | Unread | None = None
 
 
+_decode_items = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_streamed = msgspec.json.Decoder(_Streamed).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_response_event = msgspec.json.Decoder(_ResponseEvent).decode
 _ENDS = frozenset({"response.completed", "response.incomplete"})
@@ -368,6 +395,8 @@ class ResponseFrames(NamedFrames):
         if name == "response.failed":
             raise Broken(FAILED, by_engine=True)
         if name in ("response.created", "response.in_progress") or name in _ENDS:
+            check_names(payload)
+            check_names(bytes(event.response))
             response = self._read(event.response)
             if name in _ENDS:
                 payload = self._last(payload, event, response)
@@ -386,17 +415,19 @@ class ResponseFrames(NamedFrames):
             self._piece(len(event.delta) if isinstance(event.delta, str) else 0)
         return payload
 
-    def _read(self, raw: Raw) -> _Response:
+    def _read(self, raw: Raw) -> _Streamed:
         try:
-            response = _decode_response(raw)
+            response = _decode_streamed(raw)
         except WRONG:
             raise Broken("an event of the stream has no response") from None
+        if not response.is_one:
+            raise Broken("an event of the stream has no response")
         if self._id and response.id != self._id:
             raise Broken("an event of another answer")
         self._id = response.id
         return response
 
-    def _last(self, payload: bytes, event: _ResponseEvent, response: _Response) -> bytes:
+    def _last(self, payload: bytes, event: _ResponseEvent, response: _Streamed) -> bytes:
         if not response.finish:
             raise Broken(FAILED if response.status == "failed" else "the response ended unfinished", by_engine=True)
         self.finish, self.done = response.finish, True
