@@ -147,3 +147,13 @@ def test_pages_keep_nobody_out_and_nothing_overflows(path: str, theme: str, widt
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     figures = page.locator("[data-backend] .grid span")
     assert figures.evaluate_all("all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)") == []
+
+
+@pytest.mark.parametrize(
+    ("role", "said"), [("admin", "There is no pool yet."), ("member", "You have no access to a pool.")]
+)
+def test_without_a_pool_whoever_sees_all_is_not_told_that_access_is_missing(role: str, said: str, page: Page) -> None:
+    empty = Stage(page, pools=[])
+    empty.role = role
+    empty.open("/queue")
+    expect(page.get_by_text(said)).to_be_visible()

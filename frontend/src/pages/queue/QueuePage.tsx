@@ -206,7 +206,7 @@ export function QueuePage() {
           It reappears automatically as soon as it can be read again.
         </Unknown>
       ) : pool === "" ? (
-        feed.welcomed && <p className="panel p-10 text-center text-sm text-soft">You have no access to a pool.</p>
+        feed.welcomed && <p className="panel p-10 text-center text-sm text-soft">{user.role === "admin" || user.role === "operator" ? "There is no pool yet." : "You have no access to a pool."}</p>
       ) : !data ? (
         !error && <div className="skeleton h-96" />
       ) : (
