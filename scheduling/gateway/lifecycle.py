@@ -105,7 +105,7 @@ class Lifecycle:
         pool = access.pool
         calibration = self._calibration(pool.id, access.entitlement.tenant)
         if pool.tokenizer and not prepared.exact_input and prepared.prompts == 1:
-            counted = await self._counter.count(pool, prepared)
+            counted = await self._counter.count(pool, prepared, access.entitlement.tenant)
             if counted is not None:
                 prepared.raw_input = min(counted + prepared.media, prepared.kept)
         estimated = self._estimate(identified, prepared, calibration)

@@ -12,6 +12,7 @@ import time
 
 import msgspec
 
+from scheduling.core.engine.status import INPUT_REFUSED
 from scheduling.core.types import PoolSpec
 from scheduling.estimation import tokenizer
 from scheduling.gateway.answers.answer_types import TEMPLATE_TOKENS
@@ -26,6 +27,7 @@ BACKEND = "backend"  # the setting that asks a replica
 TOKENIZE_PATH = "/tokenize"
 ASK_S = 0.5  # a replica that does not answer by then is not asked again for a while
 REST_S = 10.0
+LONG_BYTES = 64 * 1024  # of a question: one that is shorter takes a replica that is well a tenth of that time
 MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
 
 _encode = msgspec.json.Encoder().encode
@@ -43,13 +45,14 @@ class InputCounter:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._resting: dict[str, float] = {}  # pool -> monotonic time until which its replicas are not asked
+        # pool and tenant (or "" for all) -> monotonic time until which its replicas are not asked
+        self._resting: dict[tuple[str, str], float] = {}
         self._turn = 0
 
-    async def count(self, pool: PoolSpec, prepared: Prepared) -> float | None:
+    async def count(self, pool: PoolSpec, prepared: Prepared, tenant: str) -> float | None:
         """Tokens of the prompt, or None where that cannot be told now."""
         if pool.tokenizer == BACKEND:
-            return None if prepared.media else await self._ask(pool, prepared)
+            return None if prepared.media else await self._ask(pool, prepared, tenant)
         counter = tokenizer.load(pool.tokenizer)
         if counter is None:
             return None
@@ -60,8 +63,9 @@ class InputCounter:
             tokens = counter.count(text)
         return float(tokens + messages * MESSAGE_TOKENS)
 
-    async def _ask(self, pool: PoolSpec, prepared: Prepared) -> float | None:
-        if self._resting.get(pool.id, 0.0) > time.monotonic() or not pool.backends:
+    async def _ask(self, pool: PoolSpec, prepared: Prepared, tenant: str) -> float | None:
+        now_s = time.monotonic()
+        if not pool.backends or any(self._resting.get((pool.id, whose), 0.0) > now_s for whose in ("", tenant)):
             return None
         self._turn += 1
         spec = pool.backends[self._turn % len(pool.backends)]
@@ -77,6 +81,7 @@ class InputCounter:
         else:
             question["prompt"] = f"{body.prompt}{body.suffix or ''}"
         question_bytes = _encode(question)
+        whose = tenant if len(question_bytes) > LONG_BYTES else ""  # at whom it may lie that nobody answers in time
         try:
             async with asyncio.timeout(ASK_S):
                 connection = await self._upstream.backend(spec).exchange(
@@ -84,6 +89,8 @@ class InputCounter:
                 )
             answer, status = connection.whole_body(), connection.status
             connection.release()
+            if status in INPUT_REFUSED:
+                whose = tenant
             if status != 200:
                 raise ValueError(f"it answered {status}")
             count = _decode(answer).count
@@ -91,7 +98,7 @@ class InputCounter:
                 raise ValueError(f"it counted {min(count, 10**12)} tokens in {len(question_bytes)} bytes")
             return float(count)
         except (UpstreamError, TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
-            self._resting[pool.id] = time.monotonic() + REST_S
+            self._resting[pool.id, whose] = time.monotonic() + REST_S
             log.warning(
                 "pool %s: replica %s did not count a prompt (%s); estimating for %d s",
                 pool.id,

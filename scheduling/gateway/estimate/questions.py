@@ -37,7 +37,13 @@ ANSWER_S = 20.0  # for one replica's answer: a tokenizer that is busy takes seco
 TRIES = 2  # replicas
 
 _encode = msgspec.json.Encoder().encode
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class _Object(msgspec.Struct):
+    """Of which nothing is read: with a key for each name, 16 MB of names would take 0.8 s instead of 0.02."""
+
+
+_decode_object = msgspec.json.Decoder(_Object).decode
 _TOKENIZE, _DETOKENIZE = Form(TokenizeRequest), Form(DetokenizeRequest)
 
 
