@@ -187,6 +187,7 @@ _KNOWN = (
     "prompt_token_ids", "reasoning", "response", "role", "sequence_number", "text", "tool_choice", "tools", "type",
     "usage",
 )  # fmt: skip
+MAX_ERROR_BYTES = 1024 * 1024  # of an error that is read; vLLM's may repeat a part of the body
 UNKNOWN_BYTES = 64 * 1024  # that an object may have in others
 _decode_known = msgspec.json.Decoder(msgspec.defstruct("_Known", [(name, Raw, ABSENT) for name in _KNOWN])).decode
 encode = msgspec.json.Encoder().encode
@@ -434,7 +435,10 @@ def refuses_input(data: bytes) -> bool:
 
 
 def input_error(data: bytes) -> tuple[str, str | None]:
-    """What an engine says of an input that it refuses, and the field it names; empty where that cannot be read."""
+    """What an engine says of an input that it refuses, and the field it names; empty where that cannot be read, or is
+    so long that every stream would wait for it."""
+    if len(data) > MAX_ERROR_BYTES:
+        return "", None
     try:
         error = _decode_error(data).error
     except WRONG:

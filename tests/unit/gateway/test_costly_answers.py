@@ -17,9 +17,11 @@ import pytest
 from scheduling.gateway.answers.answer_types import (
     MAX_CALLS,
     MAX_DIGITS,
+    MAX_ERROR_BYTES,
     Asked,
     Broken,
     check_digits,
+    input_error,
     read_answer,
     read_chunk,
 )
@@ -133,6 +135,13 @@ def test_what_a_response_answers_may_be_long() -> None:
     for wrong in (b"5", b"[5]", b'"%b"' % (b"x" * 100_000)):
         told = _fed(kind, first, event.replace(b'"output":[]', b'"output":' + wrong) % b"")
         assert told.failed == "an event of the stream has no response"
+
+
+def test_of_an_error_that_is_very_long_nothing_is_read() -> None:
+    error = b'{"error":{"message":"too long","param":"messages"%b}}'
+    assert input_error(error % b"") == ("too long", "messages")
+    assert input_error(error % (b',"input":"%b"' % (b"x" * 100_000))) == ("too long", "messages")
+    assert input_error(error % (b',"input":"%b"' % (b"x" * MAX_ERROR_BYTES))) == ("", None)
 
 
 def test_a_number_that_clients_cannot_read_is_found_wherever_it_stands() -> None:
