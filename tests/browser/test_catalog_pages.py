@@ -213,6 +213,29 @@ def keys_of(running: Running, tenant: str, headers: dict[str, str]) -> list[dict
     return found
 
 
+def test_a_dialog_with_fields_is_answered_by_keyboard_and_keeps_the_focus_when_it_is_refused(
+    page: Page, running: Running
+) -> None:
+    running.log_in(page)
+    page.goto(running.at("/people"))
+    page.get_by_role("button", name="New service account").press("Enter")
+    dialog = page.get_by_role("dialog", name="New service account")
+    name = dialog.get_by_label("User name")
+    expect(name).to_be_focused()
+    page.keyboard.type("admin")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_be_visible()
+    expect(name).to_be_focused()
+    create = dialog.get_by_role("button", name="Create")
+    create.press("Enter")
+    expect(create).to_be_enabled()
+    expect(create).to_be_focused()
+    name.fill("ci-by-keyboard")
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("button", name="New token ci-by-keyboard")).to_be_visible()
+
+
 def test_the_page_of_people_is_one_of_the_catalog_and_the_palette_finds_it(page: Page, running: Running) -> None:
     running.log_in(page)
     expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")

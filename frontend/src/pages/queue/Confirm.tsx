@@ -19,6 +19,7 @@ export function Confirm({ title, action, reason, run, onDone, onClose, children 
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState("");
   const go = () => {
+    if (busy) return;
     setBusy(true);
     setProblem("");
     run(why.trim()).then(onDone, (error: Error) => {
@@ -28,26 +29,33 @@ export function Confirm({ title, action, reason, run, onDone, onClose, children 
   };
   return (
     <Modal title={title} onClose={onClose}>
-      <div className="mt-2 space-y-2 text-sm text-soft">{children}</div>
-      {reason && (
-        <label className="mt-3 flex flex-col gap-1">
-          <span className="label">Reason, for the audit log</span>
-          <input className="field" maxLength={200} value={why} onChange={(event) => setWhy(event.target.value)} data-autofocus />
-        </label>
-      )}
-      {problem && (
-        <p role="alert" className="mt-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
-          {problem}
-        </p>
-      )}
-      <div className="mt-4 flex justify-end gap-2">
-        <button type="button" className="button h-9" onClick={onClose} data-autofocus={reason ? undefined : true}>
-          Go back
-        </button>
-        <button type="button" className="button-danger" disabled={busy} onClick={go}>
-          {action}
-        </button>
-      </div>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          go();
+        }}
+      >
+        <div className="mt-2 space-y-2 text-sm text-soft">{children}</div>
+        {reason && (
+          <label className="mt-3 flex flex-col gap-1">
+            <span className="label">Reason, for the audit log</span>
+            <input className="field" maxLength={200} value={why} onChange={(event) => setWhy(event.target.value)} data-autofocus />
+          </label>
+        )}
+        {problem && (
+          <p role="alert" className="mt-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
+            {problem}
+          </p>
+        )}
+        <div className="mt-4 flex justify-end gap-2">
+          <button type="button" className="button h-9" onClick={onClose} data-autofocus={reason ? undefined : true}>
+            Go back
+          </button>
+          <button type="submit" className="button-danger" aria-disabled={busy}>
+            {action}
+          </button>
+        </div>
+      </form>
     </Modal>
   );
 }

@@ -142,7 +142,7 @@ function Accounts() {
           <p>An account for a program. It has no password.</p>
           <label className="block">
             <span className="mb-1 block text-sm font-medium text-ink">User name</span>
-            <input className="field w-full" maxLength={150} value={made.username} onChange={(event) => setMade({ ...made, username: event.target.value })} />
+            <input className="field w-full" required data-autofocus maxLength={150} value={made.username} onChange={(event) => setMade({ ...made, username: event.target.value })} />
           </label>
           <label className="block">
             <span className="mb-1 block text-sm font-medium text-ink">Description</span>

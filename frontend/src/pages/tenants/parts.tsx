@@ -130,7 +130,7 @@ export function Delete({ path, name, what, own, onDone, onClose }: { path: strin
         <button type="button" className="button h-9" data-autofocus onClick={onClose}>
           Cancel
         </button>
-        <button type="button" className="button-danger" disabled={trial.isPending || trial.isError || remove.isPending} onClick={() => remove.mutate()}>
+        <button type="button" className="button-danger" disabled={trial.isPending || trial.isError} aria-disabled={remove.isPending} onClick={() => !remove.isPending && remove.mutate()}>
           {remove.isPending ? "Deleting…" : "Delete"}
         </button>
       </div>
@@ -138,25 +138,36 @@ export function Delete({ path, name, what, own, onDone, onClose }: { path: strin
   );
 }
 
-/** A question with one action that posts; its error stays in the dialog. */
+/**
+ * A question with one action that posts; its error stays in the dialog. Enter in one of its fields runs it, and whoever
+ * pressed it stays where they are: a button that is switched off meanwhile would lose the focus.
+ */
 export function Confirm({ title, action, danger, onRun, onClose, children }: { title: string; action: string; danger?: boolean; onRun: () => Promise<void>; onClose: () => void; children: ReactNode }) {
   const run = useMutation({ mutationFn: onRun });
   return (
     <Modal title={title} onClose={onClose}>
-      <div className="mt-2 space-y-3 text-sm text-soft">{children}</div>
-      {run.error && (
-        <div className="mt-3">
-          <Failed error={run.error} />
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          event.stopPropagation();
+          if (!run.isPending) run.mutate();
+        }}
+      >
+        <div className="mt-2 space-y-3 text-sm text-soft">{children}</div>
+        {run.error && (
+          <div className="mt-3">
+            <Failed error={run.error} />
+          </div>
+        )}
+        <div className="mt-4 flex justify-end gap-2">
+          <button type="button" className="button h-9" data-autofocus onClick={onClose}>
+            Cancel
+          </button>
+          <button type="submit" className={danger ? "button-danger" : "button-primary"} aria-disabled={run.isPending}>
+            {run.isPending ? "Working…" : action}
+          </button>
         </div>
-      )}
-      <div className="mt-4 flex justify-end gap-2">
-        <button type="button" className="button h-9" data-autofocus onClick={onClose}>
-          Cancel
-        </button>
-        <button type="button" className={danger ? "button-danger" : "button-primary"} disabled={run.isPending} onClick={() => run.mutate()}>
-          {run.isPending ? "Working…" : action}
-        </button>
-      </div>
+      </form>
     </Modal>
   );
 }
