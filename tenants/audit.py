@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -53,6 +55,15 @@ class Actor:
             request.headers.get("x-request-id", "")[:64],
             request.META.get("REMOTE_ADDR", "")[:45],
         )
+
+    @classmethod
+    def at_shell(cls) -> Actor:
+        """Who gives a command. A user that the cluster chose (OpenShift, ``runAsUser``) has no name."""
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):  # Python before 3.13, and since
+            name = f"uid {os.getuid()}"
+        return cls(name, "cli")
 
 
 SYSTEM = Actor("quartermaster", "system")

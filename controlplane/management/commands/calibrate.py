@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
@@ -138,7 +137,7 @@ class Command(BaseCommand):
             for name, (_, then) in changes.items():
                 setattr(fresh, name, then)
             try:
-                services.save(actor=Actor(getpass.getuser(), "cli"), instance=fresh, action="calibrate")
+                services.save(actor=Actor.at_shell(), instance=fresh, action="calibrate")
             except ValidationError as error:
                 raise CommandError(f"{row.slug} stays as it is. {' '.join(error.messages)}") from error
             self.stdout.write(self.style.SUCCESS(f"  applied to {row.slug}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
 import os
 import threading
@@ -50,7 +49,7 @@ class Command(BaseCommand):
         from controlplane.kubernetes.operator import serve
 
         if options["release"]:
-            let_go = catalog.release(options["namespace"], Actor(getpass.getuser(), "cli"))
+            let_go = catalog.release(options["namespace"], Actor.at_shell())
             self.stdout.write("".join(f"{one}\n" for one in let_go) + f"Rows let go: {len(let_go)}.")
             return
         namespaces, with_leases = options["namespace"], not options["no_leases"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from argparse import ArgumentParser
@@ -36,7 +35,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        actor = Actor(getpass.getuser(), "cli")
+        actor = Actor.at_shell()
         try:
             wanted = manifest.plan(manifest.read(*self._source(options["file"])), prune=options["prune"])
             if options["dry_run"] or not (options["yes"] or self._needs_nobody(options["file"], wanted)):

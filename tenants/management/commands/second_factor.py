@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from argparse import ArgumentParser
 from typing import Any
 
@@ -24,7 +23,7 @@ class Command(BaseCommand):
         user = User.objects.filter(username=options["user"]).first()
         if user is None:
             raise CommandError(f"There is no user {options['user']!r}.")
-        actor = Actor(getpass.getuser(), "cli")
+        actor = Actor.at_shell()
         if not second_factors.remove(actor=actor, user=user, action="reset second factor"):
             self.stdout.write(f"{user.get_username()} has no second factor. Nothing was changed.")
             return

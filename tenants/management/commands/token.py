@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
@@ -30,7 +29,7 @@ class Command(BaseCommand):
         if options["days"] < 0:
             raise CommandError("--days: use 0 or more.")
         issued = services.issue_token(
-            actor=Actor(getpass.getuser(), "cli"),
+            actor=Actor.at_shell(),
             user=user,
             name=options["name"],
             expires_at=timezone.now() + timedelta(days=options["days"]) if options["days"] else None,
