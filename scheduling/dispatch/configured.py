@@ -9,15 +9,15 @@ from scheduling.core.policies.compose import make_policy
 from scheduling.core.policies.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.policies.registry import PolicyError, make_routing
 from scheduling.core.scheduler.loop import Scheduler
-from scheduling.core.types import Catalog, EntitlementState, PoolSpec
+from scheduling.core.types import Catalog, EntitlementSpec, EntitlementState, PoolSpec
 from scheduling.state.types import BATCH
 
 log = logging.getLogger("quartermaster.dispatch")
 
 
-def limits_of(catalog: Catalog, pool_id: str) -> Mapping[str, int]:
-    """r_e by entitlement."""
-    return {e.id: e.concurrency for e in catalog.entitlements.values() if e.pool == pool_id}
+def entitlements_of(catalog: Catalog, pool_id: str) -> Mapping[str, EntitlementSpec]:
+    """By id."""
+    return {e.id: e for e in catalog.entitlements.values() if e.pool == pool_id}
 
 
 def give_rights(scheduler: Scheduler, pool: PoolSpec, catalog: Catalog) -> None:

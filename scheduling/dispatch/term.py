@@ -27,8 +27,8 @@ from scheduling.dispatch.bucket_audit import BucketAudit
 from scheduling.dispatch.bucket_restore import Buckets
 from scheduling.dispatch.configured import (
     decided_by,
+    entitlements_of,
     give_rights,
-    limits_of,
     policies_of,
     scheduler_of,
     strictest_tbt_s,
@@ -91,7 +91,7 @@ class Term:
         # replicas, what waits, decisions
         preempts = resources.prefill_preemption
         self.monitor = BackendMonitor(store, epoch, engine, group, self._notify, prefill_preemption=preempts)
-        self.waiting = Waiting(store, pool.id, self.scheduler, limits_of(catalog, pool.id), self._notify)
+        self.waiting = Waiting(store, pool.id, self.scheduler, entitlements_of(catalog, pool.id), self._notify)
         self._wake = asyncio.Event()
         self._clock = DecisionClock()
         self.decider = Decider(store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._effective)
@@ -166,7 +166,7 @@ class Term:
             self._standings_due = True
         give_rights(self.scheduler, pool, catalog)
         self._keep_headroom()
-        self.waiting.configure(limits_of(catalog, pool.id))
+        self.waiting.configure(entitlements_of(catalog, pool.id))
         if decided_by(pool) == decided_by(self._policy_of):
             return
         self._policy_of = pool

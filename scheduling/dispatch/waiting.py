@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
+from scheduling.core.admission.rule import limited
 from scheduling.core.placement.rule import read_points
 from scheduling.core.scheduler.loop import Scheduler
-from scheduling.core.types import QueuedRequest
+from scheduling.core.types import EntitlementSpec, QueuedRequest
 from scheduling.dispatch.parked import Parked
 from scheduling.state.store import PoolStore
 from scheduling.state.types import LEASE_MS, PoolSnapshot
@@ -35,13 +35,13 @@ class Waiting:
         store: PoolStore,
         pool_id: str,
         scheduler: Scheduler,
-        limits: Mapping[str, int],
+        specs: Mapping[str, EntitlementSpec],
         notify: Callable[[], None],
     ) -> None:
         self._store = store
         self._pool_id = pool_id
         self._notify = notify
-        self._limits = limits
+        self._specs = specs
         self.scheduler = scheduler
         self.parked = Parked()
         self.entitlements: dict[str, None] = {}  # of what waits; some may have left since the last second
@@ -70,11 +70,11 @@ class Waiting:
 
     # --- who waits
 
-    def configure(self, limits: Mapping[str, int]) -> None:
-        """New concurrency limits by entitlement: what waits follows them."""
-        self._limits = limits
+    def configure(self, specs: Mapping[str, EntitlementSpec]) -> None:
+        """New limits by entitlement: what waits follows them."""
+        self._specs = specs
         now_s = self.now_s()
-        for request in [r for r in self.scheduler if limits.get(r.entitlement, r.concurrency) != r.concurrency]:
+        for request in [r for r in self.scheduler if limited(r, specs.get(r.entitlement)) is not r]:
             self.offer(request, now_s)
 
     def offer(self, request: QueuedRequest, now_s: float) -> None:
@@ -84,8 +84,7 @@ class Waiting:
         self.entitlements[request.entitlement] = None
         if request.prefixes and self.scheduler.learns_places:
             self._unplaced.append(request.prefixes)
-        limit = self._limits.get(request.entitlement, request.concurrency)
-        self.scheduler.offer(request if limit == request.concurrency else replace(request, concurrency=limit), now_s)
+        self.scheduler.offer(limited(request, self._specs.get(request.entitlement)), now_s)
 
     def withdraw(self, request_id: str) -> None:
         self.scheduler.withdraw(request_id)

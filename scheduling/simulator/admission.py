@@ -32,6 +32,7 @@ from scheduling.core.admission.rule import (
     decide_admission,
     first_weight,
     learned_service_ms,
+    limited,
     missed_deadline,
     not_entitled,
     refill,
@@ -440,15 +441,15 @@ def _cost(request: QueuedRequest) -> int:
 
 
 def under(request: QueuedRequest, spec: EntitlementSpec | None) -> QueuedRequest:
-    """The request with what its entitlement says of it: how many may run, and how long it may wait."""
+    """The request with what its entitlement says of it: its limits, and how long it may wait."""
     if spec is None:
         return request
     tier = spec.tier
-    return replace(
+    ranked = replace(
         request,
         rank=tier.rank,
         weight=tier.weight,
         service_class=tier.service_class,
-        concurrency=spec.concurrency,
         expires_s=request.arrival_s + tier.max_wait_s,
     )
+    return limited(ranked, spec)

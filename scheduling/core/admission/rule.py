@@ -51,7 +51,7 @@ from scheduling.core.placement.room import (
 )
 from scheduling.core.placement.rule import Warmth
 from scheduling.core.rights import Rights, rights_of
-from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec
+from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, QueuedRequest
 
 MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
 MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
@@ -75,6 +75,20 @@ def first_weight(spec: EntitlementSpec, pool: PoolSpec) -> float:
         ratio = standing.slo_ratio(standing.slo_target(spec.tier.slo), mean)
     c = pool.coefficients  # burst and debt count for nothing: their factors are 1
     return c.class_weights[spec.tier.service_class] / (1.0 + c.slo * ratio)
+
+
+def limited(request: QueuedRequest, spec: EntitlementSpec | None) -> QueuedRequest:
+    """A waiting request with the limits of its entitlement: how many may run, and what part it takes of what may wait
+    before the next ones are refused for it. The same object where it has them already."""
+    if spec is None:
+        return request
+    fills = 1.0  # it takes a place of those that may run
+    if spec.tier.over_limit is OverLimit.WAIT:
+        kv_part = request.kv_tokens / spec.kv_tokens if spec.kv_tokens else 0.0
+        fills = min(1.0, max(1 / max(1, spec.tier.queue_limit), kv_part))
+    if (request.concurrency, request.fills) == (spec.concurrency, fills):
+        return request
+    return replace(request, concurrency=spec.concurrency, fills=fills)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ it learned for as long as it is handed the same one. Nothing of a round outlives
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from scheduling.core.types import PoolView, QueuedRequest
 
 Fits = Callable[[QueuedRequest], bool]
 Cached = Callable[[QueuedRequest], int]
+R = TypeVar("R", bound="Round")
 
 
 def _nothing_cached(request: QueuedRequest) -> int:
@@ -30,9 +32,10 @@ class Round:
     the step sees it. ``cached``: how many tokens of a prompt a replica is believed to have computed already.
     ``has_room``: whether a replica has room for a request now; unlike ``fits`` it may be asked of one whose turn it is
     not: nothing is kept for it. ``timely``: none goes that its queue has put back because it cannot be in time.
+    ``pressing``: none goes that has time left.
     """
 
-    __slots__ = ("_has_turn", "_may_burst", "_running", "cached", "fits", "has_room", "timely", "view")
+    __slots__ = ("_has_turn", "_may_burst", "_running", "cached", "fits", "has_room", "pressing", "timely", "view")
 
     def __init__(
         self,
@@ -44,9 +47,11 @@ class Round:
         cached: Cached = _nothing_cached,
         has_room: Fits = _anything,
         timely: bool = False,
+        pressing: bool = False,
     ) -> None:
         self.view = view
         self.timely = timely
+        self.pressing = pressing
         self.fits = fits
         self.has_room = has_room
         self.cached = cached
@@ -86,13 +91,16 @@ class Round:
 
     def asking(self, fits: Fits) -> Round:
         """The same turns and limits with another answer to what fits: a round of its own."""
-        return Round(self.view, fits, self._has_turn, may_burst=self._may_burst, cached=self.cached, timely=self.timely)
+        return self._again(Round, fits)
 
     def counting_misses(self) -> CountingRound:
         """The same, counting what did not fit: a round of its own."""
-        return CountingRound(
-            self.view, self.fits, self._has_turn, may_burst=self._may_burst, cached=self.cached, timely=self.timely
-        )
+        return self._again(CountingRound, self.fits)
+
+    def _again(self, kind: type[R], fits: Fits) -> R:
+        turns, may_burst, cached = self._has_turn, self._may_burst, self.cached
+        timely, pressing = self.timely, self.pressing
+        return kind(self.view, fits, turns, may_burst=may_burst, cached=cached, timely=timely, pressing=pressing)
 
 
 class CountingRound(Round):
@@ -109,6 +117,7 @@ class CountingRound(Round):
         may_burst: Callable[[str], bool] | None = None,
         cached: Cached = _nothing_cached,
         timely: bool = False,
+        pressing: bool = False,
     ) -> None:
         def counted(request: QueuedRequest) -> bool:
             if fits(request):
@@ -116,5 +125,5 @@ class CountingRound(Round):
             self.misses += 1
             return False
 
-        super().__init__(view, counted, has_turn, may_burst=may_burst, cached=cached, timely=timely)
+        super().__init__(view, counted, has_turn, may_burst=may_burst, cached=cached, timely=timely, pressing=pressing)
         self.misses = 0

@@ -12,10 +12,10 @@ The policy says which request is next, the routing says where. This module ensur
 * With ``rights``, those of the service classes (token pools, Table 1): an owner that runs less than its reserved
   capacity goes before everyone; what is idle after everyone within their limits goes to those who may burst. While
   there is a slot for everyone who waits within a baseline, slots are not what is short: owners then go first with
-  late requests for their part only, if the policy relegates them (``relegates_owners``,
-  :mod:`scheduling.core.scheduler.late_owners`), and elastic and dedicated entitlements beyond their concurrency
-  compete with the others, if it minds what each has had (``weighs_bursts``) and slots are left for who has no
-  baseline, too.
+  pressing requests only, and with late ones for their part, if the policy relegates them (``relegates_owners``,
+  :mod:`scheduling.core.policies.queues.pressing`, :mod:`scheduling.core.scheduler.late_owners`). Elastic and dedicated
+  entitlements beyond their concurrency compete with the others then, if it minds what each has had
+  (``weighs_bursts``) and slots are left for who has no baseline, too.
   The last ``headroom`` free slots are only for requests within a baseline. ``unreserved`` names entitlements whose
   promise the pool cannot keep now; they have no such precedence.
 
@@ -336,14 +336,14 @@ class Scheduler:
 
     def _rounds(self, step: SchedulerStep, now_s: float) -> Iterator[Round]:
         """The rounds of a step, in order: owners within their reserved capacity, where slots are left for all in two,
-        the second for late requests within their part; everyone within limits (only those with a baseline while the
-        headroom is kept), and beyond them while slots are left; those that may burst."""
+        for pressing requests and then for late ones within their part; everyone within limits (only those with a
+        baseline while the headroom is kept), and beyond them while slots are left; those that may burst."""
         made = partial(Round, step.view, cached=self._cached, has_room=step.has_room)
         left, of_others = self._slots_left(step)
         step.lend(left, of_others)
         if self._rights and self._any_wait(RESERVED):
             reserved, gives_way = self._turn_of(RESERVED), left > 0 and self._relegates_owners
-            yield made(step.fits_reserved, reserved, timely=gives_way)
+            yield made(step.fits_reserved, reserved, timely=gives_way, pressing=gives_way)
             if gives_way:
                 if self._any_wait(RESERVED):
                     within = self._late_owners.within(self._promised, now_s)
@@ -352,6 +352,7 @@ class Scheduler:
                             within(request.entitlement, request.concurrency) and step.fits_reserved(request)
                         ),
                         lambda name: reserved(name) and within(name, self._baselines_wait.get(name, _NOBODY)[1]),
+                        pressing=True,
                     )
                 step.end_precedence()
         if step.lends and self._weighs_bursts and self._any_wait(EXCEEDS):

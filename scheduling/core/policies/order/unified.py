@@ -4,9 +4,10 @@ Question: which waiting request goes next, in a pool that nobody has tuned?
 Formula: in this order of precedence:
 
 1. *In time or not* (``queues/relegated.py``, ``queues/bands.py``): timely reserved, timely elastic, late reserved, late
-   elastic, then spot and preemptible, which have the surplus only, each with its own late ones behind. Whatever is
-   reserved for an owner it has either way: the scheduler gives an owner within its share a turn before all others
-   (``core/scheduler/late_owners.py``: how far with late ones).
+   elastic, then spot and preemptible, which have the surplus only, each with its own late ones behind. Timely reserved
+   ones go with the elastic while they have time left (``queues/pressing.py``). Whatever is reserved for an owner it has
+   either way: the scheduler gives an owner within its share a turn before all others, where slots are short or its
+   request is pressing (``core/scheduler/late_owners.py``: how far with late ones).
 2. *Deadline and work* within a band: the smallest ``P = deadline + alpha * work left`` [s] (QoServe eq. 4 and 5).
    ``alpha`` is in proportion to what a prompt token takes: ``alpha_ms`` where a replica prefills 8,500 a second, and
    ``alpha_low_ms`` until the waiting prompts of classes with a baseline would take the pool ``busy_s`` at the rate at
@@ -53,6 +54,7 @@ from scheduling.core.policies.queues.keyed import LOOK_PAST
 from scheduling.core.policies.queues.leaving import LeavingRate
 from scheduling.core.policies.queues.overdue import OverdueTurns
 from scheduling.core.policies.queues.paired import PairedQueue
+from scheduling.core.policies.queues.pressing import PressingQueue
 from scheduling.core.policies.queues.relegated import Relegate
 from scheduling.core.policies.queues.standing import StandingQueue
 from scheduling.core.policies.registry import ordering
@@ -140,7 +142,7 @@ class Unified:
         surplus = Fair().around(promises, MAX_MISSES)
         if self.relegate:
             late = Relegate(pace_s=self.pace_s)
-            bands = _across if self.relegate == ACROSS else _within
+            bands = partial(_across, due_s=look.due_s) if self.relegate == ACROSS else _within
             queue = bands(partial(late.around, due_s=look.due_s), promises, surplus)
         else:
             queue = _bands(promises, surplus)
@@ -205,11 +207,14 @@ def _within(late: Callable[[Maker], Maker], owners: Maker, surplus: Maker) -> Ba
     return _bands(late(owners), late(surplus))
 
 
-def _across(late: Callable[[Maker], Maker], owners: Maker, surplus: Maker) -> BandQueue:
+def _across(
+    late: Callable[[Maker], Maker], owners: Maker, surplus: Maker, due_s: Callable[[QueuedRequest], float]
+) -> BandQueue:
     """Bands: those with a baseline relegate together, each of the surplus by itself."""
 
     def together(group: str) -> RequestQueue:
-        return BandQueue(tuple(owners(f"{group}{band}/") for band in BANDS[:SURPLUS]), BANDS[:SURPLUS])
+        pressing, others = (owners(f"{group}{band}/") for band in BANDS[:SURPLUS])
+        return PressingQueue(pressing, others, due_s)
 
     parts = (late(together)(""), *(late(surplus)(f"{band}/") for band in BANDS[SURPLUS:]))
     return BandQueue(parts, ("", *BANDS[SURPLUS:]), {c: max(0, band - SURPLUS + 1) for c, band in BAND_OF.items()})
