@@ -32,7 +32,8 @@ _LONGEST_VALUE = 60
 _DID = {
     "accept": "accepted", "add passkey": "added a passkey to", "calibrate": "calibrated", "canary": "put live",
     "cancel": "cancelled", "cancel request": "cancelled", "change": "changed", "create": "created", "delete": "deleted",
-    "drain": "drained", "enable": "enabled", "enable second factor": "set up a second factor for", "end": "ended",
+    "disable": "disabled", "disable second factor": "disabled the second factor of", "drain": "drained",
+    "enable": "enabled", "enable second factor": "set up a second factor for", "end": "ended",
     "end session": "ended a session of", "end sessions": "ended the sessions of", "export": "exported",
     "invite": "invited", "issue": "issued", "lease": "changed the lease of", "password": "changed the password of",
     "pause": "paused", "policy": "changed the policy of", "propose": "proposed", "refuse": "was refused",
@@ -41,7 +42,7 @@ _DID = {
     "renew recovery codes": "renewed the recovery codes of", "reset estimates": "reset the estimates of",
     "reset second factor": "reset the second factor of", "resume": "resumed", "retain": "removed old entries of",
     "retire": "retired", "return": "let back in", "revoke": "revoked", "rotate": "rotated",
-    "state": "changed the state of", "study": "stopped", "trial": "decided",
+    "state": "changed the state of", "study": "stopped", "trial": "decided", "undrain": "undrained",
     "use recovery code": "used a recovery code of",
 }  # fmt: skip
 # Of themselves: the object says no more. By whether it was refused.

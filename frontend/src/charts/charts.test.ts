@@ -146,10 +146,10 @@ describe("the panels", () => {
     expect([debt.series.map((s) => s.label), debt.values]).toEqual([["a"], [[-0.4]]]);
   });
 
-  it("say that nothing was only of a period that was seen from its beginning, without a break", () => {
+  it("say that nothing was only of a period that was seen from its beginning to its end, without a break", () => {
     const said = (ats: readonly number[]) => panels({ ...context, from: 0, to: 10, points: ats.map((at) => ({ at, depth: 0, tenants: {} })) }).find((p) => p.id === "queue")!.empty;
     expect(said([1, 2, 3, 5, 7, 9])).toBe("Nothing waited in this period.");
-    for (const broken of [[], [6, 7, 8, 9], [1, 2, 8, 9]]) expect(said(broken)).toBe("None is known in this period.");
+    for (const broken of [[], [6, 7, 8, 9], [1, 2, 8, 9], [1, 2, 3]]) expect(said(broken)).toBe("None is known in this period.");
     expect(panels({ ...context, points: [] }).find((p) => p.id === "ttft-tiers")!.empty).toContain("No tier of this pool has a target");
   });
 

@@ -31,15 +31,15 @@ export function columns(points: readonly Point[], from: number, to: number, pick
   return { times, values };
 }
 
-/** Whether points were seen all the time since `from`: else nothing among them does not mean that there was nothing. */
-export function seenSince(points: readonly Point[], from: number, to: number, breakS = BREAK_S): boolean {
+/** Whether points were seen all the time from `from` to `to`: else nothing among them does not mean that there was nothing. */
+export function seenThroughout(points: readonly Point[], from: number, to: number, breakS = BREAK_S): boolean {
   let last = from;
   for (const { at } of points) {
     if (at < from || at > to) continue;
     if (at - last > breakS) return false;
     last = at;
   }
-  return last > from;
+  return last > from && to - last <= breakS;
 }
 
 /** Running sums, so that each column lies on those before it. A null is nothing, unless no column has a value there. */

@@ -2,7 +2,7 @@
 
 import type { EntitlementPoint, Point, TenantPoint, TierFigures, TierPoint } from "../feed/types";
 import { compact, duration, percent, rate, text, words } from "../lib/format";
-import { BREAK_S, busiest, columns, seenSince, type Column, type Pick } from "./columns";
+import { BREAK_S, busiest, columns, seenThroughout, type Column, type Pick } from "./columns";
 import { category, neutral, percentileColors, shaded, tenantColor, type ColorBook, type TenantSlots } from "./palette";
 
 export interface Series {
@@ -260,7 +260,7 @@ export function panels(context: Context): Panel[] {
   const { points, from, to, dark, step = 1 } = context;
   const [usual, high, worst] = percentileColors(dark);
   const breakS = step > 1 ? 2.5 * step : BREAK_S;
-  const whole = seenSince(points, from, to, breakS);
+  const whole = seenThroughout(points, from, to, breakS);
   const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: Drawn): Panel => ({ ...panel, empty: whole || !panel.empty.endsWith(IN_PERIOD) ? panel.empty : `None is known${IN_PERIOD}`, series: drawn.series, ...columns(points, from, to, drawn.picks, breakS) });
   const percentile = (name: "ttft" | "tbt" | "ttlt"): Drawn => ({
     series: [
