@@ -8,7 +8,7 @@ those that wait take more than :data:`CROWDED` of its queue, since its next ones
 they always are where a tier lets none wait beyond the concurrency, and so is a request without a deadline. Until then a
 request is in one order with others'.
 Inputs: deadlines, prompt tokens, limits of queues, the measured speed of replicas and how many are ready.
-Cost: O(log n) a request on top of the order's.
+Cost: O(log n) a request on top of the order's; O(n) when replicas prove faster or slower than was believed.
 Who starves: nobody that the order does not starve. Owners are in time either way.
 Source: ours. Least slack first, for those only to whom capacity is reserved.
 """
@@ -28,6 +28,7 @@ from scheduling.core.types import PREFILL_PER_S, PoolView, QueuedRequest, Servic
 MARGIN_S = 2.0
 BACKLOGS = 2.0
 CROWDED = 0.5
+STEADY = 1.1  # a measurement that differs by no more than this factor changes nothing
 RESERVED, OTHERS = BAND_OF[ServiceClass.GUARANTEED], BAND_OF[ServiceClass.ELASTIC]
 
 _Begin = tuple[float, str]  # the last moment at which a request's prefill can begin [s], and its id
@@ -59,7 +60,8 @@ class PressingQueue:
         self._patient: dict[str, _Begin] = {}  # of those among the others, by id
         self._begins: list[_Begin] = []  # a heap; an entry is alive while it is the one in ``_patient``
         self._last = ""  # the id selected last, if it had time left
-        self._speed = PREFILL_PER_S  # of one replica, as last seen [prompt tokens/s]
+        self._speed = PREFILL_PER_S  # of one replica, by which the heap was made [prompt tokens/s]
+        self._pace_s = self._order_pace_s = 0.0  # likewise of answers, and what the order goes by now [s/token]
 
     def __len__(self) -> int:
         return len(self._pressing) + len(self._others)
@@ -81,6 +83,8 @@ class PressingQueue:
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
         self.discard(request.id)
+        if request.id == self._last:
+            self._last = ""
         if BAND_OF[request.service_class] != RESERVED:
             self._others.push(request, now_s)
             return
@@ -132,9 +136,15 @@ class PressingQueue:
         return due_s - request.input_tokens / self._speed
 
     def _look(self, view: PoolView, now_s: float) -> None:
-        self._speed = view.prefill_per_s(PREFILL_PER_S)
+        speed = view.prefill_per_s(PREFILL_PER_S)
+        if _differs(speed, self._speed) or _differs(self._order_pace_s, self._pace_s):
+            self._speed, self._pace_s = speed, self._order_pace_s
+            self._patient = {name: (self._begin_s(self._owned[name]), name) for name in self._patient}
+            self._begins = list(self._patient.values())
+            heapify(self._begins)
+        self._order_pace_s = view.token_s  # it sees it when it is asked, after this
         ready = sum([backend.ready for backend in view.backends.values()])
-        ahead_s = MARGIN_S + BACKLOGS * self._tokens / (self._speed * max(1, ready))
+        ahead_s = MARGIN_S + BACKLOGS * self._tokens / (speed * max(1, ready))
         while self._begins and self._begins[0][0] - now_s <= ahead_s:
             entry = heappop(self._begins)
             if self._patient.get(entry[1]) is entry:
@@ -166,3 +176,7 @@ class PressingQueue:
             del owner.patient[request_id]
         if not owner.waiting:
             del self._owners[request.entitlement]
+
+
+def _differs(measured: float, known: float) -> bool:
+    return not known / STEADY <= measured <= known * STEADY

@@ -123,6 +123,26 @@ def test_on_slower_replicas_it_is_pressing_sooner() -> None:
     assert pressing(world, speed=8_500 / 15) == [owners(1, 30).id]
 
 
+def test_replicas_that_prove_slow_make_those_pressing_that_wait_already() -> None:
+    """As after each change of policy or leader: all requests come before anything is measured."""
+    world = queue()
+    world.push(owners(1, 60, input_tokens=17_000), NOW_S)
+    slow = pool_view(*[backend_view(f"b{number}", prefill_per_s=850.0) for number in range(16)])
+    chosen = world.select(Round(slow, lambda _: True, pressing=True), NOW_S + 40 - MARGIN_S)
+    assert chosen is not None, "its prefill takes twenty of the sixty seconds"
+
+
+def test_a_slower_pace_of_answers_makes_those_pressing_that_wait_already() -> None:
+    world = Scheduler(make_ordering("unified", {}), make_routing("least_work"), rights=True)
+    whole = owners(1, 0, ttft_deadline_s=None, ttlt_deadline_s=NOW_S + 300, output_tokens=500.0)
+    world.offer(whole, NOW_S)
+    for number in range(2, 6):
+        world.offer(others(number, 100), NOW_S)
+    slower = replace(pool_view(backend_view(slots=64, prefill_credit=1)), token_s=0.4)  # 200 s of the 300
+    world.step(replace(pool_view(backend_view(slots=64, prefill_credit=1, prefill_used=1)), token_s=0.4), NOW_S)
+    assert ids([grant.request for grant in world.step(slower, NOW_S + 100 - MARGIN_S)]) == [whole.id]
+
+
 def test_it_is_pressing_before_it_may_wait_no_longer() -> None:
     world = queue()
     world.push(owners(1, 300, expires_s=NOW_S + 10), NOW_S)
@@ -166,6 +186,9 @@ def test_each_says_whether_it_goes_first_or_takes_its_turn() -> None:
     taken = world.select(Round(pool_view(backend_view()), lambda request: request.id == owners(1, 30).id), NOW_S)
     assert taken is not None
     assert world.explain(taken).startswith("elastic band while it has time")
+    begun = replace(taken, prefilled=1)
+    world.push(begun, NOW_S)
+    assert world.explain(begun).startswith("reserved band")
 
 
 def spec(over: OverLimit, queue_limit: int = 50, kv_tokens: int = 0) -> EntitlementSpec:
