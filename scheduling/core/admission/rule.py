@@ -54,6 +54,7 @@ from scheduling.core.rights import Rights, rights_of
 from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, QueuedRequest
 
 MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
+KV_FILLS: Final = 2  # so many times a waiting request's part of the KV budget counts: what runs takes of it, too
 MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
 SUPERSEDABLE: Final = 8  # of an entitlement's waiting requests, the first ones, are looked at for one to supersede
 EXTRA_PLACES: Final = 8  # within a baseline, this part (an eighth) more of the pool's queue: others cannot fill that
@@ -84,7 +85,7 @@ def limited(request: QueuedRequest, spec: EntitlementSpec | None) -> QueuedReque
         return request
     fills = 1.0  # it takes a place of those that may run
     if spec.tier.over_limit is OverLimit.WAIT:
-        kv_part = request.kv_tokens / spec.kv_tokens if spec.kv_tokens else 0.0
+        kv_part = KV_FILLS * request.kv_tokens / spec.kv_tokens if spec.kv_tokens else 0.0
         fills = min(1.0, max(1 / max(1, spec.tier.queue_limit), kv_part))
     if (request.concurrency, request.fills) == (spec.concurrency, fills):
         return request

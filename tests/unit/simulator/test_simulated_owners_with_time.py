@@ -29,15 +29,15 @@ def traffic(seconds: float = 120.0, a_second: float = 3.4) -> list[SimRequest]:
     return requests
 
 
-def spec(tier: Tier, over: OverLimit) -> EntitlementSpec:
+def spec(tier: Tier, over: OverLimit, kv_tokens: int = 0) -> EntitlementSpec:
     contract = TierSpec(tier.name, tier.service_class, tier.rank, tier.weight, tier.slo, over, 500, 300.0)
-    return EntitlementSpec(tier.name, tier.name, "pool", contract, EntitlementState.BOUND, 0.0, 0.0, 0, 60)
+    return EntitlementSpec(tier.name, tier.name, "pool", contract, EntitlementState.BOUND, 0.0, 0.0, kv_tokens, 60)
 
 
-def in_time(over: OverLimit, **params: int) -> dict[str, float]:
+def in_time(over: OverLimit, kv_tokens: int = 0, **params: int) -> dict[str, float]:
     """Of all that each tier asked for [%]."""
     requests = traffic()
-    specs = (spec(LOOSE, over), spec(TIGHT, OverLimit.WAIT))
+    specs = (spec(LOOSE, over, kv_tokens), spec(TIGHT, OverLimit.WAIT))
     replica = Replica(PRESET.step_time, 128, PRESET.kv_tokens, 768, None, "priority")
     admission = partial(Admission, PoolSpec("pool", "model", "model", ()), specs)
     replay = Replay([replica], make_ordering("unified", params), make_routing("least_work"), admission=admission)
@@ -52,3 +52,9 @@ def test_an_owner_that_has_time_leaves_prefill_to_those_who_would_be_late() -> N
 
 def test_an_owner_that_would_be_refused_for_waiting_goes_first() -> None:
     assert in_time(OverLimit.REFUSE)["loose"] == 100.0
+
+
+def test_an_owner_is_not_refused_for_the_kv_budget_because_it_had_time() -> None:
+    """What waits and what runs take of the same budget."""
+    before, now = in_time(OverLimit.WAIT, 40_000, relegate=2), in_time(OverLimit.WAIT, 40_000)
+    assert now["loose"] >= before["loose"]

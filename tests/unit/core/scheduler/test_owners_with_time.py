@@ -200,9 +200,14 @@ def test_a_request_takes_as_much_of_its_queue_as_refuses_the_next_ones() -> None
     request = owners(1, 30)
     assert limited(request, spec(OverLimit.REFUSE)).fills == 1.0
     assert limited(request, spec(OverLimit.WAIT)).fills == 1 / 50
-    assert limited(request, spec(OverLimit.WAIT, kv_tokens=400)).fills == 200 / 400
     assert limited(request, spec(OverLimit.WAIT, queue_limit=0)).fills == 1.0
     assert limited(request, spec(OverLimit.WAIT)).concurrency == 8
+
+
+def test_what_waits_counts_twice_against_a_kv_budget_which_what_runs_takes_as_well() -> None:
+    request = owners(1, 30, kv_tokens=200)
+    assert limited(request, spec(OverLimit.WAIT, kv_tokens=1_000)).fills == 400 / 1_000
+    assert limited(request, spec(OverLimit.WAIT, kv_tokens=300)).fills == 1.0
 
 
 def test_a_request_that_has_its_limits_stays_as_it_is() -> None:
