@@ -19,6 +19,7 @@ from scheduling.tls import authorities
 SHORT = Shape(32, 64)  # with the usual shape, step times
 USUAL = Shape(384, 64)
 LONG = 4096  # tokens of an answer that goes on while the limit of sequences is looked for
+RESERVED = 256  # likewise, where KV cache for all of it has to be free before it begins
 MOST_SEQUENCES = 1024  # sequences that are offered at most
 
 
@@ -42,6 +43,13 @@ def plan(slots: int, usual: Shape) -> list[tuple[int, Shape]]:
         {1, max(1, slots // 8), max(1, slots // 4), max(1, slots // 2), slots, min(MOST_SEQUENCES, 2 * slots)}
     )
     return [*((level, SHORT) for level in levels), (1, usual), (max(1, slots // 2), usual), (slots, usual)]
+
+
+def lasting(engine: str, context: int | None) -> int:
+    """Tokens of the answers that run while the limit of sequences is looked for: as many as may be, so that none ends
+    meanwhile. Of an engine that reserves KV cache for them, long ones would fill that before the limit is reached."""
+    most = RESERVED if kind_of(engine).reserves_answers else LONG
+    return most if context is None else max(1, min(most, context - SHORT.prompt - 1))
 
 
 async def measure(
@@ -71,11 +79,11 @@ async def measure(
             raise Busy(f"{why}: drain it first, or say --force")
         kv_tokens = await client.kv_tokens()
         facts = await client.facts((await counted(client)).engines)
-        room = LONG if facts.max_model_len is None else min(LONG, facts.max_model_len - SHORT.prompt - 1)
+        output = lasting(engine, facts.max_model_len)
         slots, offered = facts.slots, 0
         while slots is None and offered < MOST_SEQUENCES:  # it does not say: offer more than it runs
             offered = min(MOST_SEQUENCES, 2 * max(offered, spec.slots))
-            slots = await loading.limit(client, http, model, headers, offered, SHORT.prompt, room, draw)
+            slots = await loading.limit(client, http, model, headers, offered, SHORT.prompt, output, draw)
             await loading.quiet(client)
         todo = plan(slots or spec.slots, usual)
         each, done = seconds / len(todo), 0.0

@@ -75,6 +75,7 @@ KIND = EngineKind(
     takes_priority=False,
     takes_cache_salt=False,
     tokenizes=False,
+    reserves_answers=True,
     loads_adapters=True,
     adapter_model="{model}:{adapter}",
 )
