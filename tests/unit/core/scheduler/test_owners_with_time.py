@@ -107,6 +107,31 @@ def test_it_is_pressing_before_it_is_due_by_its_prefill_a_margin_and_what_waits_
     assert pressing(world, NOW_S + 30 - ahead_s) == [owners(1, 30).id]
 
 
+def test_what_waits_of_owners_is_shared_by_the_replicas_that_are_ready() -> None:
+    world = queue()
+    world.push(owners(1, 30, input_tokens=17 * 8_500), NOW_S)  # 17 s of one, 34 of it ahead
+    four = [backend_view(f"b{number}", ready=number < 4, prefill_per_s=PREFILL_PER_S) for number in range(8)]
+    ahead_s = 17 + MARGIN_S + BACKLOGS * 17 / 4
+    for at_s, found in ((30 - ahead_s - 0.01, None), (30 - ahead_s, owners(1, 30).id)):
+        chosen = world.select(Round(pool_view(*four), lambda _: True, pressing=True), NOW_S + at_s)
+        assert (chosen and chosen.id) == found
+
+
+def test_pressing_ones_go_before_others_also_where_nobody_has_precedence() -> None:
+    """As where slots are short, or those of an owner beyond its concurrency."""
+    world = queue()
+    world.push(others(1, 1), NOW_S)
+    world.push(owners(2, 1), NOW_S)
+    found = [world.select(Round(pool_view(backend_view()), lambda _: True), NOW_S) for _ in range(2)]
+    assert [request and request.id for request in found] == [owners(2, 1).id, others(1, 1).id]
+
+
+def test_a_round_that_is_asked_anew_is_for_the_same_requests() -> None:
+    round_ = Round(pool_view(backend_view()), lambda _: True, timely=True, pressing=True)
+    for again in (round_.asking(lambda _: False), round_.counting_misses()):
+        assert (again.timely, again.pressing) == (True, True)
+
+
 def test_prompts_of_other_owners_count_and_those_of_others_do_not() -> None:
     world = queue()
     world.push(owners(1, 30), NOW_S)
@@ -168,6 +193,25 @@ def test_what_has_left_takes_nothing_of_its_queue() -> None:
     world.push(owners(100, 30, fills=CROWDED / 2), NOW_S)
     assert pressing(world) == []
     assert len(world) == 1
+
+
+def test_a_patient_one_that_stays_costs_no_memory_for_those_that_come_and_leave() -> None:
+    world = queue()
+    world.push(owners(0, 1_000), NOW_S)
+    for number in range(1, 1_000):
+        world.push(owners(number, 2_000), NOW_S)
+        assert world.discard(owners(number, 2_000).id)
+    assert len(world._begins) < 100
+
+
+def test_what_was_begun_and_left_counts_no_more_for_those_that_wait() -> None:
+    world = queue()
+    for number in range(2, 10):
+        begun = owners(number, 1, input_tokens=40_000, prefilled=39_000)
+        world.push(begun, NOW_S)
+        assert world.discard(begun.id)
+    world.push(owners(1, 30), NOW_S)
+    assert pressing(world) == []
 
 
 def test_what_was_begun_is_pressing() -> None:
