@@ -51,6 +51,7 @@ class BackendStatus:
     generates: bool = False  # it was seen to, although its figures cannot be read
     limits_why: str = ""  # what is less than was typed, and why
     credit_why: str = ""
+    credit_short: float = 0.0  # share of the last seconds in which requests waited for nothing but its prefill credit
     token_s: float = 0.0  # mean time between the tokens of an answer there; 0: not known
     speed: float | None = None  # 0..1 of the fastest replica of its pool, as these times show; None: not known
     speed_why: str = ""  # why it gets less work than others

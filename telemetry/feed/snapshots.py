@@ -25,9 +25,10 @@ UNSEEN_S = 4.0  # a replica is scraped each second; without an answer for so lon
 _SERVES_NOTHING = ("ejected", "probing", "unpaired")
 _OUT_OF_SERVICE = ("draining", "drained")
 _LOST_BEFORE_S = 20.0  # requests fail before a replica that stands still is found out
+PREFILL_BOUND = 0.5  # of the last seconds
 _NOTHING = Cell()
 _NO_SLO = Slo()
-_NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens", "turnaround_ms", "headroom")
+_NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens", "turnaround_ms", "headroom", "prefill_bound")
 _OF_A_CLASS = ("share",)  # which tells what the neighbours of its class were served
 _OUTCOMES = ("completed", "refused", "failed", "cancelled")
 
@@ -76,6 +77,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         **({} if sample.turnaround_s is None else {"turnaround_ms": round(1000 * sample.turnaround_s, 1)}),
         **({"wakes_in_s": round(sample.wakes_in_s, 1)} if sample.wakes_in_s else {}),
         **({"headroom": sample.headroom} if sample.headroom else {}),
+        **({"prefill_bound": True} if depth and _prefill_bound(sample) else {}),
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),
@@ -91,6 +93,12 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         },
         "backends": {spec.id: _backend(spec, sample, tbt_s) for spec in pool.backends},
     }
+
+
+def _prefill_bound(sample: Sample) -> bool:
+    """Whether requests wait for prefill alone on every replica that computes prompts."""
+    computing = [b for b in sample.backends if b.state == "ready" and b.prefill_credit]
+    return bool(computing) and all(b.credit_short > PREFILL_BOUND for b in computing)
 
 
 def carry_seen(previous: Mapping[str, Any], current: Snapshot) -> None:

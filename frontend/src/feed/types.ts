@@ -161,6 +161,7 @@ export interface Snapshot {
   epoch?: number;
   /** From a first token that is reported to the next prompt in its engine [ms]. */
   turnaround_ms?: number;
+  prefill_bound?: boolean; // requests wait for prefill alone, on every replica; missing: they do not, or it is not known
   headroom?: number; // the last free slots, kept for baselines now; missing: none
   wakes_in_s?: number; // its replicas sleep: in how long one would serve
   /** Since when requests that ended are not stored, because the database takes no writes [epoch seconds]; missing: they are. */

@@ -46,6 +46,7 @@ LEAST_GROWTH, MOST_GROWTH, SHRINK = 1.1, 2.0, 0.9
 PROMPTS = 256  # of the last grants
 LOOK_EVERY = 32  # grants
 EMPTIEST = 0.2  # that steps are taken for
+SHORT_S = 5.0  # time constant of how short it is
 RECENT = 0.8  # of what was known of how full steps are, at each further look
 
 
@@ -97,6 +98,7 @@ class PrefillCredit:
     credit: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts())  # shared by the replicas of a pool
     why: str = ""
+    short: float = 0.0  # share of the last seconds in which requests waited, and for nothing but this credit
     _inherited: int = 0  # what the leader before left, until this one has judged
     _before: Counters | None = None
     _stretch_s: float = 0.0
@@ -125,6 +127,7 @@ class PrefillCredit:
             self.credit = min(max(self.least, self._inherited), MAX_BUDGETS * self.budget)
             self.why = "as the leader before left it"
         self._before = None
+        self.short = 0.0
         self._forget()
 
     def set_budget(self, budget: int | None) -> None:
@@ -176,7 +179,9 @@ class PrefillCredit:
         if now.restarted(before):
             self._forget()
             return
-        self._stretch_s += now.at_s - before.at_s
+        passed_s = now.at_s - before.at_s
+        self.short += (float(limited) - self.short) * (1.0 - math.exp(-passed_s / SHORT_S))
+        self._stretch_s += passed_s
         if now.waiting > MAX_WAITING:
             self._lasts = self._lasts or now.at_s - self._queued_s <= STRETCH_S
             self._queued, self._queued_s = self._queued + 1, now.at_s

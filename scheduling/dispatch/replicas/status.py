@@ -45,6 +45,7 @@ def status_of(
         prefill_credit=spec.prefill_tokens,
         limits_why=why,
         credit_why=credit_why(backend),
+        credit_short=backend.credit.short if spec.prefill_tokens else 0.0,
         token_s=backend.token_time.mean_s,
         speed=backend.token_time.speed / FULL_SPEED or None,
         speed_why=speed_why(backend.token_time),

@@ -192,6 +192,18 @@ def test_a_restarted_engine_or_one_that_counts_no_steps_moves_nothing_wildly() -
     assert blind.credit == 16 * USUAL_BUDGET, "it rises while there is demand and nothing waits in the engine"
 
 
+def test_it_says_for_how_much_of_the_last_seconds_requests_waited_for_it() -> None:
+    credit = PrefillCredit()
+    for at in range(21):
+        credit.seen(Counters(float(at), 10.0 * at, 1000.0 * at, 0.0), True)
+    assert credit.short > 0.95
+    credit.seen(Counters(21.0, 210.0, 21_000.0, 0.0), False)
+    assert credit.short > 0.7, "a moment without does not change what is said"
+    for at in range(22, 32):
+        credit.seen(Counters(float(at), 10.0 * at, 1000.0 * at, 0.0), False)
+    assert credit.short < 0.15
+
+
 def test_credit_binds_only_where_nothing_else_does() -> None:
     credit = long_prompts(100)
     assert credit.binds(BackendView("b", 8, 10_000, prefill_used=2000))

@@ -392,6 +392,32 @@ def test_how_quickly_grants_follow_from_first_tokens_is_shown_to_operators_once_
     assert "turnaround_ms" not in (snapshots.visible(measured, frozenset({"acme"})) or {})
 
 
+def test_operators_are_told_that_requests_wait_for_prefill_while_slots_are_free() -> None:
+    def shown(*short: float, **changes: Any) -> dict[str, Any]:
+        backends = [
+            BackendStatus(f"gpu-{n}", "ready", "", NOW, prefill_credit=768, credit_short=s) for n, s in enumerate(short)
+        ]
+        return snapshots.snapshot(sample(backends=backends, **changes), Window(), ENTITLEMENTS, 1)
+
+    bound = shown(0.9, 0.7)
+    assert bound["prefill_bound"] is True
+    assert "prefill_bound" not in (snapshots.visible(bound, frozenset({"acme"})) or {})
+    assert "prefill_bound" not in shown(0.9, 0.2), "one of two has room for a prompt"
+    assert "prefill_bound" not in shown(0.9, waiting={}), "nothing waits any more"
+    assert "prefill_bound" not in shown(), "no replica is known"
+
+
+def test_a_replica_without_a_credit_or_out_of_service_says_nothing_of_prefill() -> None:
+    ready = BackendStatus("gpu-1", "ready", "", NOW, prefill_credit=768, credit_short=0.9)
+    lost = BackendStatus("gpu-2", "ejected", "", NOW, prefill_credit=768)
+    unbound = BackendStatus("gpu-3", "ready", "", NOW)
+    told = [
+        snapshots.snapshot(sample(backends=backends), Window(), ENTITLEMENTS, 1).get("prefill_bound")
+        for backends in ([ready, lost], [ready, unbound], [unbound])
+    ]
+    assert told == [True, True, None]
+
+
 def test_how_many_free_slots_are_kept_for_baselines_is_shown_to_operators() -> None:
     full = snapshots.snapshot(sample(headroom=8), Window(), ENTITLEMENTS, 1)
     assert full["headroom"] == 8

@@ -33,6 +33,13 @@ it("says how many of the free slots are kept for baselines while others wait", (
   expect(said({ queue: { depth: 300 }, running: 16 })).toBe("100 % of the slots");
 });
 
+it("says that requests wait for prefill beside free slots", () => {
+  const half = { slots: 16, running: 9, headroom: 8, prefill_bound: true, backends: { a: { state: "ready" as const, slots: 16 } } };
+  const said = (changes: Partial<Snapshot>) => filled(shot({ ...half, ...changes }), slotsOf(shot({ ...half, ...changes })));
+  expect(said({ queue: { depth: 300 } })).toBe("56.3 % of the slots, prefill-bound");
+  expect(said({ queue: { depth: 0 } })).toBe("56.3 % of the slots");
+});
+
 it("leaves members the sum of their own limits", () => {
   expect(slotsOf(shot({ scope: "own", slots: 12, backends: { a: { state: "ejected" } } }))).toMatchObject({ all: 12, usable: 12, missing: 0 });
 });

@@ -82,10 +82,11 @@ export function missing(room: Room, at: number): string {
   return `${count(room.usable)} of ${count(room.all)} slots: ${one}${others.length ? ` and ${others.length} more` : ""}`;
 }
 
-/** "50 % of the slots"; while some wait beside slots that only baselines may have: "50 % of the slots, 8 kept for baselines". */
-export function filled({ running = 0, headroom = 0, queue }: Snapshot, { all, usable }: Room): string {
+/** "50 % of the slots"; while some wait beside free slots, what they wait for: "50 % of the slots, 8 kept for baselines". */
+export function filled({ running = 0, headroom = 0, prefill_bound, queue }: Snapshot, { all, usable }: Room): string {
   const kept = queue?.depth ? Math.min(headroom, Math.max(0, usable - running)) : 0;
-  return `${text(percent(running / all))} of the slots${kept ? `, ${count(kept)} kept for baselines` : ""}`;
+  const why = queue?.depth && prefill_bound ? ", prefill-bound" : kept ? `, ${count(kept)} kept for baselines` : "";
+  return `${text(percent(running / all))} of the slots${why}`;
 }
 
 export interface Target {
