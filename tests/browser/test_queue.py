@@ -47,6 +47,24 @@ def test_an_operator_cancels_a_request_only_after_confirming(page: Page, stage: 
     assert re.fullmatch(r"requests/req_\w+/cancel", stage.done[0])
 
 
+def test_a_key_that_is_held_down_asks_and_does_not_answer(page: Page, stage: Stage) -> None:
+    """Enter repeats itself after half a second: into the field of the reason, where it would send the form."""
+    stage.role = "operator"
+    stage.open("/queue")
+    page.get_by_role("button", name="Pause", exact=True).focus()
+    page.keyboard.down("Enter")
+    reason = page.get_by_role("dialog").get_by_label("Reason, for the audit log")
+    expect(reason).to_be_focused()
+    for _ in range(3):
+        page.keyboard.down("Enter")
+    page.keyboard.up("Enter")
+    expect(reason).to_be_focused()
+    assert stage.done == []
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert len(stage.done) == 1
+
+
 def test_an_operator_pauses_a_tenant_with_a_reason_and_drains_a_backend(page: Page, stage: Stage) -> None:
     stage.role = "operator"
     stage.open("/queue")

@@ -1,5 +1,6 @@
 import { useState, type ReactNode } from "react";
 import { Modal } from "../../components/Sheet";
+import { ignoreHeldEnter } from "../../lib/heldEnter";
 
 interface Props {
   title: string;
@@ -30,6 +31,7 @@ export function Confirm({ title, action, reason, run, onDone, onClose, children 
   return (
     <Modal title={title} onClose={onClose}>
       <form
+        onKeyDown={ignoreHeldEnter}
         onSubmit={(event) => {
           event.preventDefault();
           go();

@@ -10,6 +10,7 @@ import { Modal } from "../../components/Sheet";
 import { useOutages } from "../../feed/live";
 import { hides } from "../../feed/outages";
 import { age, day, minute, utc, zone } from "../../lib/format";
+import { ignoreHeldEnter } from "../../lib/heldEnter";
 import { EffectsPanel } from "./EffectsPanel";
 
 const stateTones: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad", active: "good", revoked: "bad" };
@@ -147,6 +148,7 @@ export function Confirm({ title, action, danger, onRun, onClose, children }: { t
   return (
     <Modal title={title} onClose={onClose}>
       <form
+        onKeyDown={ignoreHeldEnter}
         onSubmit={(event) => {
           event.preventDefault();
           event.stopPropagation();
