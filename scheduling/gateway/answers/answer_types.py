@@ -254,7 +254,10 @@ def check_names(data: bytes) -> None:
         Broken: it is not.
     """
     if len(data) > UNKNOWN_BYTES:
-        known = _decode_known(data)
+        try:
+            known = _decode_known(data)
+        except WRONG:
+            raise Broken("a part of a frame is not an object") from None
         if len(data) - sum(memoryview(getattr(known, name)).nbytes for name in _KNOWN) > UNKNOWN_BYTES:
             raise Broken("most of a frame is in fields that answers do not have")
 

@@ -137,6 +137,13 @@ def test_what_a_response_answers_may_be_long() -> None:
         assert told.failed == "an event of the stream has no response"
 
 
+@pytest.mark.parametrize("wrong", [b"[%b]" % b",".join([b"1"] * 50_000), b'"%b"' % (b"x" * 100_000)])
+def test_a_long_response_that_is_no_object_ends_its_stream(wrong: bytes) -> None:
+    frames = ResponseFrames(True, ASKED)
+    frames.feed(b'event: response.created\ndata: {"type":"response.created","response":%b}\n\n' % wrong)
+    assert frames.failed == "a part of a frame is not an object"
+
+
 def test_of_an_error_that_is_very_long_nothing_is_read() -> None:
     error = b'{"error":{"message":"too long","param":"messages"%b}}'
     assert input_error(error % b"") == ("too long", "messages")
