@@ -98,6 +98,9 @@ class LongAnswers:
                 except asyncio.CancelledError:
                     self._leave(telling)
                     raise
+                except Exception:  # what it said cannot be read: the next must not get the rest of it
+                    self._kill()
+                    raise
         if told.answer is None:
             raise Broken(told.why, by_engine=told.by_engine)
         return replace(told.answer, body=body)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from scheduling.gateway.answers import long_answers
@@ -81,6 +82,17 @@ async def test_a_request_that_ends_in_the_middle_and_a_process_that_dies_leave_n
     assert await waits == read_answer(other, ASKED, None)
     assert beside._process is not None
     os.kill(beside._process.pid, signal.SIGKILL)
+    assert await beside.read("acme", CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
+
+
+async def test_what_cannot_be_read_of_the_process_leaves_nothing_for_the_next(
+    beside: LongAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = _answer(b',"y":"%b"' % (b"z" * LONG))
+    with monkeypatch.context() as broken:
+        broken.setattr(long_answers, "_decode_told", msgspec.json.Decoder(int).decode)
+        with pytest.raises(msgspec.ValidationError):
+            await beside.read("acme", CHAT, other, ASKED, None)
     assert await beside.read("acme", CHAT, other, ASKED, None) == read_answer(other, ASKED, None)
 
 
