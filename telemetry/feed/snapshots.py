@@ -96,8 +96,9 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
 
 
 def _prefill_bound(sample: Sample) -> bool:
-    """Whether requests wait for prefill alone on every replica that computes prompts."""
-    computing = [b for b in sample.backends if b.state == "ready" and b.prefill_credit]
+    """Whether requests wait for prefill alone on every replica that computes prompts and can be seen."""
+    seen = [b for b in sample.backends if b.state == "ready" and not _unseen(b, sample.at_s)]
+    computing = [b for b in seen if b.prefill_credit]
     return bool(computing) and all(b.credit_short > PREFILL_BOUND for b in computing)
 
 

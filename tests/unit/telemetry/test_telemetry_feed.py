@@ -411,11 +411,12 @@ def test_a_replica_without_a_credit_or_out_of_service_says_nothing_of_prefill() 
     ready = BackendStatus("gpu-1", "ready", "", NOW, prefill_credit=768, credit_short=0.9)
     lost = BackendStatus("gpu-2", "ejected", "", NOW, prefill_credit=768)
     unbound = BackendStatus("gpu-3", "ready", "", NOW)
+    unseen = BackendStatus("gpu-4", "ready", "", NOW - 60, prefill_credit=768, credit_short=0.9)
     told = [
         snapshots.snapshot(sample(backends=backends), Window(), ENTITLEMENTS, 1).get("prefill_bound")
-        for backends in ([ready, lost], [ready, unbound], [unbound])
+        for backends in ([ready, lost], [ready, unbound], [unbound], [unseen], [ready, unseen])
     ]
-    assert told == [True, True, None]
+    assert told == [True, True, None, None, True]
 
 
 def test_how_many_free_slots_are_kept_for_baselines_is_shown_to_operators() -> None:

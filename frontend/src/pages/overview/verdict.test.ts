@@ -37,6 +37,7 @@ it("says that requests wait for prefill beside free slots", () => {
   const half = { slots: 16, running: 9, headroom: 8, prefill_bound: true, backends: { a: { state: "ready" as const, slots: 16 } } };
   const said = (changes: Partial<Snapshot>) => filled(shot({ ...half, ...changes }), slotsOf(shot({ ...half, ...changes })));
   expect(said({ queue: { depth: 300 } })).toBe("56.3 % of the slots, prefill-bound");
+  expect(said({ queue: { depth: 300 }, running: 16 })).toBe("100 % of the slots");
   expect(said({ queue: { depth: 0 } })).toBe("56.3 % of the slots");
 });
 

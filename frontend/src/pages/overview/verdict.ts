@@ -84,8 +84,9 @@ export function missing(room: Room, at: number): string {
 
 /** "50 % of the slots"; while some wait beside free slots, what they wait for: "50 % of the slots, 8 kept for baselines". */
 export function filled({ running = 0, headroom = 0, prefill_bound, queue }: Snapshot, { all, usable }: Room): string {
-  const kept = queue?.depth ? Math.min(headroom, Math.max(0, usable - running)) : 0;
-  const why = queue?.depth && prefill_bound ? ", prefill-bound" : kept ? `, ${count(kept)} kept for baselines` : "";
+  const free = queue?.depth ? Math.max(0, usable - running) : 0;
+  const kept = Math.min(headroom, free);
+  const why = free && prefill_bound ? ", prefill-bound" : kept ? `, ${count(kept)} kept for baselines` : "";
   return `${text(percent(running / all))} of the slots${why}`;
 }
 
