@@ -37,6 +37,7 @@ it("a budget says of how many requests it lacks the tokens", () => {
   expect(budgetLacks(1)).toBe("The tokens of 1 request that was lost with its gateway are not in it.");
   expect(budgetLacks(2)).toBe("The tokens of 2 requests that were lost with their gateway are not in it.");
   expect(budgetLacks(null)).toContain("is not known");
+  expect(budgetLacks(undefined)).toBe(budgetLacks(null)); // a process of the version before does not say
 });
 
 it("times are read without what does not matter", () => {

@@ -92,9 +92,9 @@ export function lacking(unknown: number | undefined): string | undefined {
 }
 
 /** What is not in a budget's sum, as a sentence; undefined where nothing is missing. */
-export function budgetLacks(unknown: number | null): string | undefined {
+export function budgetLacks(unknown: number | null | undefined): string | undefined {
   if (unknown === 0) return undefined;
-  if (unknown === null) return "Tokens of requests that were lost with their gateway are not in it; how many these are is not known.";
+  if (unknown === null || unknown === undefined) return "Tokens of requests that were lost with their gateway are not in it; how many these are is not known.";
   return `The tokens of ${counted(unknown, "request")} that ${unknown === 1 ? "was lost with its" : "were lost with their"} gateway are not in it.`;
 }
 
