@@ -8,7 +8,8 @@ those that wait take more than :data:`CROWDED` of its queue, since its next ones
 they always are where a tier lets none wait beyond the concurrency, and so is a request without a deadline. Until then a
 request is in one order with others'.
 Inputs: deadlines, prompt tokens, limits of queues, the measured speed of replicas and how many are ready.
-Cost: O(log n) a request on top of the order's; O(n) when replicas prove faster or slower than was believed.
+Cost: O(log n) a request on top of the order's; O(n) when replicas prove faster or slower than was believed. Where many
+become pressing at once, a round moves :data:`MAX_MOVES`, the most pressing first.
 Who starves: nobody that the order does not starve. Owners are in time either way.
 Source: ours. Least slack first, for those only to whom capacity is reserved.
 """
@@ -28,6 +29,7 @@ from scheduling.core.types import PREFILL_PER_S, PoolView, QueuedRequest, Servic
 MARGIN_S = 2.0
 BACKLOGS = 2.0
 CROWDED = 0.5
+MAX_MOVES = 512  # in one round: each is taken out of one order and put into another
 STEADY = 1.1  # a measurement that differs by no more than this factor changes nothing
 RESERVED, OTHERS = BAND_OF[ServiceClass.GUARANTEED], BAND_OF[ServiceClass.ELASTIC]
 
@@ -42,7 +44,7 @@ class _Owner:
     def __init__(self) -> None:
         self.waiting = 0
         self.fills = 0.0  # the part of its queue that is taken
-        self.patient: dict[str, None] = {}  # ids of those that have time, in order of arrival
+        self.patient: dict[str, None] = {}  # ids of those that have time, in order of arrival; none once it is crowded
 
 
 class PressingQueue:
@@ -60,6 +62,8 @@ class PressingQueue:
         self._patient: dict[str, _Begin] = {}  # of those among the others, by id
         self._begins: list[_Begin] = []  # a heap; an entry is alive while it is the one in ``_patient``
         self._last = ""  # the id selected last, if it had time left
+        self._round: Round | None = None  # it was asked in last
+        self._moved = 0  # in it
         self._speed = PREFILL_PER_S  # of one replica, by which the heap was made [prompt tokens/s]
         self._pace_s = self._order_pace_s = 0.0  # likewise of answers, and what the order goes by now [s/token]
 
@@ -91,8 +95,7 @@ class PressingQueue:
         owner = self._count(request)
         crowded, begin_s = owner.fills > CROWDED, self._begin_s(request)
         if crowded:
-            for patient in tuple(owner.patient):
-                self._move(patient, now_s)
+            self._hasten(owner)
         if crowded or begin_s - now_s <= MARGIN_S or request.prefilled or request.generated:
             self._pressing.push(request, now_s)
             return
@@ -109,6 +112,8 @@ class PressingQueue:
         return self._pressing.discard(request_id) or self._others.discard(request_id)
 
     def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        if round_ is not self._round:
+            self._round, self._moved = round_, 0
         if self._patient:
             self._look(round_.view, now_s)
         chosen = self._pressing.select(round_, now_s)
@@ -139,20 +144,32 @@ class PressingQueue:
         speed = view.prefill_per_s(PREFILL_PER_S)
         if _differs(speed, self._speed) or _differs(self._order_pace_s, self._pace_s):
             self._speed, self._pace_s = speed, self._order_pace_s
-            self._patient = {name: (self._begin_s(self._owned[name]), name) for name in self._patient}
+            self._patient = {
+                name: entry if entry[0] == -inf else (self._begin_s(self._owned[name]), name)
+                for name, entry in self._patient.items()
+            }
             self._begins = list(self._patient.values())
             heapify(self._begins)
         self._order_pace_s = view.token_s  # it sees it when it is asked, after this
         ready = sum([backend.ready for backend in view.backends.values()])
         ahead_s = MARGIN_S + BACKLOGS * self._tokens / (speed * max(1, ready))
-        while self._begins and self._begins[0][0] - now_s <= ahead_s:
+        while self._begins and self._begins[0][0] - now_s <= ahead_s and self._moved < MAX_MOVES:
             entry = heappop(self._begins)
             if self._patient.get(entry[1]) is entry:
                 self._move(entry[1], now_s)
+                self._moved += 1
+
+    def _hasten(self, owner: _Owner) -> None:
+        """None of them has time from now on."""
+        for name in owner.patient:
+            entry = self._patient[name] = -inf, name
+            heappush(self._begins, entry)
+        owner.patient.clear()
 
     def _move(self, request_id: str, now_s: float) -> None:
         request = self._owned[request_id]
-        del self._patient[request_id], self._owners[request.entitlement].patient[request_id]
+        del self._patient[request_id]
+        self._owners[request.entitlement].patient.pop(request_id, None)
         self._others.discard(request_id)
         self._pressing.push(request, now_s)
 
@@ -173,7 +190,7 @@ class PressingQueue:
         owner.waiting -= 1
         owner.fills -= request.fills
         if self._patient.pop(request_id, None) is not None:
-            del owner.patient[request_id]
+            owner.patient.pop(request_id, None)
         if not owner.waiting:
             del self._owners[request.entitlement]
 

@@ -10,7 +10,7 @@ import pytest
 from scheduling.core.admission.rule import limited
 from scheduling.core.deadline import prefill_due_s
 from scheduling.core.policies.order.fifo import Fifo
-from scheduling.core.policies.queues.pressing import BACKLOGS, CROWDED, MARGIN_S, PressingQueue
+from scheduling.core.policies.queues.pressing import BACKLOGS, CROWDED, MARGIN_S, MAX_MOVES, PressingQueue
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.policies.rounds import Round
 from scheduling.core.scheduler.loop import Scheduler
@@ -183,6 +183,19 @@ def test_all_of_an_entitlement_are_pressing_once_half_of_its_queue_is_taken() ->
     assert pressing(world) == []
     world.push(owners(3, 30, fills=CROWDED / 3), NOW_S)
     assert pressing(world) == ids([owners(n, 30) for n in range(4)])
+
+
+def test_where_very_many_become_pressing_a_step_moves_the_first_of_them_and_the_next_steps_the_others() -> None:
+    world = queue()
+    for number in range(MAX_MOVES + 10):
+        world.push(owners(number, 3_000 - number, fills=0.0), NOW_S)
+    view, left = pool_view(backend_view()), []
+    for _ in range(2):
+        full = Round(view, lambda _: False, pressing=True)
+        assert world.select(full, NOW_S + 2_990) is None
+        assert world.select(full, NOW_S + 2_990) is None
+        left.append({request.id for request in world if world.explain(request).startswith("elastic")})
+    assert left == [{owners(number, 1).id for number in range(10)}, set()]
 
 
 def test_what_has_left_takes_nothing_of_its_queue() -> None:
