@@ -122,6 +122,8 @@ def _title(row: Row, case: Case) -> str:
     if case.limits:
         whose = "tenants of a tier have equal concurrency" if case.equal_limits else "each tenant's concurrency is its"
         parts.append(f"limits: {whose} share of the slots, the shipped tiers' queues")
+    if case.contracts:
+        parts.append("; ".join(contract.says for contract in case.contracts))
     if figures["left_out"]:
         parts.append(f"{figures['left_out']:.0f} larger than the KV cache left out")
     if figures.get("clients_left_out"):

@@ -30,7 +30,8 @@ from controlplane.lab import hindsight
 from controlplane.lab.plot import Panel, Series, draw
 from controlplane.lab.tables import Figures, figure
 from scheduling.core.engine.step_time import load_preset
-from scheduling.simulator.compare import GRANT_DELAY_S, SHIPPED, limits_of
+from scheduling.simulator.compare import GRANT_DELAY_S, limits_of
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.lab import code_digest
 from scheduling.simulator.recording import Recorded

@@ -42,12 +42,13 @@ from scheduling.core.policies.contracts import OrderingPolicy
 from scheduling.core.policies.partition import refine_and_prune
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.rights import RIGHTS
-from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass, Slo, TierSpec
+from scheduling.core.types import EntitlementSpec, EntitlementState, PoolSpec, TierSpec
 from scheduling.simulator.admission import Admission
 from scheduling.simulator.beliefs import Beliefs
 from scheduling.simulator.bound import most_in_time
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
+from scheduling.simulator.contracts import SHIPPED, Contract, contract_of
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine_queue import Stay, stays_of, waiting
 from scheduling.simulator.fairness import Service, jain_of_backlogged
@@ -61,19 +62,8 @@ from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
 from scheduling.simulator.workload import BLOCK_TOKENS, Belief, SimRequest, Tier, make_request, pick_tier
 
-# The contracts that come with the product; shares are those of its demo load.
-SHIPPED = (
-    Tier("premium", Slo(ttft_s=1.0, tbt_s=0.1), 0, 50.0, 0.2, ServiceClass.GUARANTEED),
-    Tier("standard", Slo(ttft_s=5.0, tbt_s=0.2), 1, 30.0, 0.5, ServiceClass.ELASTIC),
-    Tier("batch", Slo(ttlt_s=600.0), 2, 20.0, 0.3, ServiceClass.SPOT),
-)
 UNPROMISED = Tier("all")
-# What the shipped tiers do above a limit, how many may wait, and how long [s].
-SHIPPED_LIMITS = {
-    "premium": (OverLimit.REFUSE, 100, 30.0),
-    "standard": (OverLimit.REFUSE, 500, 60.0),
-    "batch": (OverLimit.WAIT, 5000, 600.0),
-}
+TIERS = tuple(tier.name for tier in SHIPPED)
 HISTORY = 0.1  # share of a trace that is learned from and not replayed
 INSIDE, FRONT = PLACES = ("inside", "front")
 ROUTING = "prefix_affinity"  # of new pools
@@ -117,6 +107,7 @@ class Case:
     promises: bool = True  # False: nobody is promised anything, and all are of one class
     limits: bool = False  # in front: entitlements and tiers refuse as live
     equal_limits: bool = False  # with limits: tenants of a tier have the same concurrency, whatever each asks for
+    contracts: tuple[Contract, ...] = ()  # of shipped tiers, where they are not as shipped
 
     @property
     def name(self) -> str:
@@ -199,7 +190,7 @@ def _value(text: str) -> float | int | str:
 
 def parse_shares(text: str) -> tuple[tuple[str, float], ...]:
     """``premium=20,standard=50,batch=30``: a share for each tier that takes part. Raises CompareError."""
-    names = [tier.name for tier in SHIPPED]
+    names = TIERS
     shares: dict[str, float] = {}
     for pair in text.split(","):
         name, _, value = (part.strip() for part in pair.partition("="))
@@ -277,13 +268,16 @@ def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: 
     # As a gateway does, which cuts a bound to what the model still takes: none is larger than a replica.
     bounded = [_within(request, config.kv_tokens) for request in requests]
     slots = case.replicas * config.max_seqs
-    admission = partial(Admission, *limits_of(bounded, slots, equal=case.equal_limits)) if case.limits else None
+    admission = None
+    if case.limits:
+        limits = limits_of(bounded, slots, equal=case.equal_limits, contracts=case.contracts)
+        admission = partial(Admission, *limits)
     replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_s, admission=admission)
     return Served(replay.run(bounded), replay.engines, replay.stays)
 
 
 def limits_of(
-    requests: Sequence[SimRequest], slots: int, *, equal: bool = False
+    requests: Sequence[SimRequest], slots: int, *, equal: bool = False, contracts: Sequence[Contract] = ()
 ) -> tuple[PoolSpec, tuple[EntitlementSpec, ...]]:
     """A pool of so many slots and an entitlement for each tenant, as :attr:`Case.limits` and :attr:`Case.equal_limits`
     have them."""
@@ -297,7 +291,8 @@ def limits_of(
     specs = []
     for name, first in firsts.items():
         queued = first.queued
-        over, waiting, longest_s = SHIPPED_LIMITS.get(queued.tier, (OverLimit.REFUSE, 100, 30.0))
+        contract = contract_of(queued.tier, contracts)
+        over, waiting, longest_s = contract.over_limit, contract.queue_limit, contract.max_wait_s
         tier = TierSpec(
             queued.tier, queued.service_class, queued.rank, queued.weight, first.slo, over, waiting, longest_s
         )
@@ -358,7 +353,9 @@ def prepare(case: Case) -> Prepared:
     if not history or not replayed:
         raise CompareError(f"{case.trace}: {len(kept)} requests are too few to learn from some and replay the others")
     recorded = {} if is_servegen(Path(case.trace)) else {tier.name: tier for tier in read_tiers(case.trace)}
-    tiers = [replace(tier, share=dict(case.shares)[tier.name]) for tier in SHIPPED if tier.name in dict(case.shares)]
+    recorded |= {c.tier.name: c.tier for c in case.contracts if c.tier.name in recorded}
+    asked = dict(case.shares)
+    tiers = [replace(contract_of(name, case.contracts).tier, share=asked[name]) for name in TIERS if name in asked]
     if not case.promises:
         recorded, tiers = {}, [UNPROMISED]
     tier_of = {} if recorded else _tiers_of_tenants(kept, tiers)

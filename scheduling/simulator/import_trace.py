@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.recording import Recorded, Recording, write_recording
 from scheduling.simulator.trace import TraceError, read_tiers, read_trace

@@ -8,8 +8,8 @@ What each tenant asks for, in proportion to the others of its tier (:data:`DEMAN
 * *pulses*: the same on the mean, all of it in the first twelve seconds of each minute of its own;
 * *crowds*: the same on the mean, twenty at once.
 
-A tier's part of all requests is its share of :data:`scheduling.simulator.compare.SHIPPED`. Each tier may have a kind of
-its own, so that one asks for long prompts and another for short ones.
+A tier's part of all requests is its share of :data:`scheduling.simulator.contracts.SHIPPED`. Each tier may have a kind
+of its own, so that one asks for long prompts and another for short ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.recording import Recorded, Recording, write_recording
 from scheduling.simulator.workload import MIXES, poisson
 

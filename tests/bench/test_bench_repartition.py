@@ -12,7 +12,7 @@ from scheduling.core.policies.partition import refine_and_prune
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.workload import Belief, make_request
 
 pytestmark = pytest.mark.bench

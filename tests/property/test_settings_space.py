@@ -13,7 +13,7 @@ from controlplane.tuning.replicas import setting_of
 from scheduling.core.engine.step_time import load_preset
 from scheduling.core.policies.compose import make_policy
 from scheduling.core.policies.registry import make_ordering, make_routing, modifiers
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replica import Replica
 from scheduling.tuning.space import SPACES

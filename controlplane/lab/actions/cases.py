@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 from scheduling.core.engine.step_time import preset_names
 from scheduling.core.policies.registry import make_ordering
 from scheduling.simulator.compare import GRANT_DELAY_S, PLACES, Case, parse_shares
+from scheduling.simulator.contracts import KEYS, ContractError, parse_contract
 
 
 def add_case(parser: ArgumentParser) -> None:
@@ -35,6 +36,8 @@ def add_case(parser: ArgumentParser) -> None:
     load = f"mean arrivals as a share of what the replicas can serve (default {ours.load:g})"
     parser.add_argument("--load", type=float, default=ours.load, help=load)
     parser.add_argument("--as-recorded", action="store_true", help="keep the recorded rate instead of --load")
+    budget = "tokens that an engine computes in a step (default: the preset's)"
+    parser.add_argument("--token-budget", type=int, default=0, metavar="N", help=budget)
     parser.add_argument("--tiers", default=shares, help=f"shares of requests (default {shares})")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a chart")
 
@@ -63,6 +66,11 @@ def add_where(parser: ArgumentParser) -> None:
         "the shipped tiers' queue limits and longest waits apply (default: everybody is let in)"
     )
     parser.add_argument("--limits", action="store_true", help=limits)
+    contract = (
+        f"a shipped tier with another promise or other limits, such as premium:ttlt=300,over=wait; keys: "
+        f"{', '.join(KEYS)} [s, requests]; latencies that are not named are not promised then; may be repeated"
+    )
+    parser.add_argument("--contract", action="append", default=[], metavar="TIER:KEY=VALUE,...", help=contract)
     equal = "with --limits: tenants of a tier have the same concurrency, whatever each asks for"
     parser.add_argument("--equal-limits", action="store_true", help=equal)
 
@@ -72,18 +80,25 @@ def cases_of(options: dict[str, Any], policies: Sequence[tuple[str, Any, bool]])
         raise CommandError(f"--preset: unknown {options['preset']!r}; there are: {', '.join(preset_names())}")
     if options.get("equal_limits") and not options["limits"]:
         raise CommandError("--equal-limits: give --limits too")
+    if options["token_budget"] < 0:
+        raise CommandError("--token-budget must be at least 1, or 0 for the preset's")
+    try:
+        contracts = tuple(parse_contract(text) for text in options.get("contract", ()))
+    except ContractError as error:
+        raise CommandError(f"--contract: {error}") from error
     if options["seeds"] < 1:
         raise CommandError("--seeds must be at least 1")
     names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
     if len(set(names)) < len(names):
         raise CommandError("--trace: two files have the same name, their rows could not be told apart")
-    options_kept = ("lengths", "replicas", "preset", "slots", "from_minute", "minutes", "load", "as_recorded")
+    engines = ("replicas", "preset", "slots", "token_budget")
+    options_kept = ("lengths", *engines, "from_minute", "minutes", "load", "as_recorded")
     where = ("where", "prefill_tokens", "signal_ms", "engine_order", "limits", "equal_limits")
     same = {name: options[name] for name in (*options_kept, *where) if name in options}
     make_ordering(same.get("engine_order", "fifo"))
     shares = parse_shares(options["tiers"])
     return [
-        Case(trace, policy, params, shares=shares, seed=seed, clairvoyant=clairvoyant, **same)
+        Case(trace, policy, params, shares=shares, seed=seed, clairvoyant=clairvoyant, contracts=contracts, **same)
         for trace in options["trace"]
         for policy, params, clairvoyant in policies
         for seed in range(1, options["seeds"] + 1)

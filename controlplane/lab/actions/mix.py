@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from controlplane.lab.actions.base import Action
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.tenant_mix import DEMANDS, write_tenant_mix
 from scheduling.simulator.workload import MIXES, write_mix
 

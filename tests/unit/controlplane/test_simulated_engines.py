@@ -7,7 +7,7 @@ import pytest
 from controlplane.embedded.engines import PROMISED_TBT_S, full_step_s, step_tokens
 from scheduling.core.capacity.engine_limits import STEP_QUANTUM, slow_steps
 from scheduling.core.engine.step_time import load_preset, preset_names
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 
 
 def test_the_strictest_promise_is_that_of_the_shipped_tiers() -> None:

@@ -10,7 +10,7 @@ from scheduling.core.policies.partition import parse_partition, place
 from scheduling.core.policies.registry import make_ordering, make_routing
 from scheduling.core.scheduler.loop import Scheduler
 from scheduling.core.types import BackendView, PoolView
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.workload import Belief, make_request
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ import pytest
 from controlplane.lab import shift
 from scheduling.core.engine.step_time import load_preset
 from scheduling.core.policies.registry import PolicyError
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replica import Replica
 from scheduling.tuning import search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.recording import Recorded
 from scheduling.tuning.gate import HURRIED, HURRY, GateDecision, Met, asked, decide, replays
 from scheduling.tuning.merit import TierMerit

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.lab import hindsight, shift
 from scheduling.core.engine.step_time import load_preset
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.contracts import SHIPPED
 from scheduling.simulator.replica import Replica
 from scheduling.tuning.rehearsal import Loop, attainment
 from scheduling.tuning.settings import LoopSettings
