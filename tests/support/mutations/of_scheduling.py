@@ -501,6 +501,14 @@ MUTATIONS = (
         ("tests/unit/core/scheduler/test_late_owners.py",),
     ),
     Mutation(
+        "standings-break-tight-promises",
+        "what an entitlement had puts a tier that is promised a second behind one that is promised five",
+        "scheduling/core/policies/queues/standing.py",
+        "self._unit * shortest_s / longest_s",
+        "self._unit",
+        ("tests/unit/core/policies/test_standing_promises.py",),
+    ),
+    Mutation(
         "owners-with-time-go-first",
         "requests of an owner that have time left go before those that would be late for them",
         "scheduling/core/scheduler/loop.py",

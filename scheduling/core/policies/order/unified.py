@@ -18,7 +18,8 @@ Formula: in this order of precedence:
    inside an engine that takes running requests out for better ones, ``G`` is the Gittins index of what is left of
    ``X = O^2/2 + I*(O + 300)``.
 4. *Standing* (``queues/standing.py``): what an entitlement is owed, and what it had of its class, moves its requests by
-   ``ln f`` grades of cost, or by ``debt_s`` seconds of deadline for each of them. In spot and preemptible, where
+   ``ln f`` grades of cost, or by ``debt_s`` seconds of deadline for each of them (fewer where some in the band are
+   promised less than others). In spot and preemptible, where
    nothing is promised, entitlements take turns by what they had (``queues/fair.py``), and this orders the requests of
    each.
 5. *Long waits* (``queues/overdue.py``): at the latest every ``every``-th turn goes to the request that has waited
@@ -43,7 +44,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import floor, inf, log
 
-from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
+from scheduling.core.deadline import PACE_S, due_by_deadline_s, ordering_deadline_s, prefill_due_s
 from scheduling.core.policies.contracts import Key, Maker, RequestQueue
 from scheduling.core.policies.gittins_index import CostDistribution, cost_of, service_cost
 from scheduling.core.policies.order.hybrid import Hybrid, work_left
@@ -99,7 +100,7 @@ class Unified:
     debt_s: float = parameter(
         5.0,
         "How much earlier or later the deadlines of an entitlement count for each e-fold of its standing: debt, burst"
-        " and share.",
+        " and share. Less where tiers of its class have shorter promises.",
         "s",
         at_least(0),
     )
@@ -195,6 +196,11 @@ def _index(
     age = service_cost(prompt, generated) + PREFILL_STEPS * prefilled
     index = CostDistribution(costs, probabilities).index(age)
     return age if index == inf else index
+
+
+def _promised_s(request: QueuedRequest) -> float:
+    """After its arrival, to the millisecond: the same for all of a tier."""
+    return round(ordering_deadline_s(request) - request.arrival_s, 3)
 
 
 def _bands(owners: Maker, surplus: Maker) -> BandQueue:
@@ -305,8 +311,8 @@ class _Promises:
         self._look = look
         self._patience_s = policy.patience_s
         self._timed = PairedQueue(
-            StandingQueue(look.low_urgency, look.describe_low_urgency, unit=policy.debt_s),
-            StandingQueue(look.urgency, look.describe_urgency, unit=policy.debt_s),
+            StandingQueue(look.low_urgency, look.describe_low_urgency, policy.debt_s, _promised_s),
+            StandingQueue(look.urgency, look.describe_urgency, policy.debt_s, _promised_s),
         )
         self._free = StandingQueue(policy.price, policy.describe_price, unit=1.0)
 
