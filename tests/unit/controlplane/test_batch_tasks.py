@@ -38,6 +38,7 @@ def test_the_next_task_is_given_what_was_learned_and_none_is_kept_where_no_batch
     monkeypatch.setattr(executor, "Executor", _Executor)
     monkeypatch.setattr(tasks, "_room", None)
     monkeypatch.setattr(tasks, "_learned", None)
+    monkeypatch.setattr(tasks, "_stopping", bytearray(1))  # another test may have told this process to stop
     monkeypatch.setattr(_Gateway, "given", [])
     rung: list[Any] = []
     monkeypatch.setattr(tasks.work, "apply_async", lambda *args, **named: rung.append(args))

@@ -100,7 +100,7 @@ class Unified:
     debt_s: float = parameter(
         5.0,
         "How much earlier or later the deadlines of an entitlement count for each e-fold of its standing: debt, burst"
-        " and share. Less where tiers of its class have shorter SLOs.",
+        " and share.",
         "s",
         at_least(0),
     )
