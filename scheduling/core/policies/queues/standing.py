@@ -10,7 +10,7 @@ those that wait are promised different ones, it is less by how much shorter the 
 which ``unit`` counts at most: seconds that a promise of five bears would break one of a second.
 Inputs: ``PoolView.standings`` and the pool's ``coefficients``, as last seen; an entitlement without a standing is owed
 nothing.
-Cost: O(log n); O(entitlements that wait) in a step in which standings or coefficients are others.
+Cost: O(log n); O(entitlements that wait) in a step in which standings, coefficients or promises are others.
 Source: token pools 3.3, eq. 1; the share is ours: in an overload within everybody's limits there is neither debt nor
 burst, and who sends most would get most.
 """
