@@ -46,6 +46,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+FOR_MACHINES = {"/healthz", "/readyz", "/metrics"}  # which are read, and take nothing
 ONE_PROCESS = b"of=process"  # the question of /readyz that leaves out what no process could help
 NOT_STARTED = (
     503,
@@ -91,6 +92,8 @@ class Application:
                 await self._client(scope, receive, send)
             elif self._beside is not None and self._beside.serves(path):
                 await self._beside(scope, receive, send)
+            elif path in FOR_MACHINES and scope["method"] not in ("GET", "HEAD"):
+                await _answer(send, 405, b'{"detail": "This is read with GET or HEAD."}', allow=b"GET, HEAD")
             elif path == "/healthz":
                 await _answer(send, 200, b'{"alive": true}')
             elif path == "/readyz":
@@ -206,12 +209,16 @@ def _may_look_inside(scope: Scope) -> bool:
     return "." not in name or is_address(name) or validate_host(name, settings.ALLOWED_HOSTS)
 
 
-async def _answer(send: Send, status: int, body: bytes, content_type: str = "application/json") -> None:
+async def _answer(
+    send: Send, status: int, body: bytes, content_type: str = "application/json", allow: bytes = b""
+) -> None:
     headers = [
         (b"content-type", content_type.encode()),
         (b"content-length", b"%d" % len(body)),
         (b"cache-control", b"no-store"),
     ]
+    if allow:
+        headers.append((b"allow", allow))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httptools
@@ -24,6 +24,7 @@ from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits,
 from controlplane.web.websockets import BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.asgi import ABORT, ANSWER, PEER, WRITE
+from scheduling.gateway.entry.guard import LINGER_BYTES, LINGER_S
 from scheduling.gateway.entry.request_ids import new_request_id
 from scheduling.gateway.errors import reason_header
 from scheduling.gateway.headers import NO_RETRY, NO_SNIFFING, retry_after
@@ -31,7 +32,7 @@ from scheduling.gateway.headers import NO_RETRY, NO_SNIFFING, retry_after
 KEPT_HEAD_S = 2.0  # one that may only ask for health has this long for its head
 FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may be so large, and half of the body
 PIECES, PIECE_BYTES = 4096, 16  # a body may have as many pieces of any size; more must have this mean size
-UNWANTED_BYTES = 1024 * 1024  # of a body whose request was answered without it
+UNWANTED_BYTES = 1024 * 1024  # of a body whose request was answered without it; of what nobody will read, in a second
 SENT_AHEAD = 16  # requests that wait on one connection for the answer to an earlier one
 MIN_READ = 64 * 1024  # bytes that a reader must take within the time to send, once its answer is complete
 UNREAD_BYTES = 16 * 1024  # of an answer, in this process; from then on its application waits for its reader
@@ -48,8 +49,10 @@ _TRAILERS: Any = deque(maxlen=0)  # swallows what is appended
 class HeadWithBody:
     """What a response writes to: its head waits for the first bytes of the body, until the loop's next turn at most."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
+        """``end`` closes the connection once everything is written."""
         self._transport = transport
+        self._end = end
         self._loop = loop
         self._head = b""
         self.is_closing = transport.is_closing
@@ -69,7 +72,7 @@ class HeadWithBody:
 
     def close(self) -> None:
         self.flush()
-        self._transport.close()
+        self._end()
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -93,7 +96,9 @@ class ClientConnection(HttpToolsProtocol):
     _place = Place.FREE
     _inside = False
     _upgraded = False
-    _last = False  # the newest request is the last one here: what is behind it is not read
+    _last = False  # the newest request is the last one here: what is behind it is not looked at
+    _lingers = False  # all is answered, and what still comes is read for a moment
+    _refusal = b""  # of what came last, for when everything before it is answered
     _again = b""  # a head that is to be read again, without the wish for another protocol
     _address = ""
     _extensions: dict[str, Any]  # of its requests
@@ -133,7 +138,7 @@ class ClientConnection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         self._stop_timer()
         if self._answering():
-            self.transport.abort()  # its handshake would be written into the answer before it
+            self._refuse(400, "A WebSocket does not begin behind other requests.", Reason.INVALID_REQUEST)
             return
         if not self.limits.enter_socket():
             self._refuse(503, SOCKETS_FULL, Reason.SERVER_FULL)
@@ -164,9 +169,7 @@ class ClientConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         size = len(data)
         if self._last:
-            self._body += size
-            if self._body > UNWANTED_BYTES:
-                self.transport.abort()
+            self._discard(size)
             return
         cycle, scope, in_head = self.cycle, self.scope, self._head_open
         if in_head:
@@ -191,6 +194,22 @@ class ClientConnection(HttpToolsProtocol):
                 self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
             elif cycle is not None and cycle.response_complete and self._body > UNWANTED_BYTES:
                 self.transport.abort()  # answered already, and it goes on sending
+
+    def _discard(self, size: int) -> None:
+        """What comes behind the last request is taken slowly while answers are due: they are not lost by it, and a
+        client that leaves is seen. Then as much and as long as the rest of a refused body."""
+        self._body += size
+        if self._lingers:
+            if self._body > LINGER_BYTES:
+                self.transport.abort()
+        elif self._body > UNWANTED_BYTES:
+            self._body = 0
+            self.transport.pause_reading()
+            self.loop.call_later(1.0, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _parse(self, data: bytes) -> None:
         """Until the parser leaves after a head that asks for another protocol. What is not followed is ignored (RFC
@@ -268,7 +287,7 @@ class ClientConnection(HttpToolsProtocol):
         if self.cycle is not before:
             if self.limits.leaving:
                 self.cycle.keep_alive = False
-            self.cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
+            self.cycle.transport = HeadWithBody(self.transport, self.loop, self._end)  # type: ignore[assignment]
             # The request has its headers. What comes after its body as "trailers" is nobody's.
             self.headers = _TRAILERS
 
@@ -305,7 +324,7 @@ class ClientConnection(HttpToolsProtocol):
         self.transport.write(head + body)
         cycle.message_event.set()
         if not cycle.keep_alive:
-            self.transport.close()
+            self._end()
         cycle.on_response()
         return True
 
@@ -314,7 +333,7 @@ class ClientConnection(HttpToolsProtocol):
         self._pieces += 1
         if self._pieces > PIECES + self._body // PIECE_BYTES:
             self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._last:
             raise _Enough
         super().on_body(body)
 
@@ -328,8 +347,28 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._refusal and not (self._answering() or self._lingers or self.transport.is_closing()):
+            if self._running is not None:
+                self._running.transport.flush()  # type: ignore[attr-defined]
+            self.transport.write(self._refusal)
+            self._end()
         if self._write_timer is None and self.transport.get_write_buffer_size():
             self._watch_writes()
+
+    def _end(self) -> None:
+        """Closes, once everything is written. Who may still be sending is read for a moment: with unread bytes the
+        kernel would reset the connection, and what the client has not read would be lost."""
+        if not self._last:
+            self.transport.close()
+        elif not self._lingers and not self.transport.is_closing():
+            self._lingers, self._body = True, 0
+            self.transport.write_eof()
+            self.transport.resume_reading()
+            self.loop.call_later(LINGER_S, self._lingered)
+
+    def _lingered(self) -> None:
+        self.transport.close()
+        self._watch_writes()
 
     def timeout_keep_alive_handler(self) -> None:
         if not self._answering():
@@ -398,29 +437,33 @@ class ClientConnection(HttpToolsProtocol):
             self._refuse(503, FULL, Reason.SERVER_FULL)
 
     def _refuse(self, status: int, message: str, reason: Reason) -> None:
-        """Answers in the application's place and closes. ``reason``: what it is called everywhere else."""
-        if self.transport.is_closing():
+        """Answers in the application's place and closes, after the answers to what was sent before. ``reason``: what it
+        is called everywhere else."""
+        if self.transport.is_closing() or self._last:
             return
         self.limits.refused[reason.value] += 1
-        running = self._running
-        if (
-            running is not None
-            and not running.response_complete
-            and (running.response_started or running is not self.cycle)
-        ):
-            self.transport.abort()  # no second answer inside or before a first one
+        waits = self._answering() and (self._running is not self.cycle or not self.cycle.more_body)
+        if self._answering() and not waits and self.cycle.response_started:
+            self.transport.abort()  # no second answer inside a first one
             return
         kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "invalid_request_error")
         error = {"message": message, "type": kind, "param": None, "code": reason.value}
         body = json.dumps({"error": error}).encode()
         headers = [(b"x-request-id", new_request_id(time.time()).encode()), reason_header(reason)]
         headers += retry_after(RETRY_S) if ENDINGS[reason].retry else [NO_RETRY]
-        self.transport.write(
+        answer = (
             STATUS_LINE[status]
             + b"content-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
             % (b"".join(b"%s: %s\r\n" % header for header in headers), len(body))
             + body
         )
+        if waits:
+            self._stop_timer()
+            self._last, self._refusal, self._body = True, answer, 0
+            if self.cycle.more_body:  # the faulty one itself, which waits for its turn
+                self.pipeline.popleft()
+            return
+        self.transport.write(answer)
         self.transport.close()
         self._watch_writes()
 

@@ -350,22 +350,82 @@ async def test_of_many_requests_sent_ahead_those_that_may_wait_are_answered_and_
     assert b"connection: close" in answer.rpartition(b"HTTP/1.1 200")[2]
 
 
-async def test_who_sends_ahead_without_an_end_is_dropped():
+async def test_answers_are_not_lost_by_what_is_sent_behind_them(port):
+    """Four megabytes of it, by a client that sends all before it reads."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number for number in range(150_000)))
+    await writer.drain()
+    await asyncio.sleep(0.3)
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    assert [int(path) for path in re.findall(rb'"path": "/(\w+)"', answer)] == list(range(1 + SENT_AHEAD))
+
+
+async def test_who_sends_ahead_without_an_end_is_read_slowly_and_seen_to_leave():
+    gone = asyncio.Event()
+
     async def waits(scope, receive, send):
         while (await receive())["type"] != "http.disconnect":
             pass
+        gone.set()
 
     async with served(ConnectionLimits(100, 0), app=waits) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        dropped = False
-        async with asyncio.timeout(30):
-            while not dropped:
-                writer.write(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)
-                try:
+        piece = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n" * 40_000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                while not gone.is_set():
+                    writer.write(piece)
                     await writer.drain()
-                except ConnectionError:
-                    dropped = True
+        assert not gone.is_set()
+        writer.transport.abort()
+        async with asyncio.timeout(30):
+            await gone.wait()
+
+
+FAULTY = {
+    "no request": (b"@@@@ nonsense\r\n\r\n", 400),
+    "a head that is too large": (b"GET /b HTTP/1.1\r\nhost: x\r\nx-a: " + b"a" * HEAD_BYTES + b"\r\n\r\n", 431),
+    "a head without an end": (b"GET /b HTTP/1.1\r\nhost: x\r\n", 408),
+    "two hosts": (b"GET /b HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n", 400),
+    "a broken body": (b"POST /b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+    "a WebSocket": (
+        b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+        b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", 400,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["before it begins", "while it is sent"])
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize("faulty", FAULTY)
+async def test_what_was_right_is_answered_before_a_faulty_request_is_refused(faulty, before, streams):
+    async def slow(scope, receive, send):
+        head = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+        if streams:
+            await send(head)
+            await send({"type": "http.response.body", "body": b"o", "more_body": True})
+        await asyncio.sleep(HEAD_S + 0.3)
+        if not streams:
+            await send(head)
+        await send({"type": "http.response.body", "body": b"k" if streams else b"ok"})
+
+    sent, expected = FAULTY[faulty]
+    async with served(ConnectionLimits(100, 0), app=slow) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n" * before)
+        await asyncio.sleep(0.1)
+        writer.write(sent)
+        await asyncio.sleep(0.1)
+        writer.write(b"GET /behind HTTP/1.1\r\nhost: x\r\n\r\n" if expected != 408 else b"")
+        async with asyncio.timeout(30):
+            answer = await reader.read()
         writer.close()
+    answers = answer.split(b"HTTP/1.1 ")[1:]
+    assert [int(one[:3]) for one in answers] == [200] * before + [expected]
+    assert all(one.endswith(b"\r\n\r\nok") for one in answers[:-1])
+    assert b"connection: close" in answers[-1]
 
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["the last one", "with another request behind it"])

@@ -78,6 +78,13 @@ async def test_a_page_whose_name_leads_here_by_now_does_not_look_inside(path, se
         assert any(inside in page for inside in (b"quartermaster_", b"waiting_for")), host
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+async def test_what_is_only_read_refuses_to_be_written(path, method):
+    assert (await get(path, method=method))[0] == 405
+    assert (await get(path, method="HEAD"))[0] != 405
+
+
 async def test_readiness_is_public_and_what_is_missing_needs_the_token(guarded):
     assert await get("/readyz") == (503, b'{"ready": false}')
     _, page = await get("/readyz", (b"authorization", b"Bearer " + TOKEN.encode()))
