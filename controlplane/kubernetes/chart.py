@@ -29,7 +29,7 @@ FREE = {
     "podAnnotations", "podLabels", "nodeSelector", "affinity", "serviceAccount.annotations", "web.service.annotations",
     "ingress.annotations", "monitoring.serviceMonitor.labels", "monitoring.prometheusRule.labels",
     "monitoring.dashboards.labels", "web.resources", "worker.resources", "standby.resources", "operator.resources",
-    "migrations.resources", "test.resources",
+    "migrations.resources", "test.resources", "bundled.postgresql.resources", "bundled.redis.resources",
 }  # fmt: skip
 
 TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string", "minLength": 1}}
@@ -77,6 +77,7 @@ MORE: dict[str, dict[str, Any]] = {
     "networkPolicy.egress": OBJECTS,
     "networkPolicy.egressPorts": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}},
     "scaling.namespaces": TEXTS,
+    "bundled.redis.maxmemory": {"type": "string", "pattern": "^[1-9][0-9]*([kmg]b?)?$"},
     "operator.namespaces": TEXTS,
     "operator.secrets.namespaces": TEXTS,
     "operator.secrets.tenants": {"type": "object", "additionalProperties": TEXTS},

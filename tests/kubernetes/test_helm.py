@@ -112,6 +112,21 @@ def test_a_second_release_with_an_operator_leaves_the_priority_classes_to_the_fi
     assert "--no-leases" not in release["manifest"]
 
 
+def test_a_volume_of_bundled_servers_with_a_longer_name_is_seen(
+    there: Cluster, helm: helm_python.Config, chart: str
+) -> None:
+    long = "r" * 42
+    values = {**DOCUMENTED["bundled"], "fullnameOverride": long}
+    helm.install(chart, "qm", values, namespace=NAMESPACE, dry_run="server")
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    name = f"data-{long}-postgresql-0"
+    there.create(
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim}, NAMESPACE
+    )
+    with pytest.raises(helm_python.HelmError, match=f"bundled.postgresql.existingClaim={name}"):
+        helm.install(chart, "qm", values, namespace=NAMESPACE, dry_run="server")
+
+
 def test_a_misspelt_value_is_refused_before_anything_is_made(helm: helm_python.Config, chart: str) -> None:
     with pytest.raises(helm_python.HelmError, match="webb"):
         helm.install(chart, "qm", SECRET | {"webb": {}}, namespace=NAMESPACE)

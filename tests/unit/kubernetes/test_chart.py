@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tempfile
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -211,18 +212,39 @@ def test_bundled_servers_take_their_password_from_the_key_that_is_named(key: str
 
 
 def test_a_secret_without_the_password_of_bundled_servers_is_refused_by_name() -> None:
+    values = {"bundled": {"enabled": True}, "secrets": {"existingSecret": "mine"}}
+    found = '(dict "data" (dict "secret-key" "x"))'
+    with pytest.raises(helm_python.HelmError, match="The Secret mine has no key password"):
+        with_found('lookup "v1" "Secret" $.Release.Namespace .', found, values, name="qm")
+
+
+def with_found(lookup: str, found: str, values: dict[str, Any], *, name: str) -> None:
     """The renderer of the tests has no cluster to look into: what is found there is put into the template."""
     template = (chart.CHART / "templates" / "bundled.yaml").read_text()
-    found = '(dict "data" (dict "secret-key" "x"))'
-    wanted = 'lookup "v1" "Secret" $.Release.Namespace .'
-    assert template.count(wanted) == 1
+    assert template.count(lookup) == 1
     with tempfile.TemporaryDirectory() as folder:
         copied = shutil.copytree(chart.CHART, Path(folder) / "quartermaster")
-        (copied / "templates" / "bundled.yaml").write_text(template.replace(wanted, found))
-        values = {"bundled": {"enabled": True}, "secrets": {"existingSecret": "mine"}}
-        with helm_python.Chart.load(str(copied)) as loaded, pytest.raises(helm_python.HelmError) as refused:
-            loaded.render(values, name="qm", namespace="llm")
-    assert "The Secret mine has no key password" in str(refused.value)
+        (copied / "templates" / "bundled.yaml").write_text(template.replace(lookup, found))
+        with helm_python.Chart.load(str(copied)) as loaded:
+            loaded.render(values, name=name, namespace="llm")
+
+
+def test_a_volume_of_bundled_servers_is_not_left_behind_by_a_shorter_name() -> None:
+    """A chart before named the servers by the release's whole name."""
+    claim, long = 'lookup "v1" "PersistentVolumeClaim" $.Release.Namespace $claim', "r" * 42
+    values: dict[str, Any] = {"bundled": {"enabled": True}, "fullnameOverride": long}
+    with pytest.raises(helm_python.HelmError, match=f"bundled.postgresql.existingClaim=data-{long}-postgresql-0"):
+        with_found(claim, '(dict "kind" "PersistentVolumeClaim")', values, name="qm")
+    with_found(claim, '(dict "kind" "PersistentVolumeClaim")', values | {"fullnameOverride": "r" * 41}, name="qm")
+    claims = {server: {"existingClaim": f"data-{long}-{server}-0"} for server in ("postgresql", "redis")}
+    with_found(claim, "dict", values, name="qm")
+    values["bundled"] |= claims
+    with_found(claim, '(dict "kind" "PersistentVolumeClaim")', values, name="qm")
+    for server, there in claims.items():
+        made = one(render(values), "StatefulSet", server)["spec"]
+        volumes = made["template"]["spec"]["volumes"]
+        assert volumes == [{"name": "data", "persistentVolumeClaim": {"claimName": there["existingClaim"]}}]
+        assert "volumeClaimTemplates" not in made
 
 
 def test_bundled_redis_keeps_what_it_is_told() -> None:
@@ -230,7 +252,7 @@ def test_bundled_redis_keeps_what_it_is_told() -> None:
     mine = [word if "PASSWORD" not in word else "" for word in redis["args"]]
     theirs = COMPOSE["services"]["redis"]["command"]
     durable = [word for word in mine if word not in ("redis-server", "--requirepass", "")]
-    kept = [word for word in theirs if word not in ("redis-server", "/run/secrets/redis.conf", "--maxmemory", "768mb")]
+    kept = [word for word in theirs if word not in ("redis-server", "/run/secrets/redis.conf")]
     assert durable == kept
 
 
@@ -345,12 +367,61 @@ def test_every_pod_has_the_images_secrets_and_the_nodes_that_it_was_given() -> N
         assert {key: pod[key] for key in list(given)[1:]} == {key: given[key] for key in list(given)[1:]}, name
 
 
-def test_every_container_of_ours_says_what_it_needs() -> None:
+def test_every_container_says_what_it_needs() -> None:
     """A quota of the namespace refuses a pod that does not: the Job of the migration would wait for ever."""
     for name, pod in pods_of(render(EVERYTHING)).items():
         for container in pod["containers"]:
-            if container["image"].startswith("quartermaster"):
-                assert set(container["resources"]) == {"requests", "limits"}, name
+            assert set(container["resources"]) == {"requests", "limits"}, name
+
+
+def test_the_notes_warn_of_bundled_servers_that_get_no_user() -> None:
+    """Their images' own user is root, which `runAsNonRoot` keeps from starting unless a cluster chooses another."""
+    warning = "Set runAsUser to 10001"
+    assert warning in notes({"bundled": {"enabled": True}, "runAsUser": 0})
+    assert warning not in notes({"bundled": {"enabled": True}})
+    assert warning not in notes(SECRET | {"runAsUser": 0})
+
+
+@pytest.mark.parametrize(
+    ("values", "opened"),
+    [
+        ({}, "port-forward svc/qm-quartermaster"),
+        ({"ingress": {"enabled": True, "hosts": ["llm.example.org"]}}, "https://llm.example.org/"),
+        ({"ingress": {"enabled": True, "hosts": ["*.example.org", "llm.example.org"]}}, "https://llm.example.org/"),
+        ({"ingress": {"enabled": True, "hosts": ["*.example.org"]}}, "https:// and a name of *.example.org"),
+        (
+            {"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}], "hostnames": ["llm.example.net"]}},
+            "https://llm.example.net/",
+        ),
+        ({"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}}, "port-forward svc/qm-quartermaster"),
+        ({"settings": {"PUBLIC_URL": "https://llm.example.com"}}, "https://llm.example.com"),
+    ],
+)
+def test_the_notes_say_where_the_console_is(values: dict[str, Any], opened: str) -> None:
+    assert opened in notes(SECRET | values).split("2. Open the console:")[1].split("3. ")[0]
+
+
+def notes(values: dict[str, Any]) -> str:
+    with helm_python.Chart.load(str(chart.CHART)) as loaded:
+        return loaded.render(values, name="qm", namespace="llm")["quartermaster/templates/NOTES.txt"]
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "10.42.0.0/16", "10.0.0.1", "10.0.0.1/32", "0.0.0.0/0", "192.168.128.0/17", "::1", "fd00::/8", "10.42.1.0/16",
+        "10.42.0.0/33", "300.0.0.1", "10.42", "", "ingress", "192.168.64.0/17", "fd00::/129",
+    ],
+)  # fmt: skip
+def test_the_chart_takes_the_proxies_that_a_process_takes_and_no_others(proxy: str) -> None:
+    """`helm install` would be done, and its pods would end at once."""
+    try:
+        ip_network(proxy)
+    except ValueError:
+        with pytest.raises(helm_python.HelmError, match=re.escape("trustedProxies")):
+            render(SECRET | {"trustedProxies": [proxy]})
+    else:
+        render(SECRET | {"trustedProxies": [proxy]})
 
 
 def test_the_cluster_may_choose_the_user_of_bundled_servers_as_well() -> None:

@@ -82,7 +82,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   value: {{ include "quartermaster.hosts" . | quote }}
 {{- with .Values.trustedProxies }}
 - name: QUARTERMASTER_TRUSTED_PROXIES
-  value: {{ join "," . | quote }}
+  value: {{ include "quartermaster.proxies" . | quote }}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 - name: QUARTERMASTER_{{ $name }}
@@ -96,6 +96,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* Addresses and networks of proxies. What a process would refuse when it starts is refused here, before anything is made. */}}
+{{- define "quartermaster.proxies" -}}
+{{- $octet := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" }}
+{{- $v4 := printf `^(%s\.){3}%s(/([12]?[0-9]|3[0-2]))?$` $octet $octet }}
+{{- $v6 := "^[0-9a-fA-F:]*:[0-9a-fA-F:.]*(/([1-9]?[0-9]|1[01][0-9]|12[0-8]))?$" }}
+{{- range . }}
+{{- if not (or (regexMatch $v4 .) (regexMatch $v6 .)) }}{{ fail (printf "trustedProxies: %q is no IP address and no network such as 10.42.0.0/16." .) }}{{ end }}
+{{- if regexMatch $v4 . }}
+{{- $parts := splitList "/" . }}
+{{- $address := 0 }}
+{{- range splitList "." (first $parts) }}{{ $address = add (mul $address 256) (int .) }}{{ end }}
+{{- $others := 1 }}
+{{- range until (sub 32 (len $parts | eq 2 | ternary (last $parts) "32" | int) | int) }}{{ $others = mul $others 2 }}{{ end }}
+{{- if mod $address $others }}{{ fail (printf "trustedProxies: %q is an address inside a network: end it with zeros, or make the part behind the slash larger." .) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- join "," . }}
 {{- end }}
 
 {{/* How long a web pod may take to stop. Killed before its drain is over, it would cut off what still runs: after DRAIN_S a
