@@ -79,6 +79,11 @@ async def measure(
             raise Busy(f"{why}: drain it first, or say --force")
         kv_tokens = await client.kv_tokens()
         facts = await client.facts((await counted(client)).engines)
+        if facts.max_model_len is not None and usual.most > facts.max_model_len:
+            raise EngineError(
+                f"its context is {facts.max_model_len} tokens, and typical requests have up to {usual.most}: say "
+                "smaller --prompt and --output (one and a half times the output counts)"
+            )
         output = lasting(engine, facts.max_model_len)
         slots, offered = facts.slots, 0
         while slots is None and offered < MOST_SEQUENCES:  # it does not say: offer more than it runs

@@ -36,6 +36,11 @@ class Shape:
     output: int
 
     @property
+    def most(self) -> int:
+        """Tokens of the longest of them."""
+        return self.prompt + self.output + self.output // 2
+
+    @property
     def context(self) -> float:
         """Tokens of a running sequence, mean over time: longer answers are seen for longer."""
         return self.prompt + (self.output**2 + self.output**2 / 12) / (2 * self.output)

@@ -14,12 +14,15 @@ import httpx
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.calibration import Busy, changes, measure
-from scheduling.core.types import BackendSpec
+from controlplane.calibration import Busy, Measured, changes, measure
+from controlplane.management.commands import calibrate
+from scheduling.core.engine.calibration import Proposal
+from scheduling.core.types import BackendSpec, ServiceClass
+from scheduling.engines.client import EngineError
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from tenants import services
 from tenants.audit import SYSTEM
-from tenants.models import AuditEntry, Backend, Pool
+from tenants.models import AuditEntry, Backend, Entitlement, Pool, Slo, Tenant, Tier
 
 OPTIONS = EngineOptions(model="demo", slots=12, kv_tokens=32_768)
 
@@ -132,3 +135,43 @@ def test_kv_bytes_per_token_follow_from_the_models_own_file(tmp_path: Path) -> N
     path.write_text("[]")
     with pytest.raises(CommandError, match="not a JSON object"):
         call_command("calibrate", "llama", config=path, no_load=True, stdout=shown)
+
+
+@pytest.mark.django_db
+def test_a_replica_that_fails_keeps_no_other_from_being_measured() -> None:
+    pool = services.save(actor=SYSTEM, instance=Pool(slug="llama", model="demo"))
+    services.save(actor=SYSTEM, instance=Backend(slug="gpu-1", pool=pool, url="http://127.0.0.1:9", slots=8))
+    with in_a_thread(OPTIONS) as server:
+        services.save(actor=SYSTEM, instance=Backend(slug="gpu-2", pool=pool, url=server.url, slots=8, kv_tokens=1000))
+        with pytest.raises(CommandError, match=r"Backend gpu-1: GET /metrics failed") as failed:
+            call_command("calibrate", "llama", seconds=5.0, apply=True, stdout=StringIO(), stderr=StringIO())
+    assert "gpu-2" not in str(failed.value)
+    assert Backend.objects.get(slug="gpu-2").slots == 12
+
+
+@pytest.mark.django_db
+def test_a_smaller_replica_is_written_once_the_others_are_known_to_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they hold what is promised, and the first one alone would not."""
+    pool = services.save(actor=SYSTEM, instance=Pool(slug="llama", model="demo"))
+    for name in ("gpu-1", "gpu-2"):
+        row = Backend(slug=name, pool=pool, url=f"http://{name}:8000", slots=8, kv_tokens=100_000)
+        services.save(actor=SYSTEM, instance=row)
+    tenant = services.save(actor=SYSTEM, instance=Tenant(slug="acme"))
+    slo = services.save(actor=SYSTEM, instance=Slo(slug="kept", ttft_s=5.0, tbt_s=0.2))
+    tier = services.save(actor=SYSTEM, instance=Tier(slug="kept", service_class=ServiceClass.GUARANTEED, slo=slo))
+    promise = Entitlement(slug="acme-llama", tenant=tenant, pool=pool, tier=tier, concurrency=16)
+    services.save(actor=SYSTEM, instance=promise)
+
+    async def measured(spec: BackendSpec, *_args: object, **_more: object) -> Measured:
+        slots = 4 if spec.id == "gpu-1" else 12
+        return Measured(None, (), Proposal(100.0, slots, None, 0.0, ()))
+
+    monkeypatch.setattr(calibrate, "measure", measured)
+    call_command("calibrate", "llama", apply=True, stdout=StringIO(), stderr=StringIO())
+    assert dict(Backend.objects.values_list("slug", "slots")) == {"gpu-1": 4, "gpu-2": 12}
+
+
+async def test_requests_that_do_not_fit_into_a_context_are_not_tried() -> None:
+    async with serving(EngineOptions(model="demo", slots=32, kv_tokens=256)) as server:
+        with pytest.raises(EngineError, match=r"its context is 256 tokens, and typical requests have up to 480"):
+            await measure(spec(server), "demo", 5.0)

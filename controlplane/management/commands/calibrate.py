@@ -55,10 +55,35 @@ class Command(BaseCommand):
             raise CommandError("--no-load leaves nothing to look at; give --config")
         if options["config"] is not None:
             self._architecture(pool, options["config"], options["kv_dtype"], options["apply"])
-        for backend in [] if options["no_load"] else self._backends(pool, options["backend"]):
-            measured = self._measure(pool, backend, options)
+        if not options["no_load"]:
+            self._replicas(pool, options)
+
+    def _replicas(self, pool: Pool, options: dict[str, Any]) -> None:
+        """One that fails keeps no other from being measured. What is refused is tried once more at the end: a replica
+        that turns out smaller may leave too little for what is promised until the others are known to be larger."""
+        failed: list[str] = []
+        refused: list[tuple[Backend, Mapping[str, tuple[float, float]]]] = []
+        for backend in self._backends(pool, options["backend"]):
+            try:
+                measured = self._measure(pool, backend, options)
+            except CommandError as error:
+                failed.append(str(error))
+                self.stderr.write(str(error))
+                continue
             self._show(backend, measured)
-            self._settle(backend, changes(backend.spec(), measured), options["apply"])
+            found = changes(backend.spec(), measured)
+            try:
+                self._settle(backend, found, options["apply"])
+            except CommandError as error:
+                refused.append((backend, found))
+                self.stderr.write(str(error))
+        for backend, found in refused:
+            try:
+                self._settle(backend, found, options["apply"])
+            except CommandError as error:
+                failed.append(str(error))
+        if failed:
+            raise CommandError("\n".join(failed))
 
     def _architecture(self, pool: Pool, path: Path, kv_dtype: str, apply: bool) -> None:
         try:
