@@ -60,7 +60,9 @@ class DatabaseRoutes:
         tenant = access.entitlement.tenant
         busy = self._open.get(tenant, 0)
         if busy >= MOST_OF_TENANT or sum(self._open.values()) >= MOST_OPEN:
-            raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=busy, limit=MOST_OF_TENANT)
+            raise Refusal(
+                Reason.TENANT_CONNECTIONS, close=True, inflight=busy, limit=MOST_OF_TENANT, what="open requests"
+            )
         self._open[tenant] = busy + 1
         call.last_deadline = call.started_loop + self._env.request_timeout_s
         try:

@@ -17,6 +17,7 @@ from django.core.files.uploadhandler import StopUpload, TemporaryFileUploadHandl
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 
 from controlplane.batches import services, wire
+from controlplane.batches.arriving import Arriving, Upload
 from controlplane.batches.models import BATCH, BATCH_OUTPUT
 from controlplane.env import Env
 from controlplane.v1_routes import (
@@ -51,6 +52,7 @@ class FileRoutes(DatabaseRoutes):
 
     def __init__(self, env: Env) -> None:
         super().__init__(env, "files")
+        self._arriving = Arriving(env.file_bytes + FORM_BYTES)
 
     def serves(self, path: str) -> bool:
         return path.startswith((FILES, BATCHES)) and path[len(FILES if path.startswith(FILES) else BATCHES) :][:1] in (
@@ -92,15 +94,16 @@ class FileRoutes(DatabaseRoutes):
         content_type = next((v for k, v in call.scope["headers"] if k == b"content-type"), b"").decode("latin-1")
         if not content_type.lower().startswith("multipart/form-data"):
             raise Problem("Send a form: multipart/form-data with purpose and file.")
-        await self.ask(services.room_for_file, whose.tenant, whose.id, head.content_length or 0)
-        with tempfile.TemporaryFile() as body:
-            size = await self._receive(call, body, limit)
+        room = await self.ask(services.room_left, whose.tenant, whose.id) + FORM_BYTES
+        with self._arriving.upload(whose.tenant, room) as upload, tempfile.TemporaryFile() as body:
+            upload.is_of(head.content_length or 0)
+            size = await self._receive(call, body, limit, upload)
             call.body_read = True
             call.limit(Reason.DEADLINE, call.last_deadline)
             row = await self.ask(_keep, body, size, content_type, env, whose.tenant, whose.id, access.key.project)
         await self.answer(call, wire.file_object(row))
 
-    async def _receive(self, call: Call, body: IO[bytes], limit: int) -> int:
+    async def _receive(self, call: Call, body: IO[bytes], limit: int, upload: Upload) -> int:
         """Writes the body as it comes, piece by piece, and returns its size."""
         size, pieces, more = 0, list[bytes](), True
         held_bytes = 0
@@ -113,6 +116,7 @@ class FileRoutes(DatabaseRoutes):
             size += len(piece)
             if size > limit:
                 raise Refusal(Reason.TOO_LARGE, close=True, what="request body", limit=limit)
+            upload.is_of(size)
             pieces.append(piece)
             held_bytes += len(piece)
             if held_bytes >= PIECE or not more:

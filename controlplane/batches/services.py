@@ -75,12 +75,22 @@ def window_s(text: str) -> int:
 @own_connection
 def room_for_file(tenant: str, entitlement: str, size: int, more: int = 1) -> None:
     """Raises Problem where the tenant has no room for ``more`` files of so many bytes in all."""
+    if size > room_left(tenant, entitlement, more):
+        raise no_room()
+
+
+@own_connection
+def room_left(tenant: str, entitlement: str, more: int = 1) -> int:
+    """How many bytes the tenant may still store. Raises Problem where it may not have ``more`` files."""
     env = _env()
     if StoredFile.objects.filter(entitlement=entitlement).count() + more > env.files_per_entitlement:
         raise Problem(f"This entitlement has {env.files_per_entitlement} files already. Delete some first.")
     stored_bytes = StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
-    if stored_bytes + size > env.tenant_file_bytes:
-        raise Problem(f"This tenant's files may have {env.tenant_file_bytes} bytes in all. Delete some first.")
+    return env.tenant_file_bytes - stored_bytes
+
+
+def no_room() -> Problem:
+    return Problem(f"This tenant's files may have {_env().tenant_file_bytes} bytes in all. Delete some first.")
 
 
 @own_connection

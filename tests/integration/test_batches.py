@@ -313,6 +313,28 @@ def create(file: httpx.Response, **changes: Any) -> dict[str, Any]:
     return {"input_file_id": file.json()["id"], "endpoint": CHAT, "completion_window": "24h"} | changes
 
 
+def test_uploads_of_one_tenant_that_have_not_ended_have_a_size_together(up: Up):
+    """None of them says how long it will be, so nothing is known before it has come."""
+    head = "POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n".format(up.demo()["keys"]["standard"])
+    head += "content-type: multipart/form-data; boundary=y\r\ntransfer-encoding: chunked\r\n\r\n"
+    piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    opened = [socket.create_connection(("127.0.0.1", up.port), timeout=60) for _ in range(3)]
+    try:
+        for connection in opened[:2]:
+            connection.sendall(head.encode() + piece * (FILE_BYTES // 65536))
+        with suppress(OSError):  # refused meanwhile
+            for part in (head.encode(), *[piece] * (FILE_BYTES // 65536)):
+                opened[2].sendall(part)
+        answer = opened[2].recv(4096)
+        assert answer.startswith(b"HTTP/1.1 429 ")
+        assert b"tenant_connections" in answer
+        assert b"bytes of uploads" in answer + opened[2].recv(4096)
+        assert not select.select(opened[:2], [], [], 0)[0], "the others go on"
+    finally:
+        for connection in opened:
+            connection.close()
+
+
 def test_an_upload_that_stops_holds_up_no_chat(up: Up, client: openai.OpenAI):
     """The key is checked, half of a form is there, and nothing comes any more."""
     head = (

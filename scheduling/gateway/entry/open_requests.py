@@ -35,7 +35,10 @@ class OpenRequests:
             if self._places.per_address:
                 free = min(free, self._places.per_address - self._of_peer.get(peer, 0))
             if of_tenant >= free:
-                raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=of_tenant, limit=max(FEW, free))
+                raise Refusal(
+                    Reason.TENANT_CONNECTIONS, close=True, inflight=of_tenant, limit=max(FEW, free),
+                    what="open requests",
+                )  # fmt: skip
         self._all += 1
         self.of_key[key] = count + 1
         self.of_tenant[tenant] = of_tenant + 1
