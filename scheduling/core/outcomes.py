@@ -104,7 +104,9 @@ class Reason(StrEnum):
         "too_long",
         400,
         "invalid_request_error",
-        "The prompt (about {input} tokens) and the output bound ({output} tokens) exceed {limit} tokens. "
+        # By "prompt is too long" and "This model's maximum context length is" clients know that they have to shorten a
+        # conversation, or to take a model with a longer context.
+        "The prompt is too long for the output bound: about {input} and {output} tokens. {most} is {limit} tokens. "
         "Shorten the prompt or lower max_tokens.",
     )
     # Head or body did not arrive in time.

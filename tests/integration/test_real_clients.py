@@ -69,6 +69,10 @@ pieces = [piece for piece in ChatOpenAI(**common, max_tokens=9, stream_usage=Tru
 responses = ChatOpenAI(**common, max_tokens=9, use_responses_api=True, store=False).invoke("hello there")
 batch = OpenAI(**common, max_tokens=5).generate(["one two", "three four five"])
 vectors = OpenAIEmbeddings(**common, check_embedding_ctx_length=False).embed_documents(["one two", "three"])
+try:
+    refused = ChatOpenAI(**common, max_tokens=9).invoke("a " * 50_000).text
+except Exception as error:
+    refused = type(error).__name__
 print(json.dumps({
     "both": len(both.generations[0]),
     "usage": both.llm_output["token_usage"]["completion_tokens"],
@@ -77,6 +81,7 @@ print(json.dumps({
     "responses": [responses.usage_metadata["output_tokens"], len(responses.text.split())],
     "batch": [len(one) for one in batch.generations],
     "vectors": [len(vector) for vector in vectors],
+    "long": refused,
 }))
 """
 
@@ -178,9 +183,10 @@ async def test_langchain(world: World, tmp_path: Path) -> None:
     assert (usage["input_tokens"], usage["output_tokens"]) == (6, 9)
     assert said == {
         "both": 2, "usage": 18, "stream": [9], "responses": [9, 9], "batch": [1, 1], "vectors": [64, 64],
+        "long": "OpenAIContextOverflowError",
     }  # fmt: skip
-    records = await world.ledger_of(5)
-    assert {record.outcome for record in records} == {"completed"}
+    records = await world.ledger_of(6)
+    assert Counter(record.reason for record in records if record.outcome != "completed") == {"too_long": 1}
     await world.settled()
 
 
@@ -199,7 +205,7 @@ async def test_litellms_sdk(world: World, tmp_path: Path) -> None:
         "model": ["NotFoundError", 404],
         "key": ["AuthenticationError", 401],
         "field": ["BadRequestError", 400],
-        "long": ["BadRequestError", 400],
+        "long": ["ContextWindowExceededError", 400],  # what its fallbacks to a longer context go by
         "anthropic model": ["NotFoundError", 404],
         "anthropic key": ["AuthenticationError", 401],
     }

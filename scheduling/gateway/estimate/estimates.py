@@ -18,6 +18,9 @@ from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimate.prefix import prefixes_of
 
+CONTEXT = "This model's maximum context length"
+KV_CACHE = "The KV cache of its largest replica"
+
 Look = Callable[[int, int], Outlook]  # input tokens and output bound: what to expect
 
 
@@ -54,11 +57,13 @@ def make_estimate(
     kv = min(tokens * prepared.copies + output, limit * choices)  # each answer has its prompt in the cache
     if shortest + bound > limit:
         param = prepared.bound_field if bound > limit else prepared.prompt_field
-        raise Refusal(Reason.TOO_LONG, param=param, input=prompt, output=bound, limit=limit)
+        raise Refusal(Reason.TOO_LONG, param=param, input=prompt, output=bound, most=CONTEXT, limit=limit)
     if not output:
         kv = min(kv, largest)  # prompts that are only read leave the cache one after the other
     if kv > largest:
-        raise Refusal(Reason.TOO_LONG, param=prepared.bound_field, input=tokens, output=output, limit=largest)
+        raise Refusal(
+            Reason.TOO_LONG, param=prepared.bound_field, input=tokens, output=output, most=KV_CACHE, limit=largest
+        )
     if look is None or not output:
         return Estimate(tokens, output, float(output), kv, tokens + output)
     outlook = look(tokens, bound)

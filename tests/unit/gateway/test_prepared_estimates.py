@@ -15,7 +15,7 @@ from scheduling.core.inside_engine.order import engine_order
 from scheduling.core.policies.registry import orderings
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
-from scheduling.gateway.errors import Refusal
+from scheduling.gateway.errors import Refusal, message_of
 from scheduling.gateway.estimate.estimates import make_estimate, make_queued
 from scheduling.gateway.estimate.input_tokens import _texts
 from tests.support.gateway_world import TIER
@@ -73,6 +73,10 @@ def test_what_fits_nowhere_is_refused_and_doubt_is_left_to_the_engine() -> None:
         with pytest.raises(Refusal, match="too_long") as refused:
             make_estimate(completion(tokens, max_tokens=bound), POOL, TokenCalibration())
         assert refused.value.param == field, (tokens, bound)
+        for looked_for in ("prompt is too long", "This model's maximum context length is 2000 tokens"):
+            assert looked_for in message_of(refused.value.reason, **refused.value.fields), (
+                "by these words clients know that it is the length"
+            )
     assert make_estimate(completion(1500, max_tokens=500), POOL, TokenCalibration()).kv_tokens == 2000
     beyond = completion(1500, max_tokens=600)
     estimate = make_estimate(beyond, POOL, TokenCalibration())
