@@ -78,34 +78,50 @@ class LoginThrottle(Middleware):
         if not _has_password(request):
             return self.passed(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
-        known = _known(request, address)
-        if not places.enter(address, known=known):
-            return _busy(request)
-        goes = ahead.set(known)
+        if not places.enter(address):
+            if not asking.enter(address):
+                return _busy(request)
+            try:
+                known = _known(request, address)
+            finally:
+                asking.leave(address)
+            if not known or not places.enter(address, known=True):
+                return _busy(request)
         try:
-            attempt = self._begin(request, address)
-            if isinstance(attempt, HttpResponse):
-                return attempt
-            return self._end(request, attempt, self.passed(request))
+            goes = ahead.set(_known(request, address))
+            try:
+                attempt = self._begin(request, address)
+                if isinstance(attempt, HttpResponse):
+                    return attempt
+                return self._end(request, attempt, self.passed(request))
+            finally:
+                ahead.reset(goes)
         finally:
-            ahead.reset(goes)
             places.leave(address)
 
     async def later(self, request: HttpRequest) -> HttpResponse:
         if not _has_password(request):
             return await self.passed_later(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
-        known = await sync_to_async(_known)(request, address)
-        if not places.enter(address, known=known):
-            return _busy(request)
-        goes = ahead.set(known)
+        if not places.enter(address):
+            if not asking.enter(address):
+                return _busy(request)
+            try:
+                known = await sync_to_async(_known)(request, address)
+            finally:
+                asking.leave(address)
+            if not known or not places.enter(address, known=True):
+                return _busy(request)
         try:
-            attempt = await sync_to_async(self._begin)(request, address)
-            if isinstance(attempt, HttpResponse):
-                return attempt
-            return await sync_to_async(self._end)(request, attempt, await self.passed_later(request))
+            goes = ahead.set(await sync_to_async(_known)(request, address))
+            try:
+                attempt = await sync_to_async(self._begin)(request, address)
+                if isinstance(attempt, HttpResponse):
+                    return attempt
+                return await sync_to_async(self._end)(request, attempt, await self.passed_later(request))
+            finally:
+                ahead.reset(goes)
         finally:
-            ahead.reset(goes)
             places.leave(address)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
@@ -146,6 +162,7 @@ def fitted(request: HttpRequest) -> None:
 
 
 places = login_attempts.Places()
+asking = login_attempts.Places()  # who found none, and may be known: whether they are is asked of Redis
 
 
 def _busy(request: HttpRequest) -> HttpResponse:

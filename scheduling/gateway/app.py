@@ -119,7 +119,7 @@ class GatewayApp:
             upstream=self._upstream,
             long_answers=self._long_answers,
             forecasts=self._forecasts,
-            counter=InputCounter(self._counting),
+            counter=InputCounter(self._counting, self._in_flight.works),
             metrics=metrics,
             state_available=lambda: self._resp.available,
             quotas=self._quotas,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -27,6 +28,7 @@ BACKEND = "backend"  # the setting that asks a replica
 TOKENIZE_PATH = "/tokenize"
 ASK_S = 0.5  # a replica that does not answer by then is not asked again for a while
 REST_S = 10.0
+TRIES = 2  # replicas of a pool that did not count are enough to ask no other for a while
 LONG_BYTES = 64 * 1024  # of a question: one that is shorter takes a replica that is well a tenth of that time
 MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
 
@@ -43,10 +45,13 @@ _decode = msgspec.json.Decoder(_Count).decode
 class InputCounter:
     """Counts by whatever each pool's ``tokenizer`` setting names."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, works: Callable[[str, str], bool]) -> None:
+        """``works``: whether a pool's replica is ready, as far as is known."""
         self._upstream = upstream
-        # pool and tenant (or "" for all) -> monotonic time until which its replicas are not asked
-        self._resting: dict[tuple[str, str], float] = {}
+        self._works = works
+        # pool and tenant, or pool and replica -> monotonic time until which none is asked for it, or it is not asked
+        self._tenants: dict[tuple[str, str], float] = {}
+        self._replicas: dict[tuple[str, str], float] = {}
         self._turn = 0
 
     async def count(self, pool: PoolSpec, prepared: Prepared, tenant: str) -> float | None:
@@ -65,10 +70,18 @@ class InputCounter:
 
     async def _ask(self, pool: PoolSpec, prepared: Prepared, tenant: str) -> float | None:
         now_s = time.monotonic()
-        if not pool.backends or any(self._resting.get((pool.id, whose), 0.0) > now_s for whose in ("", tenant)):
+        if self._tenants.get((pool.id, tenant), 0.0) > now_s:
+            return None
+        there = [spec for spec in pool.backends if not spec.draining]
+        resting = {spec.id for spec in there if self._replicas.get((pool.id, spec.id), 0.0) > now_s}
+        if len(resting) >= TRIES:
+            return None  # it is not one of them, and each costs a request half a second
+        known = [spec for spec in there if self._works(pool.id, spec.id)]  # of a pool where nothing runs, none is
+        able = [spec for spec in known or there if spec.id not in resting]
+        if not able:
             return None
         self._turn += 1
-        spec = pool.backends[self._turn % len(pool.backends)]
+        spec = able[self._turn % len(able)]
         body = prepared.judged
         # an adapter's prompt is counted by its base, which every replica has
         question: dict[str, object] = {"model": (pool.base or pool).upstream_model}
@@ -81,7 +94,7 @@ class InputCounter:
         else:
             question["prompt"] = f"{body.prompt}{body.suffix or ''}"
         question_bytes = _encode(question)
-        whose = tenant if len(question_bytes) > LONG_BYTES else ""  # at whom it may lie that nobody answers in time
+        its_own = len(question_bytes) > LONG_BYTES  # it may be the prompt's fault that nobody answers in time
         try:
             async with asyncio.timeout(ASK_S):
                 connection = await self._upstream.backend(spec).exchange(
@@ -90,7 +103,7 @@ class InputCounter:
             answer, status = connection.whole_body(), connection.status
             connection.release()
             if status in INPUT_REFUSED:
-                whose = tenant
+                its_own = True
             if status != 200:
                 raise ValueError(f"it answered {status}")
             count = _decode(answer).count
@@ -98,7 +111,11 @@ class InputCounter:
                 raise ValueError(f"it counted {min(count, 10**12)} tokens in {len(question_bytes)} bytes")
             return float(count)
         except (UpstreamError, TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
-            self._resting[pool.id, whose] = time.monotonic() + REST_S
+            rests = time.monotonic() + REST_S
+            if its_own:
+                self._tenants[pool.id, tenant] = rests
+            else:
+                self._replicas[pool.id, spec.id] = rests
             log.warning(
                 "pool %s: replica %s did not count a prompt (%s); estimating for %d s",
                 pool.id,

@@ -24,8 +24,10 @@ class Replica:
     def __init__(self) -> None:
         self.status: int | None = 200
         self.asked = 0
+        self.who: list[str] = []
 
     def backend(self, spec: BackendSpec) -> Replica:
+        self.who.append(spec.id)
         return self
 
     async def exchange(self, *args: Any, **options: Any) -> Replica:
@@ -38,6 +40,10 @@ class Replica:
         return b'{"count": 7}'
 
     def release(self) -> None: ...
+
+
+def ready(pool: str, backend: str) -> bool:
+    return True
 
 
 def chat(text: str = "hello") -> Prepared:
@@ -58,7 +64,7 @@ async def test_a_prompt_that_a_replica_does_not_count_switches_counting_off_for_
     status: int | None, text: str
 ) -> None:
     replica = Replica()
-    counter = InputCounter(replica)  # type: ignore[arg-type]
+    counter = InputCounter(replica, ready)  # type: ignore[arg-type]
     replica.status = status
     assert await counter.count(POOL, chat(text), "acme") is None
     replica.status = 200
@@ -70,12 +76,37 @@ async def test_a_prompt_that_a_replica_does_not_count_switches_counting_off_for_
 @pytest.mark.parametrize("status", [None, 500, 404])
 async def test_a_replica_that_counts_nothing_is_asked_by_nobody_for_a_while(status: int | None) -> None:
     replica = Replica()
-    counter = InputCounter(replica)  # type: ignore[arg-type]
+    counter = InputCounter(replica, ready)  # type: ignore[arg-type]
     replica.status = status
     assert await counter.count(POOL, chat(), "acme") is None
     replica.status = 200
     assert await counter.count(POOL, chat(), "globex") is None
     assert replica.asked == 1
+
+
+async def test_only_replicas_that_are_ready_are_asked_to_count() -> None:
+    replica = Replica()
+    others = [replace(POOL.backends[0], id=name, draining=name == "leaving") for name in ("gone", "leaving")]
+    pool = replace(POOL, backends=(*others, POOL.backends[0]))
+    counter = InputCounter(replica, lambda pool, backend: backend != "gone")  # type: ignore[arg-type]
+    assert [await counter.count(pool, chat(), "acme") for _ in range(4)] == [7] * 4
+    assert set(replica.who) == {"b"}
+
+
+async def test_where_none_is_known_to_be_ready_one_that_does_not_count_switches_counting_off_for_no_other() -> None:
+    replica = Replica()
+    pool = replace(POOL, backends=tuple(replace(POOL.backends[0], id=name) for name in "abcd"))
+    counter = InputCounter(replica, lambda pool, backend: False)  # type: ignore[arg-type]
+    replica.status = None
+    assert await counter.count(pool, chat(), "acme") is None
+    [lost] = replica.who
+    replica.status = 200
+    assert [await counter.count(pool, chat(), "acme") for _ in range(6)] == [7] * 6
+    assert set(replica.who[1:]) == set("abcd") - {lost}
+    replica.status = None
+    assert await counter.count(pool, chat(), "acme") is None
+    assert await counter.count(pool, chat(), "acme") is None
+    assert replica.asked == 8, "two are enough"
 
 
 def test_answers_to_questions_are_objects() -> None:
