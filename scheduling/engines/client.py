@@ -187,6 +187,9 @@ class EngineKind:
     takes_digest: bool = False  # our scheduler runs inside it: requests carry what it decides by
     logs_steps: bool = False  # and its log of steps can be read (:meth:`EngineClient.steps`)
     sleeps: bool = False  # it can be put to sleep and woken, and says in its metrics which it is
+    cuts_answers: bool = (
+        False  # an output bound beyond the end of the context counts as what is left, and is no mistake
+    )
     reserves_answers: bool = False  # KV cache for most of what an answer may have, before it begins
     lacks: tuple[str, ...] = VLLM_FIELDS  # fields of /v1 that are refused, as they would be ignored
     hands_over: bool = False  # a prompt's KV cache to another one, by ``kv_transfer_params`` (vLLM's KV connectors)

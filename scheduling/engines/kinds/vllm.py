@@ -222,6 +222,7 @@ KIND = EngineKind(
     tokenizes=True,
     lacks=(),
     loads_adapters=True,
+    cuts_answers=True,
     sleeps=True,
     hands_over=True,
 )

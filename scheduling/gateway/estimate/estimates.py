@@ -12,6 +12,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.placement.pace_wait import pace_us
 from scheduling.core.policies.routing import USES_PREFIX
 from scheduling.core.types import MAX_SEQUENCES, Estimate, PoolSpec, QueuedRequest, Slo
+from scheduling.engines.kinds import kind_of
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
@@ -47,7 +48,12 @@ def make_estimate(
         share = prepared.longest / prepared.raw_input
         prompt, shortest = round(tokens * share), round(least * share)
     if not prepared.bound_given:
-        bound = max(1, min(bound, limit - prompt))
+        left = limit - prompt
+        if (
+            cuts and kind_of(pool.engine).cuts_answers
+        ):  # a default gives way to the prompt, not to doubt about its length
+            left = max(left, min(prompt - shortest, limit - shortest))
+        bound = max(1, min(bound, left))
         prepared.set_bound(bound)
     elif cuts and shortest < limit and bound <= limit:
         bound = min(bound, limit - shortest)

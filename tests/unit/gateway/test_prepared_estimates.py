@@ -91,6 +91,21 @@ def test_what_fits_nowhere_is_refused_and_doubt_is_left_to_the_engine() -> None:
     assert make_estimate(long_text, POOL, TokenCalibration()).kv_tokens == 2000, "only our guess says it is too long"
 
 
+def test_a_default_bound_does_not_give_way_to_a_guess_of_the_prompts_length() -> None:
+    def near_the_end(**of_pool: Any) -> tuple[int, int]:
+        """The prompt is guessed to be as long as the context, and may be shorter: what is counted, and what is sent."""
+        pool = replace(POOL, default_output_tokens=300, **of_pool)
+        body = {"model": "demo", "messages": [{"role": "user", "content": "word " * 1600}]}
+        prepared = prepare(json.dumps(body).encode(), True, pool)
+        estimate = make_estimate(prepared, pool, TokenCalibration())
+        assert estimate.input_tokens > pool.max_model_len
+        assert estimate.kv_tokens == pool.max_model_len
+        return estimate.output_bound, sent(prepared)["max_tokens"]
+
+    assert near_the_end() == (300, 300), "the engine counts, and ends it where the context ends"
+    assert near_the_end(engine="openai") == (1, 1), "where a bound beyond the end would be refused"
+
+
 def test_a_hint_stands_beside_the_contracts_deadline_and_never_loosens_it() -> None:
     prepared = chat(max_tokens=5)
     estimate = make_estimate(prepared, POOL, TokenCalibration())
