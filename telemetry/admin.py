@@ -35,7 +35,7 @@ _SHOWN = {"input_tokens": "shown_input", "output_tokens": "shown_output"}
 
 
 def _unknown(entry: LedgerEntry) -> bool:
-    return tokens_unknown(entry.reason, entry.granted_at, entry.input_tokens)
+    return tokens_unknown(entry.reason, entry.granted_at, entry.output_tokens)
 
 
 @admin.register(LedgerEntry)
@@ -57,7 +57,7 @@ class LedgerEntryAdmin(_Record):
 
     @display(description="input [tokens]", ordering="input_tokens")
     def shown_input(self, entry: LedgerEntry) -> str:
-        return "unknown" if _unknown(entry) else str(entry.input_tokens)
+        return "unknown" if _unknown(entry) and not entry.input_tokens else str(entry.input_tokens)
 
     @display(description="output [tokens]", ordering="output_tokens")
     def shown_output(self, entry: LedgerEntry) -> str:

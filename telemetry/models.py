@@ -207,7 +207,7 @@ class UsageHour(models.Model):
     tokens_unknown = models.BigIntegerField(
         "requests of unknown tokens",
         null=True,
-        help_text="Lost with their gateway, and in none of the sums of tokens; unknown in hours of older releases.",
+        help_text="Lost with their gateway; no answer of theirs is in the sums; unknown in hours of older releases.",
     )
     cached_tokens = models.BigIntegerField("cached input [tokens]", default=0, db_default=0)
     slot_us = models.BigIntegerField(

@@ -323,13 +323,13 @@ def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GAT
 
 
 def _used(entry: Entry, request: QueuedRequest, facts: RequestFacts) -> tuple[int, int]:
-    """Tokens of prompt and answer. Of a held request what it may use at most, as where its completion never comes."""
+    """Tokens of prompt and answer: the prompt as estimated, as where an engine dies before it says, and of the answer
+    what its gateway told. Of a held request what it may use at most, as where its completion never comes."""
     if not entry.backend:
         return 0, 0
     if facts.held:
         return request.input_tokens, request.output_bound
-    read = min(entry.served, request.input_tokens)
-    return read, entry.served - read
+    return request.input_tokens, max(0, entry.served - request.input_tokens)
 
 
 def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:

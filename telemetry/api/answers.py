@@ -66,8 +66,8 @@ class NeighboursSerializer(serializers.Serializer[Any]):
 
 
 TOKENS_UNKNOWN = (
-    "Of the requests, those that were lost with their gateway, so that nobody knows their tokens: they are in no sum "
-    "of tokens, nor in what is charged by the token. Null: not known of hours of older releases."
+    "Of the requests, those that were lost with their gateway, so that nobody knows their answers: of these, only the "
+    "prompt is in the sums and in what is charged, as it was estimated. Null: not known of hours of older releases."
 )
 
 
@@ -157,7 +157,7 @@ class BudgetSpentSerializer(serializers.Serializer[Any]):
     hard_amount = serializers.CharField(allow_null=True)
     tokens_unknown = serializers.IntegerField(
         allow_null=True,
-        help_text="Requests whose tokens nobody knows: what they cost is not in it. Null: not known how many.",
+        help_text="Requests whose answers nobody knows: what these cost is not in it. Null: not known how many.",
     )
     complete = serializers.BooleanField(
         help_text="False where the budget is a user's and the ledger no longer has all of the month."

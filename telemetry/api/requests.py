@@ -61,7 +61,7 @@ from tenants.sealed import seal, unseal
 
 SPAN_ALIASES = {f"{name}_s": span for name, span in SPANS.items()}
 _PLACE = "place in the ledger"
-UNKNOWN = "null: not known; its gateway was lost while it ran, and had told of no token."
+UNKNOWN = "null: not known; its gateway was lost while it ran, and had told of no token of the answer."
 
 
 @extend_schema_serializer(extensions={OPTIONAL: [*OPERATORS_ONLY]})
@@ -72,7 +72,11 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
     ttft_ms = serializers.SerializerMethodField(help_text="First token - received.")
     total_ms = serializers.SerializerMethodField(help_text="Done - received.")
 
-    input_tokens = serializers.IntegerField(read_only=True, allow_null=True, help_text=UNKNOWN)
+    input_tokens = serializers.IntegerField(
+        read_only=True,
+        allow_null=True,
+        help_text="Where output_tokens is null: as estimated. Null: not known, of an older release.",
+    )
     output_tokens = serializers.IntegerField(read_only=True, allow_null=True, help_text=UNKNOWN)
 
     class Meta:
@@ -81,8 +85,8 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
 
     def to_representation(self, instance: LedgerEntry) -> dict[str, Any]:
         row = super().to_representation(instance)
-        if tokens_unknown(instance.reason, instance.granted_at, instance.input_tokens):
-            row |= {"input_tokens": None, "output_tokens": None}
+        if tokens_unknown(instance.reason, instance.granted_at, instance.output_tokens):
+            row |= {"input_tokens": instance.input_tokens or None, "output_tokens": None}
         if viewer_of(self.context["request"]).tenants is not None:
             for name in OPERATORS_ONLY:
                 del row[name]

@@ -100,8 +100,8 @@ def _known(row: tuple[Any, ...], columns: Sequence[str]) -> tuple[Any, ...]:
     if row[columns.index("reason")] != Reason.GATEWAY_LOST:
         return row
     given = dict(zip(columns, row, strict=True))
-    if tokens_unknown(given["reason"], given["granted_at"], given["input_tokens"]):
-        given |= {"input_tokens": None, "output_tokens": None}
+    if tokens_unknown(given["reason"], given["granted_at"], given["output_tokens"]):
+        given |= {"input_tokens": given["input_tokens"] or None, "output_tokens": None}  # None: of older releases
     return tuple(given.values())
 
 

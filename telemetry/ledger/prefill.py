@@ -58,7 +58,7 @@ def prompt_of(row: LedgerEntry) -> Prompt | None:
     if row.granted_at is None or not row.backend:
         return None
     computed = row.first_token_at or row.done_at
-    unknown = tokens_unknown(row.reason, row.granted_at, row.input_tokens)
+    unknown = tokens_unknown(row.reason, row.granted_at, row.output_tokens)
     tokens = row.input_tokens_est if unknown else row.input_tokens
     return Prompt(row.tenant, row.backend, tokens, row.granted_at.timestamp(), computed.timestamp())
 

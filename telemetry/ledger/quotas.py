@@ -8,6 +8,7 @@ on with every batch of records in between. Called from the dispatch service's te
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from django.db.models import Q, Sum
 
 from scheduling.core.ledger.money import BudgetSpec, RateSpec, account, amount, forecast
 from scheduling.core.ledger.record import LedgerRecord, sane
-from scheduling.core.outcomes import Outcome
+from scheduling.core.outcomes import Outcome, Reason
 from scheduling.core.types import Catalog, QuotaSpec
 from scheduling.state.blocking import blocking_client
 from scheduling.state.usage import (
@@ -41,6 +42,7 @@ from tenants.connections import is_outage, own_connection
 log = logging.getLogger(__name__)
 
 READ_AGAIN_S = 300.0
+LOST_KEPT = 10_000  # requests whose gateways may still say how they ended
 OF_HOURS = (rollup.OF_HOUR["input_tokens"], rollup.OF_HOUR["output_tokens"])
 Quotas = Callable[[], Mapping[str, tuple[QuotaSpec, ...]]]
 Keys = Callable[[], frozenset[str]]
@@ -109,6 +111,7 @@ class UsageFeed:
         self._catalog = catalog
         self._money: tuple[Catalog | None, Money] = (None, Money())  # of that catalog
         self._pools: dict[str, _Pool] = {}
+        self._lost: OrderedDict[str, None] = OrderedDict()  # requests that count as they were lost with their gateways
         self._stored_alerts: set[str] = set()  # alerts that are stored already
         self.shares: dict[tuple[str, str], tuple[int, int]] = {}  # (tenant, period): tokens used, and the limit
         self._available = True
@@ -124,6 +127,13 @@ class UsageFeed:
             record = sane(record)
             if record.outcome == Outcome.REFUSED:
                 continue
+            if record.reason == Reason.GATEWAY_LOST:
+                self._lost[record.request_id] = None
+                if len(self._lost) > LOST_KEPT:
+                    self._lost.popitem(last=False)
+            elif record.request_id in self._lost:  # its gateway was only cut off: the sums have its prompt already
+                del self._lost[record.request_id]
+                usage.read_s = float("-inf")
             if record.key_id in usage.keys and period_names(record.received_s)[0] == usage.day:
                 tokens = record.input_tokens + record.output_tokens
                 usage.of_keys[record.key_id] = usage.of_keys.get(record.key_id, 0) + tokens

@@ -88,8 +88,8 @@ TURNED_AWAY = Q(outcome="refused", reason__in=sorted(TURNED_AWAY_REASONS)) & (
 RETRIES = Q(client_retry__gt=0) & (Q(slo_met__isnull=False) | TURNED_AWAY)  # of those that attainment counts
 # Hours of releases that did not count retries, and had something to count
 RETRIES_UNKNOWN = Q(slo_retries=None) & (Q(slo_total__gt=0) | Q(refused__gt=0))
-# What ran, and nobody knows how many tokens it used; ``selectors.tokens_unknown`` says so of one request
-TOKENS_UNKNOWN = Q(reason=Reason.GATEWAY_LOST, granted_at__isnull=False, input_tokens=0)
+# What ran, and nobody knows how many tokens it was answered; ``selectors.tokens_unknown`` says so of one request
+TOKENS_UNKNOWN = Q(reason=Reason.GATEWAY_LOST, granted_at__isnull=False, output_tokens=0)
 # Hours of releases that did not count these, and had something to count
 TOKENS_UNCOUNTED = Q(tokens_unknown=None, failed__gt=0)
 _ABSURD = Q(

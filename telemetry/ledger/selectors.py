@@ -42,10 +42,10 @@ def between(since: datetime | None, until: datetime | None) -> QuerySet[LedgerEn
     return rows
 
 
-def tokens_unknown(reason: str, granted_at: datetime | None, input_tokens: int) -> bool:
-    """Whether nobody knows what a request used: it ran, its gateway was lost, and had not told of any token. Whatever
-    runs has a prompt, so nothing that was measured reads 0."""
-    return reason == Reason.GATEWAY_LOST and granted_at is not None and not input_tokens
+def tokens_unknown(reason: str, granted_at: datetime | None, output_tokens: int) -> bool:
+    """Whether nobody knows what a request was answered: it ran, its gateway was lost, and had not told of any token of
+    the answer. Its prompt counts as it was estimated."""
+    return reason == Reason.GATEWAY_LOST and granted_at is not None and not output_tokens
 
 
 def id_begins(text: str) -> dict[str, str]:

@@ -61,7 +61,7 @@ class Cell:
     retries: int = 0
     retries_met: int = 0
     retries_unknown: int = 0  # hours in which nobody counted them
-    tokens_unknown: int = 0  # requests, in none of the sums of tokens
+    tokens_unknown: int = 0  # requests, of which no answer is in the sums of tokens
     tokens_uncounted: int = 0  # hours in which nobody counted these
     priced: dict[RateSpec, list[int]] = field(default_factory=dict)  # input, cached, output tokens, slot time [us]
 
@@ -253,13 +253,15 @@ def _cell(row: dict[str, Any], rates: Sequence[RateSpec]) -> Cell:
 
 def cost_of(row: LedgerEntry) -> dict[str, Any] | None:
     """What one request cost, by part; None where its pool has no price, or it did not run. The amount is None where
-    tokens have a price and nobody knows how many it used."""
+    answers have a price and nobody knows how long this one was."""
     rate = rate_at(prices.rates().get(row.pool, ()), row.model, row.received_at.timestamp())
     if rate is None or row.outcome == "refused":
         return None
     slot_us = slot_us_of(row)
     parts = rate.parts(row.input_tokens, row.cached_tokens, row.output_tokens, slot_us)
-    unknown = tokens_unknown(row.reason, row.granted_at, row.input_tokens) and (rate.per_input or rate.per_output)
+    unknown = tokens_unknown(row.reason, row.granted_at, row.output_tokens) and (
+        rate.per_output or (rate.per_input and not row.input_tokens)
+    )
     return {
         "amount": None if unknown else round(float(sum(parts.values(), Fraction(0)) / PICOS), 9),
         "currency": rate.currency,

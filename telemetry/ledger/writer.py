@@ -77,8 +77,7 @@ _INSERT = (
 def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
     """Stores records; those already stored stay as they were, but for one that was lost with its gateway: what that
     gateway says of it later stands in its place. Those that were not stored before, each once, so that who adds them up
-    counts none twice (one in another's place is among them: the other had used nothing); to count none too few, hand in
-    ``BATCH`` at most.
+    counts none twice (one in another's place is among them); to count none too few, hand in ``BATCH`` at most.
 
     Raises:
         django.db.Error: the database is away, or takes nothing for now (read-only, a table that is locked, or it or a

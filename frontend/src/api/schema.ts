@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 16f223bd0fe26814, body 95a04471ee10087d
+// schema d5df02ae79177152, body fa840f3a2838fd6f
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -335,7 +335,7 @@ export interface components {
             /** @description In this month (UTC), exact. */
             spent: string;
             tenant: string;
-            /** @description Requests whose tokens nobody knows: what they cost is not in it. Null: not known how many. */
+            /** @description Requests whose answers nobody knows: what these cost is not in it. Null: not known how many. */
             tokens_unknown: number | null;
         };
         Calibration: {
@@ -1938,7 +1938,7 @@ export interface components {
             first_token_at: string | null;
             gateway?: string;
             granted_at: string | null;
-            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            /** @description Where output_tokens is null: as estimated. Null: not known, of an older release. */
             input_tokens: number | null;
             input_tokens_est: number;
             /** @description The entitlement that refused it, where a fallback took it over. */
@@ -1955,7 +1955,7 @@ export interface components {
             output_bound: number;
             /** @description Share of such answers expected to be shorter than this one was. */
             output_rank: number | null;
-            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            /** @description null: not known; its gateway was lost while it ran, and had told of no token of the answer. */
             output_tokens: number | null;
             output_tokens_est: number;
             /** @description 90 of 100 such answers were expected not to be longer. */
@@ -2030,7 +2030,7 @@ export interface components {
             first_token_at: string | null;
             gateway?: string;
             granted_at: string | null;
-            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            /** @description Where output_tokens is null: as estimated. Null: not known, of an older release. */
             input_tokens: number | null;
             input_tokens_est: number;
             /** @description The entitlement that refused it, where a fallback took it over. */
@@ -2047,7 +2047,7 @@ export interface components {
             output_bound: number;
             /** @description Share of such answers expected to be shorter than this one was. */
             output_rank: number | null;
-            /** @description null: not known; its gateway was lost while it ran, and had told of no token. */
+            /** @description null: not known; its gateway was lost while it ran, and had told of no token of the answer. */
             output_tokens: number | null;
             output_tokens_est: number;
             /** @description 90 of 100 such answers were expected not to be longer. */
@@ -2415,7 +2415,7 @@ export interface components {
             /** @description Exact, as a decimal number. */
             slot_seconds: string;
             tenant: string;
-            /** @description Of the requests, those that were lost with their gateway, so that nobody knows their tokens: they are in no sum of tokens, nor in what is charged by the token. Null: not known of hours of older releases. */
+            /** @description Of the requests, those that were lost with their gateway, so that nobody knows their answers: of these, only the prompt is in the sums and in what is charged, as it was estimated. Null: not known of hours of older releases. */
             tokens_unknown: number | null;
             user: string;
         };
@@ -2815,7 +2815,7 @@ export interface components {
             /** @description Served requests to which an SLO applies. */
             slo_total: number;
             slot_s: number;
-            /** @description Of the requests, those that were lost with their gateway, so that nobody knows their tokens: they are in no sum of tokens, nor in what is charged by the token. Null: not known of hours of older releases. */
+            /** @description Of the requests, those that were lost with their gateway, so that nobody knows their answers: of these, only the prompt is in the sums and in what is charged, as it was estimated. Null: not known of hours of older releases. */
             tokens_unknown: number | null;
         };
         Version: {

@@ -54,8 +54,8 @@ def test_an_entry_keeps_any_record_behind_its_fourteen_words(model: str):
 @pytest.mark.parametrize(
     ("backend", "served", "held", "used"),
     [
-        ("b1", 0, False, (0, 0)),
-        ("b1", 60, False, (60, 0)),  # of its prompt no more than there is
+        ("b1", 0, False, (100, 0)),  # its prompt was read
+        ("b1", 60, False, (100, 0)),
         ("b1", 123, False, (100, 23)),  # as its gateway said when it last renewed it
         ("", 123, False, (0, 0)),  # it waited
         ("b1", 0, True, (100, 200)),  # nobody saw its answer: at most

@@ -129,7 +129,7 @@ def test_sums_say_of_how_many_requests_nobody_knows_the_tokens() -> None:
     writer.write([
         record(1, first_token_s=start + 62, input_tokens=100, output_tokens=10, **of_hour),
         record(2, input_tokens=0, **lost), record(3, input_tokens=0, **lost),
-        record(4, input_tokens=70, **lost),  # it had told of its prompt
+        record(4, input_tokens=70, **lost),  # since an answer alone is unknown, and the prompt estimated
         record(5, input_tokens=0, **lost | {"granted_s": None}),  # it never ran
     ])  # fmt: skip
     since = datetime.fromtimestamp(start, UTC)
@@ -140,12 +140,12 @@ def test_sums_say_of_how_many_requests_nobody_knows_the_tokens() -> None:
         [line] = statement.lines(None, since, since + timedelta(hours=1))
         return row["input_tokens"], row["tokens_unknown"], line.row()["input_tokens"], line.row()["tokens_unknown"]
 
-    assert told() == (170, 2, 170, 2), "of the ledger"
+    assert told() == (170, 3, 170, 3), "of the ledger"
     costs = [usage.cost_of(row) for row in LedgerEntry.objects.order_by("request_id")]
     assert [cost and cost["amount"] for cost in costs] == [0.0001, None, None, 0.00007, 0.0]
     rollup.roll_up()
     LedgerEntry.objects.all().delete()
-    assert told() == (170, 2, 170, 2), "of the hour"
+    assert told() == (170, 3, 170, 3), "of the hour"
     UsageHour.objects.update(tokens_unknown=None)
     assert told() == (170, None, 170, None), "an older release added it up"
 
@@ -266,6 +266,19 @@ def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> No
     another = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})  # another leader, from the catalog
     another.publish("llama", 2, now + 2)
     assert board.pools["llama"].tenants["acme"][0] == 60
+
+
+def test_what_was_lost_with_its_gateway_counts_in_quotas_and_once_when_that_gateway_was_only_cut_off() -> None:
+    now = _today_s()
+    board = Board()
+    feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
+    feed.publish("llama", 1, now)
+    end = replace(record(1, received_s=now), tenant="acme", input_tokens=30, output_tokens=20, done_s=now + 1)
+    lost = replace(end, outcome="failed", reason="gateway_lost", output_tokens=0)
+    for said, used in ((lost, 30), (end, 50)):
+        feed.count("llama", writer.write([said]))
+        feed.publish("llama", 1, now + 2)
+        assert board.pools["llama"].tenants["acme"] == (used, used)
 
 
 def test_the_leader_tells_what_each_key_with_a_limit_used_today_and_of_no_other_key() -> None:

@@ -288,7 +288,7 @@ def test_what_a_request_used_whose_gateway_was_lost_is_unknown_and_not_zero(worl
     )
     rows = get(world, "adam", "requests?reason=gateway_lost")["results"]
     assert {int(row["request_id"][4:], 16): row["input_tokens"] for row in rows} == told
-    assert {row["output_tokens"] for row in rows if row["input_tokens"] is None} == {None}
+    assert {row["output_tokens"] for row in rows if row["input_tokens"] != 0} == {None}
     assert get(world, "alice", f"requests/{record(11).request_id}")["output_tokens"] is None
     sent = get(world, "adam", "requests/export?reason=gateway_lost")["requests"]
     assert {int(row["request_id"][4:], 16): row["input_tokens"] for row in sent} == told
@@ -299,11 +299,11 @@ def test_what_a_request_used_whose_gateway_was_lost_is_unknown_and_not_zero(worl
     office.force_login(world.users["adam"])
     pages = site._registry[LedgerEntry]
     assert isinstance(pages, LedgerEntryAdmin)
-    for number, shown in ((11, ("unknown", "unknown")), (13, ("40", "0"))):
+    for number, shown in ((11, ("unknown", "unknown")), (13, ("40", "unknown"))):
         row = LedgerEntry.objects.get(request_id=record(number).request_id)
         assert (pages.shown_input(row), pages.shown_output(row)) == shown
         page = office.get(f"/admin/telemetry/ledgerentry/{row.pk}/change/").content.decode()
-        assert ("unknown" in page) is (shown[0] == "unknown")
+        assert "unknown" in page
         assert office.get(f"/admin/telemetry/ledgerentry/?q={row.request_id}").status_code == 200
 
 

@@ -27,15 +27,15 @@ it("adds up, and never adds dollars to euros", () => {
 
 it("sums say of how many requests they lack the tokens", () => {
   expect(lacking(totalOf([row({}), row({})]).unknown)).toBeUndefined();
-  expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({})]).unknown)).toBe("1 request that was lost with its gateway has unknown tokens, which are in no sum and no cost.");
-  expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: 2 })]).unknown)).toBe("3 requests that were lost with their gateway have unknown tokens, which are in no sum and no cost.");
+  expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({})]).unknown)).toBe("1 request that was lost with its gateway has an answer of unknown length: only the prompt, as estimated, is in sums and costs.");
+  expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: 2 })]).unknown)).toBe("3 requests that were lost with their gateway have answers of unknown length: only the prompt, as estimated, is in sums and costs.");
   expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: null })]).unknown)).toContain("is not known of hours that an older version added up");
 });
 
 it("a budget says of how many requests it lacks the tokens", () => {
   expect(budgetLacks(0)).toBeUndefined();
-  expect(budgetLacks(1)).toBe("The tokens of 1 request that was lost with its gateway are not in it.");
-  expect(budgetLacks(2)).toBe("The tokens of 2 requests that were lost with their gateway are not in it.");
+  expect(budgetLacks(1)).toBe("The answers of 1 request that was lost with its gateway are not in it.");
+  expect(budgetLacks(2)).toBe("The answers of 2 requests that were lost with their gateway are not in it.");
   expect(budgetLacks(null)).toContain("is not known");
   expect(budgetLacks(undefined)).toBe(budgetLacks(null)); // a process of the version before does not say
 });

@@ -88,14 +88,14 @@ export function totalOf(rows: readonly UsageRow[]): Total {
 export function lacking(unknown: number | undefined): string | undefined {
   if (unknown === 0) return undefined;
   if (unknown === undefined) return "Tokens of requests that were lost with their gateway are in no sum; how many these are is not known of hours that an older version added up.";
-  return `${counted(unknown, "request")} that ${unknown === 1 ? "was" : "were"} lost with ${unknown === 1 ? "its" : "their"} gateway ${unknown === 1 ? "has" : "have"} unknown tokens, which are in no sum and no cost.`;
+  return `${counted(unknown, "request")} that ${unknown === 1 ? "was" : "were"} lost with ${unknown === 1 ? "its" : "their"} gateway ${unknown === 1 ? "has an answer" : "have answers"} of unknown length: only the prompt, as estimated, is in sums and costs.`;
 }
 
 /** What is not in a budget's sum, as a sentence; undefined where nothing is missing. */
 export function budgetLacks(unknown: number | null | undefined): string | undefined {
   if (unknown === 0) return undefined;
-  if (unknown === null || unknown === undefined) return "Tokens of requests that were lost with their gateway are not in it; how many these are is not known.";
-  return `The tokens of ${counted(unknown, "request")} that ${unknown === 1 ? "was lost with its" : "were lost with their"} gateway are not in it.`;
+  if (unknown === null || unknown === undefined) return "Answers of requests that were lost with their gateway are not in it; how many these are is not known.";
+  return `The answers of ${counted(unknown, "request")} that ${unknown === 1 ? "was lost with its" : "were lost with their"} gateway are not in it.`;
 }
 
 /** A group's value as people read it: hours and days without the rest of the ISO text. */
