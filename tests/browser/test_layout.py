@@ -74,6 +74,38 @@ def test_a_budget_of_a_long_name_fits_on_a_phone_and_says_of_how_many_requests_i
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
+def test_a_members_page_says_what_budgets_have_left(page: Page, told: Stage) -> None:
+    budget = {
+        "id": 1, "tenant": "acme", "scope": "tenant", "name": "", "currency": "USD", "spent": "20", "forecast": None,
+        "soft_amount": None, "hard_amount": "25", "tokens_unknown": 0, "complete": True,
+    }  # fmt: skip
+    told.answers |= {
+        "memberships": listed({"id": 1, "user": "admin", "role": "member", "tenant": "acme"}), "quotas": listed(),
+        "spending": {"month": "2026-11", "budgets": [budget]},
+    }  # fmt: skip
+    told.open("/me")
+    expect(page.get_by_role("list", name="Budgets of this month")).to_contain_text("20.00 USD of 25.00 USD (hard)")
+    expect(page.get_by_text("No quota")).to_have_count(0)
+
+
+def test_usage_says_that_clients_give_up_and_leads_to_how_much_that_was(page: Page, told: Stage) -> None:
+    page.set_viewport_size(PHONE)
+    row = {
+        "tenant": "acme", "requests": 2086, "completed": 297, "refused": 0, "failed": 0, "cancelled": 1789,
+        "input_tokens": 161_012, "output_tokens": 65_641, "cached_tokens": 0, "slo_met": 297, "slo_total": 569,
+        "slo_asked": 569, "attainment": 0.522, "attainment_served": 0.522, "slo_retries": 311,
+        "attainment_first": 0.8062, "tokens_unknown": 0, "slot_s": 1246.0, "cost": 0.0, "currency": "",
+    }  # fmt: skip
+    told.answers["usage"] = {"columns": ["tenant"], "rows": [row]}
+    told.open("/usage")
+    expect(page.get_by_text("1,789 requests of 2,086 were cancelled")).to_be_visible()
+    expect(page.get_by_role("table")).to_contain_text("1,789 cancelled")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.get_by_role("button", name="How much that was").click()
+    expect(page.get_by_role("button", name="outcome", exact=True)).to_have_attribute("aria-pressed", "true")
+    assert serious(page) == []
+
+
 def test_what_a_tenant_costs_is_in_sight_on_a_laptop_without_scrolling_its_table(page: Page, told: Stage) -> None:
     row = {
         "tenant": "acme-research", "requests": 14_800, "completed": 13_500, "refused": 1219, "failed": 3,

@@ -11,6 +11,7 @@ import { useNow, useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
 import { compact, money, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
+import { BudgetsLeft, useSpending } from "../tenants/Costs";
 import { isWhole, useCatalog } from "../tenants/data";
 import { Ago, curl, Failed, State, Unread, Waiting } from "../tenants/parts";
 import { lacking, totalOf } from "../tenants/usage";
@@ -74,16 +75,17 @@ function Latency({ tenant }: { tenant: string }) {
   return <Table label={`Latency of ${tenant}`} rows={rows} columns={columns} id={(row) => row.tier} empty="No request was answered in the last day." />;
 }
 
-/** What is left of a tenant's quotas and what this month has cost. */
+/** What is left of a tenant's quotas and budgets, and what this month has cost. */
 function Left({ tenant }: { tenant: string }) {
   const now = useNow();
   const month = monthOf(now * 1000);
   const today = month.to.slice(0, 10);
   const quotas = useCatalog<Quota>("quotas", { tenant });
   const used = useQuery({ queryKey: ["usage", "home", tenant, month.to], queryFn: ({ signal }) => get<Usage>("usage", { ...month, group_by: "day", tenant }, signal), placeholderData: (old) => old });
-  const error = quotas.error ?? used.error;
-  if (error) return <Failed error={error} retry={() => void Promise.all([quotas.refetch(), used.refetch()])} />;
-  if (!used.data || !quotas.data) return <Waiting />;
+  const budgets = useSpending(tenant);
+  const error = quotas.error ?? used.error ?? budgets.error;
+  if (error) return <Failed error={error} retry={() => void Promise.all([quotas.refetch(), used.refetch(), budgets.refetch()])} />;
+  if (!used.data || !quotas.data || !budgets.data) return <Waiting />;
   const tokens = (rows: Usage["rows"]) => rows.reduce((sum, row) => sum + row.input_tokens + row.output_tokens, 0);
   const total = totalOf(used.data.rows);
   const lacks = lacking(total.unknown);
@@ -116,7 +118,12 @@ function Left({ tenant }: { tenant: string }) {
           </li>
         );
       })}
-      {quotas.data.length === 0 && <li className="text-soft">No quota limits its tokens; its shares limit what runs at once.</li>}
+      {budgets.data.budgets.length > 0 && (
+        <li>
+          <BudgetsLeft tenant={tenant} />
+        </li>
+      )}
+      {quotas.data.length + budgets.data.budgets.length === 0 && <li className="text-soft">No quota or budget limits its tokens; its shares limit what runs at once.</li>}
     </ul>
   );
 }
@@ -193,7 +200,7 @@ export function Home() {
       <div className="mb-4">
         <h1 className="text-lg font-semibold tracking-tight">My access</h1>
         <p className="text-sm text-soft">
-          {tenants.length === 0 ? "Your keys, what is left of the quotas, what this month cost, and your latency against the SLO." : `You act for ${tenants.join(", ")}.`}
+          {tenants.length === 0 ? "Your keys, what is left of the quotas and budgets, what this month cost, and your latency against the SLO." : `You act for ${tenants.join(", ")}.`}
           {missing && ` Requests that ended ${since(missing)} are not included yet.`}
         </p>
       </div>

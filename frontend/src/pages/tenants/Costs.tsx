@@ -15,9 +15,13 @@ const NAMES = 8;
 const BY: readonly Group[] = ["tenant", "model", "project", "key"];
 const asNumber = (amount: string | null): number | undefined => (amount === null ? undefined : Number(amount));
 
+/** What was spent of budgets this month. */
+export const useSpending = (tenant?: string) =>
+  useQuery({ queryKey: ["spending", tenant], queryFn: ({ signal }) => get<Spending>("spending", { tenant: tenant ?? "" }, signal), refetchInterval: REFRESH_MS });
+
 /** What each budget has left this month. */
-function BudgetsLeft({ tenant }: { tenant?: string }) {
-  const { data } = useQuery({ queryKey: ["spending", tenant], queryFn: ({ signal }) => get<Spending>("spending", { tenant: tenant ?? "" }, signal), refetchInterval: REFRESH_MS });
+export function BudgetsLeft({ tenant }: { tenant?: string }) {
+  const { data } = useSpending(tenant);
   if (!data?.budgets.length) return null;
   return (
     <ul aria-label="Budgets of this month" className="grid grid-cols-1 gap-3 sm:grid-cols-2 lg:grid-cols-3">

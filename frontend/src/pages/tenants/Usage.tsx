@@ -12,7 +12,7 @@ import { useAddress } from "../../lib/useAddress";
 import { Costs } from "./Costs";
 import { useCatalog } from "./data";
 import { Failed, Waiting } from "./parts";
-import { groupsOf, GROUPS, lacking, monthOf, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
+import { givenUp, groupsOf, GROUPS, lacking, monthOf, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
 
 const REFRESH_MS = 30_000;
 
@@ -58,6 +58,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
   const rows = data?.rows ?? [];
   const total = totalOf(rows);
   const lacks = lacking(total.unknown);
+  const left = givenUp(total);
   const share = (row: UsageRow): number => (total.input + total.output > 0 ? tokensOf(row) / (total.input + total.output) : 0);
   const csv = `/api/v1/usage?${new URLSearchParams({ ...Object.fromEntries(Object.entries(asked).filter(([, value]) => value)), format: "csv" })}`;
   const bill = (format: string) => `/api/v1/statements?${new URLSearchParams({ month: month ?? "", ...(tenant ? { tenant } : {}), format })}`;
@@ -75,7 +76,17 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
   const costs = rows.flatMap((row) => (row.cost !== null && row.currency ? [row.cost] : []));
   const columns: Column<UsageRow>[] = [
     ...groups.filter((group) => data?.columns.includes(group)).map((group): Column<UsageRow> => ({ label: group[0]!.toUpperCase() + group.slice(1), by: (row) => row[group], cell: (row) => cell(group, row), className: "max-w-60" })),
-    { label: "Requests", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
+    {
+      label: "Requests",
+      right: true,
+      by: (row) => row.requests,
+      cell: (row) => (
+        <>
+          {compact(row.requests)}
+          {!!row.cancelled && <span className="block text-2xs text-faint">{compact(row.cancelled)} cancelled</span>}
+        </>
+      ),
+    },
     { label: "Refused", right: true, by: (row) => row.refused, cell: (row) => compact(row.refused) },
     { label: "Failed", right: true, by: (row) => row.failed, cell: (row) => compact(row.failed) },
     { label: "Tokens in", right: true, by: (row) => row.input_tokens, cell: (row) => <Tokens sum={row.input_tokens} row={row} /> },
@@ -191,6 +202,16 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
             ) : null}
             .{lacks && <span className="text-warn"> {lacks}</span>}
           </p>
+          {left && (
+            <p className="mb-2 text-sm text-warn">
+              {left}{" "}
+              {!groups.includes("outcome") && (
+                <button type="button" className="link underline print:hidden" onClick={() => set({ by: [...groups, "outcome"].join(",") })}>
+                  How much that was
+                </button>
+              )}
+            </p>
+          )}
           <Table key={groups.join()} label="Usage" rows={rows} columns={columns} id={(row) => groups.map((group) => String(row[group])).join(" ")} empty="No requests in this period." />
         </div>
       )}

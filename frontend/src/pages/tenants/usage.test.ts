@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { UsageRow } from "../../api/catalog";
-import { barsOf, budgetLacks, groupsOf, lacking, monthOf, shown, span, toggled, totalOf } from "./usage";
+import { barsOf, budgetLacks, givenUp, groupsOf, lacking, monthOf, shown, span, toggled, totalOf } from "./usage";
 
 const row = (changes: Partial<UsageRow>): UsageRow => ({ requests: 1, completed: 1, refused: 0, failed: 0, cancelled: 0, input_tokens: 10, output_tokens: 5, cached_tokens: 0, slo_met: 1, slo_total: 1, slo_asked: 1, attainment: 1, attainment_served: 1, slo_retries: 0, attainment_first: 1, tokens_unknown: 0, slot_s: 2, cost: 0.5, currency: "USD", ...changes });
 
@@ -30,6 +30,13 @@ it("sums say of how many requests they lack the tokens", () => {
   expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({})]).unknown)).toBe("1 request that was lost with its gateway has an answer of unknown length: only the prompt, as estimated, is in sums and costs.");
   expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: 2 })]).unknown)).toBe("3 requests that were lost with their gateway have answers of unknown length: only the prompt, as estimated, is in sums and costs.");
   expect(lacking(totalOf([row({ tokens_unknown: 1 }), row({ tokens_unknown: null })]).unknown)).toContain("is not known of hours that an older version added up");
+});
+
+it("says that clients give up where many do, and not of single ones", () => {
+  expect(givenUp(totalOf([row({ requests: 2086, cancelled: 1789 })]))).toContain("1,789 requests of 2,086 were cancelled, as a rule by clients that did not wait");
+  expect(givenUp(totalOf([row({ requests: 12, cancelled: 9 })]))).toBeUndefined();
+  expect(givenUp(totalOf([row({ requests: 2000, cancelled: 90 })]))).toBeUndefined();
+  expect(givenUp(totalOf([row({ requests: 2000, cancelled: 60 }), row({ requests: 0, cancelled: 40 })]))).toBeDefined();
 });
 
 it("a budget says of how many requests it lacks the tokens", () => {

@@ -1,7 +1,7 @@
 /** The question a usage table asks, and its answer as rows. Pure. */
 
 import type { UsageRow } from "../../api/catalog";
-import { counted } from "../../lib/format";
+import { compact, counted } from "../../lib/format";
 
 export const GROUPS = ["tenant", "project", "key", "user", "model", "pool", "entitlement", "tier", "hour", "day", "month", "outcome", "reason"] as const;
 export type Group = (typeof GROUPS)[number];
@@ -56,6 +56,7 @@ export const tokensOf = (row: UsageRow): number => row.input_tokens + row.output
 export interface Total {
   requests: number;
   refused: number;
+  cancelled: number;
   input: number;
   output: number;
   met: number;
@@ -68,10 +69,11 @@ export interface Total {
 }
 
 export function totalOf(rows: readonly UsageRow[]): Total {
-  const total: Total = { requests: 0, refused: 0, input: 0, output: 0, met: 0, judged: 0, slot_s: 0, unknown: 0, cost: { sum: 0, currency: "" } };
+  const total: Total = { requests: 0, refused: 0, cancelled: 0, input: 0, output: 0, met: 0, judged: 0, slot_s: 0, unknown: 0, cost: { sum: 0, currency: "" } };
   for (const row of rows) {
     total.requests += row.requests;
     total.refused += row.refused;
+    total.cancelled += row.cancelled;
     total.input += row.input_tokens;
     total.output += row.output_tokens;
     total.met += row.slo_met;
@@ -82,6 +84,15 @@ export function totalOf(rows: readonly UsageRow[]): Total {
     else if (total.cost) total.cost = { sum: total.cost.sum + row.cost, currency: total.cost.currency || row.currency };
   }
   return total;
+}
+
+const OFTEN = 0.05;
+const FEW = 10;
+
+/** Where clients give up often, as a sentence: nothing of it is a refusal or a failure, and it is charged. Undefined elsewhere. */
+export function givenUp({ cancelled, requests }: Pick<Total, "cancelled" | "requests">): string | undefined {
+  if (cancelled < FEW || cancelled < OFTEN * requests) return undefined;
+  return `${counted(cancelled, "request")} of ${compact(requests)} were cancelled, as a rule by clients that did not wait for the answer. What was computed for them is charged: a longer time limit in the client, streaming or shorter answers avoid that.`;
 }
 
 /** What sums of tokens lack, as a sentence; undefined where they lack nothing. */
