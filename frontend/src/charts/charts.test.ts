@@ -153,6 +153,13 @@ describe("the panels", () => {
     expect(panels({ ...context, points: [] }).find((p) => p.id === "ttft-tiers")!.empty).toContain("No tier of this pool has a target");
   });
 
+  it("do not say that no tier has a target where one has, and nothing was measured", () => {
+    const said = (tiersNow: Record<string, { ttft_s?: number }>) =>
+      panels({ ...context, from: 0, to: 10, tiersNow, points: [1, 2, 3, 5, 7, 9].map((at) => ({ at, tiers: { premium: {} } })) }).find((p) => p.id === "ttft-tiers")!.empty;
+    expect(said({ premium: { ttft_s: 1 } })).toBe("No streamed answer of such a tier began in this period.");
+    expect(said({ premium: {} })).toContain("No tier of this pool has a target");
+  });
+
   it("break a line of coarse steps only where steps are missing", () => {
     const points = [0, 60, 120, 400].map((at) => ({ at, in: 1, out: 1 }));
     expect(panels({ ...context, to: 900, step: 60, points }).find((p) => p.id === "tokens")!.values[0]).toEqual([1, 1, 1, null, 1]);

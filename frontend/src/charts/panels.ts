@@ -262,6 +262,8 @@ export function panels(context: Context): Panel[] {
   const breakS = step > 1 ? 2.5 * step : BREAK_S;
   const whole = seenThroughout(points, from, to, breakS);
   const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: Drawn): Panel => ({ ...panel, empty: whole || !panel.empty.endsWith(IN_PERIOD) ? panel.empty : `None is known${IN_PERIOD}`, series: drawn.series, ...columns(points, from, to, drawn.picks, breakS) });
+  const tiered = (id: string, of: string, target: string, none: string, drawn: Drawn): Panel =>
+    make({ id, group: "promises", title: `${of} p95 against target`, unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: drawn.series.length > 0 ? none + IN_PERIOD : `No tier of this pool has a target for ${target}.` }, drawn);
   const percentile = (name: "ttft" | "tbt" | "ttlt"): Drawn => ({
     series: [
       { label: "p50", color: usual },
@@ -297,11 +299,11 @@ export function panels(context: Context): Panel[] {
       byEntitlement(context, (e) => e.running, { label: "slots", pick: (p) => p.slots }),
     ),
     make({ id: "violations", group: "promises", title: "SLO violations by tier", unit: "requests/s", format: rate, quiet: true, empty: "No SLO was violated in this period." }, violations(context)),
-    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request reached its first token in this period." }, percentile("ttft")),
+    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: `No streamed answer began${IN_PERIOD}` }, percentile("ttft")),
     make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request completed in this period." }, percentile("ttlt")),
-    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool has a target for the time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
-    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool has a target for the time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
-    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool has a target for the time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
+    tiered("ttft-tiers", "TTFT", "the time to first token", "No streamed answer of such a tier began", againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
+    tiered("tbt-tiers", "TBT", "the time between tokens", "No streamed answer of such a tier was written", againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
+    tiered("ttlt-tiers", "TTLT", "the time to last token", "No answer of such a tier ended", againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
     make({ id: "debt", group: "standing", title: "Debt", unit: "above 0: it received less than its baseline", format: signedRate, signed: true, quiet: true, empty: "No elastic entitlement is above or below its baseline." }, standing(context, (e) => e.debt)),
     make({ id: "weight", group: "standing", title: "Weight", unit: "the larger goes first", format: figure, empty: "No elastic entitlement had requests in flight." }, standing(context, (e) => e.weight)),
     make({ id: "gpu", group: "hardware", title: "GPU utilization", unit: "% per backend", ...ratio, empty: "No backend reported its GPU in this period." }, perBackend(context, (b) => b.gpu)),

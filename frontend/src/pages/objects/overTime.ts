@@ -67,7 +67,7 @@ export function panelsOf(asked: OverTime, dark: boolean, nowS: number): Panel[] 
       line("p50", usual, of("waited_p50").map(seconds)),
       line("p95", high, of("waited_p95").map(seconds)),
     ]),
-    make({ id: "ttft", title: "Time to first token", unit: "of the requests of each step", ...took, empty: "No request reached its first token in this time." }, [
+    make({ id: "ttft", title: "Time to first token", unit: "of the requests of each step", ...took, empty: "No streamed answer began in this time." }, [
       line("p50", usual, of("ttft_p50").map(seconds)),
       line("p95", high, of("ttft_p95").map(seconds)),
     ]),
