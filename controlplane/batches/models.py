@@ -1,6 +1,6 @@
 """Files that tenants bring and get, and batches with the results that are there so far.
 
-Owners are names, as in the ledger: what was done stays to be read when the catalog has changed.
+Owners are names, as in the ledger, and end with the tenant or project that has the name (``controlplane.owners``).
 """
 
 from __future__ import annotations

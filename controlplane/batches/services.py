@@ -26,6 +26,7 @@ from django.utils import timezone
 from controlplane.batches import lines, wire
 from controlplane.batches.models import BATCH, BATCH_OUTPUT, OPEN, Batch, Result, Status, StoredFile
 from controlplane.env import Env
+from controlplane.owners import NOBODY
 from controlplane.v1_routes import Problem
 from scheduling.core.admission.batch_account import REQUEST_ID
 from tenants.connections import own_connection
@@ -447,6 +448,8 @@ def finalize(work: Work, ends_as: str, problem: Mapping[str, Any] | None = None)
     with transaction.atomic():
         mine = _locked(work)
         if mine is None:
+            for stored in written:  # under names that no other claim has
+                storage().delete(stored.name)
             return False
         row = mine
         for stored in written:
@@ -487,6 +490,17 @@ def _put(row: Batch, kind: str, data: IO[bytes]) -> StoredFile:
         filename=f"{row.public_id}_{kind}.jsonl", bytes=size, name=name, created_at=now,
         expires_at=now + timedelta(days=_env().file_keep_days),
     )  # fmt: skip
+
+
+def forget(tenant: str, project: str | None) -> None:
+    """Of a tenant that is gone, or one project: its files are nobody's, its batches end. ``tidy`` deletes them."""
+    mine = Q(tenant=tenant) if project is None else Q(tenant=tenant, project=project)
+    now = timezone.now()
+    old = now - timedelta(days=_env().file_keep_days, seconds=1)
+    Batch.objects.filter(mine).update(
+        tenant=NOBODY, project="", status=Status.CANCELLED, ended_at=old, holder="", lease_until=None
+    )
+    StoredFile.objects.filter(mine).update(tenant=NOBODY, project="", entitlement="", expires_at=now)
 
 
 @own_connection

@@ -1,4 +1,4 @@
-"""Responses that are kept. Owners are names, as in the ledger."""
+"""Responses that are kept. Owners are names, as in the ledger, and end with who has them (``controlplane.owners``)."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from django.db.models import Count, Sum
 from django.utils import timezone
 
 from controlplane.env import Env
+from controlplane.owners import NOBODY
 from controlplane.responses.models import StoredResponse
 from scheduling.gateway.answers.sealing import seal, unseal
 from scheduling.gateway.answers.stored import Kept, Owner
@@ -96,6 +97,14 @@ def delete(owner: Owner, response_id: str) -> bool:
     """Whether there was one."""
     rows = StoredResponse.objects.filter(tenant=owner.tenant, project=owner.project, public_id=response_id)
     return rows.filter(expires_at__gt=timezone.now()).delete()[0] > 0
+
+
+def forget(tenant: str, project: str | None) -> None:
+    """Of a tenant that is gone, or one project of it, nothing is kept. ``tidy`` deletes it."""
+    rows = StoredResponse.objects.filter(tenant=tenant)
+    if project is not None:
+        rows = rows.filter(project=project)
+    rows.update(tenant=NOBODY, project="", expires_at=timezone.now())
 
 
 @own_connection

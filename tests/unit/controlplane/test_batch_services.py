@@ -18,6 +18,7 @@ from controlplane.batches.models import Batch, Result, Status, StoredFile
 from controlplane.batches.services import Outcome, Work
 from controlplane.batches.wire import batch_object
 from controlplane.v1_routes import Problem
+from tenants.models import Project, Tenant
 
 pytestmark = pytest.mark.django_db
 CHAT = "/v1/chat/completions"
@@ -335,3 +336,32 @@ def test_what_a_projects_batch_wrote_is_the_projects(settings: Any) -> None:
     services.finalize(work, Status.COMPLETED, None)
     assert {file.project for file in StoredFile.objects.all()} == {"chat"}
     assert StoredFile.objects.count() == 2
+
+
+@pytest.mark.parametrize("project", ["", "team"])
+def test_who_takes_the_name_of_one_that_is_gone_has_none_of_its_files_and_batches(project: str, tmp_path: Path) -> None:
+    tenant = Tenant.objects.create(slug="acme")
+    gone = Project.objects.create(slug=project, tenant=tenant) if project else tenant
+    mine, other = bring(project=project), bring("globex")
+    ended = make(mine, project=project)
+    make(other)
+    works = services.claim("first")
+    work = next(work for work in works if work.public_id == ended.public_id)
+    assert services.validate(work, {"demo"}) == Status.IN_PROGRESS
+    gone.delete()
+    assert services.store(work, [Outcome(1, True, "{}")]) == "", "its executor stops"
+    assert not services.finalize(work, Status.COMPLETED)
+    bring(project=project)  # it was on its way
+    if project:
+        Project.objects.create(slug=project, tenant=tenant)
+    else:
+        Tenant.objects.create(slug="acme")
+    page: dict[str, Any] = {"after": "", "limit": 10, "project": project}
+    assert services.files("acme", ascending=True, purpose="", **page) == ([], False)
+    assert services.batches("acme", **page) == ([], False)
+    with pytest.raises(Problem, match="does not exist"):
+        services.file("acme", mine.public_id, project)
+    services.tidy()
+    assert list(StoredFile.objects.values_list("public_id", flat=True)) == [other.public_id]
+    assert list(Batch.objects.values_list("tenant", flat=True)) == ["globex"]
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [other.name]

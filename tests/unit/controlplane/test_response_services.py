@@ -12,6 +12,7 @@ from django.utils import timezone
 from controlplane.responses import services
 from controlplane.responses.models import StoredResponse
 from scheduling.gateway.answers.stored import Kept, Owner
+from tenants.models import Project, Tenant
 
 pytestmark = pytest.mark.django_db
 SECRET = b"s" * 32
@@ -87,3 +88,25 @@ def test_what_has_expired_is_not_found_and_goes() -> None:
     assert names() == ["resp_2"]
     assert services.delete(ACME, "resp_2")
     assert names() == []
+
+
+@pytest.mark.parametrize("scope", ["tenant", "project"])
+def test_who_takes_the_name_of_one_that_is_gone_has_none_of_its_responses(scope: str) -> None:
+    tenant = Tenant.objects.create(slug="acme")
+
+    def made() -> Tenant | Project:
+        return Project.objects.create(slug="team", tenant=tenant) if scope == "project" else tenant
+
+    gone = made()
+    keep(1, TEAM)
+    keep(2, OTHER)
+    gone.delete()
+    assert services.load(SECRET, TEAM, "resp_1") is None
+    keep(3, TEAM)  # it was on its way
+    if scope == "project":
+        made()
+    else:
+        Tenant.objects.create(slug="acme")
+    assert services.load(SECRET, TEAM, "resp_3") is None
+    services.tidy()
+    assert names() == ["resp_2"]
