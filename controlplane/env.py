@@ -65,6 +65,12 @@ class Env:
         "Signs sessions; at least 32 characters. Empty: created once and kept in HOME/secret-key (SQLite only).",
         secret=True,
     )
+    secret_key_fallbacks: str = setting(
+        "",
+        "Other secrets, separated by spaces, with which this installation signs, or did: what they signed and sealed "
+        "is read as well (`docs/guide/operations.md`).",
+        secret=True,
+    )
     database_url: str = setting("", "`postgresql://user:password@host:port/name`. Empty: SQLite in HOME.", secret=True)
     database_pool: int = setting(10, "Maximum number of PostgreSQL connections of one process.", low=1)
     database_timeout_s: float = setting(
@@ -437,6 +443,11 @@ class Env:
         """Whose word on where a request came from is taken."""
         named = [p.strip() for p in self.trusted_proxies.split(",") if p.strip()]
         return named or (["127.0.0.1", "::1"] if self.https else [])
+
+    @property
+    def fallback_keys(self) -> list[str]:
+        """Secret keys whose work is read, and with which nothing is signed."""
+        return self.secret_key_fallbacks.split()
 
     @property
     def file_storage_settings(self) -> dict[str, Any]:

@@ -161,6 +161,8 @@ def _process_faults(env: Env) -> list[str]:
         length = len(getattr(env, name))
         if 0 < length < least:
             faults.append(f"{env_name(name)}=(hidden): needs at least {least} characters, has {length}")
+    if any(len(one) < 32 for one in env.fallback_keys):
+        faults.append(f"{env_name('secret_key_fallbacks')}=(hidden): each needs at least 32 characters")
     key = env.engine_api_key
     if len(key) > MOST_KEY or not key.isascii() or any(letter.isspace() or not letter.isprintable() for letter in key):
         faults.append(f"{env_name('engine_api_key')}=(hidden): use at most {MOST_KEY} letters of ASCII without spaces")

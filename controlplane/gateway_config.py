@@ -35,9 +35,16 @@ def gateway_config(env: Env) -> GatewayConfig:
 
 def secret_for(purpose: bytes) -> bytes:
     """The deployment's secret for one purpose: the same in every process that shares ``SECRET_KEY``."""
-    return hmac.digest(settings.SECRET_KEY.encode(), purpose, "sha256")
+    return secrets_for(purpose)[0]
 
 
-def installation_mark() -> str:
-    """What all processes of this installation say in Redis that it is theirs (:mod:`scheduling.state.installation`)."""
-    return secret_for(b"installation").hex()[:16]
+def secrets_for(purpose: bytes) -> tuple[bytes, ...]:
+    """That secret, and those that it was before or will be: of ``SECRET_KEY_FALLBACKS``."""
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return tuple(hmac.digest(key.encode(), purpose, "sha256") for key in keys)
+
+
+def installation_marks() -> tuple[str, ...]:
+    """What this process says in Redis that it is this installation's (:mod:`scheduling.state.installation`), then what
+    its processes say that have another secret key yet, or already."""
+    return tuple(secret.hex()[:16] for secret in secrets_for(b"installation"))

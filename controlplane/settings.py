@@ -22,6 +22,7 @@ gc.disable()
 try:
     ENV = env_loading.load()
     SECRET_KEY = secret_key(ENV)
+    SECRET_KEY_FALLBACKS = ENV.fallback_keys
 except SettingsError as error:
     raise ImproperlyConfigured(str(error)) from None
 
@@ -261,6 +262,7 @@ QUARTERMASTER_SAML_HOURS = ENV.saml_hours
 
 # Cookies know no ports: without the port in the name, two instances on one machine would end each other's sessions,
 # and a login at one would refuse every form that is open at the other.
+SESSION_ENGINE = "controlplane.signin.sessions"
 SESSION_COOKIE_NAME = f"qm_session_{ENV.port}"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

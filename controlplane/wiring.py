@@ -10,7 +10,7 @@ from django.conf import settings
 from controlplane import alive
 from controlplane.batches.http import FileRoutes
 from controlplane.batches.starter import BatchStarter
-from controlplane.gateway_config import gateway_config, installation_mark, secret_for
+from controlplane.gateway_config import gateway_config, installation_marks, secrets_for
 from controlplane.responses.http import ResponseRoutes
 from controlplane.scaling.controller import Controller
 from controlplane.scaling.planner_loop import Scaler
@@ -39,7 +39,7 @@ def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics, places: Places 
     """The ``/v1`` application of this process. Its catalog is read by ``start``. ``places``: the server's connections,
     of which tenants have shares."""
     env = settings.ENV
-    responses = ResponseRoutes(env, secret_for(b"kept responses")) if env.responses_kept else None
+    responses = ResponseRoutes(env, secrets_for(b"kept responses")) if env.responses_kept else None
     routes = [FileRoutes(env)] if responses is None else [FileRoutes(env), responses]
     return GatewayApp(gateway_config(env), catalog, env.redis_url, metrics, places, routes, responses)
 
@@ -104,6 +104,6 @@ def make_dispatch() -> DispatchSetup:
         epochs=BookedEpochs(),
         kv_overcommit=settings.ENV.kv_overcommit,
         prefill_preemption=settings.ENV.prefill_preemption,
-        installation=installation_mark(),
+        installation=installation_marks(),
         alive=settings.ENV.home / alive.NAME,
     )

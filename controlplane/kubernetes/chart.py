@@ -19,9 +19,9 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "quartermaster
 
 # Settings that the chart makes itself, that belong into a Secret, or that only `make up` reads.
 NOT_SETTINGS = {
-    "SECRET_KEY", "DATABASE_URL", "REDIS_URL", "METRICS_TOKEN", "WEBHOOK_SECRET", "ALLOWED_HOSTS", "TRUSTED_PROXIES",
-    "HOST", "PORT", "HOME", "WEB_PROCESSES", "DEBUG", "ENGINE", "DEMO_LOAD", "ENGINE_SLOTS", "SIM_REPLICAS",
-    "SIM_PRESET", "SIM_SLOTS", "REPLICA_COMMAND", "ENGINE_API_KEY",
+    "SECRET_KEY", "SECRET_KEY_FALLBACKS", "DATABASE_URL", "REDIS_URL", "METRICS_TOKEN", "WEBHOOK_SECRET",
+    "ALLOWED_HOSTS", "TRUSTED_PROXIES", "HOST", "PORT", "HOME", "WEB_PROCESSES", "DEBUG", "ENGINE", "DEMO_LOAD",
+    "ENGINE_SLOTS", "SIM_REPLICAS", "SIM_PRESET", "SIM_SLOTS", "REPLICA_COMMAND", "ENGINE_API_KEY",
 }  # fmt: skip
 
 # Maps whose keys are the user's own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
 
@@ -42,10 +42,10 @@ SYNCHRONOUS = "A response that was not made in the background cannot be cancelle
 class ResponseRoutes(DatabaseRoutes):
     """Both sides of what is kept."""
 
-    def __init__(self, env: Env, secret: bytes) -> None:
-        """``secret``: the deployment's, for this alone."""
+    def __init__(self, env: Env, secrets: Sequence[bytes]) -> None:
+        """``secrets``: the deployment's, for this alone; the first one seals, and all open."""
         super().__init__(env, "responses")
-        self._secret = secret
+        self._secrets = secrets
 
     # --- for the gateway's requests
 
@@ -54,7 +54,7 @@ class ResponseRoutes(DatabaseRoutes):
             return None
         try:
             async with asyncio.timeout(WAIT_S):
-                return await self.ask(services.load, self._secret, owner, response_id)
+                return await self.ask(services.load, self._secrets, owner, response_id)
         except (DatabaseError, InterfaceError, TimeoutError) as error:
             raise StoreAway(type(error).__name__) from None
 
@@ -62,7 +62,7 @@ class ResponseRoutes(DatabaseRoutes):
         given_up = Event()
         try:
             async with asyncio.timeout(WAIT_S):
-                return await self.ask(services.keep, self._secret, owner, response_id, kept, given_up.is_set)
+                return await self.ask(services.keep, self._secrets[0], owner, response_id, kept, given_up.is_set)
         except (DatabaseError, InterfaceError, TimeoutError) as error:
             log.warning("a response could not be kept (%s)", type(error).__name__)
             return False
@@ -94,7 +94,7 @@ class ResponseRoutes(DatabaseRoutes):
         await handle(call, handlers)
 
     async def _kept(self, owner: Owner, response_id: str) -> Kept:
-        kept = await self.ask(services.load, self._secret, owner, response_id) if is_id(response_id) else None
+        kept = await self.ask(services.load, self._secrets, owner, response_id) if is_id(response_id) else None
         if kept is None:
             raise _none(response_id)
         return kept

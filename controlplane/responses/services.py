@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -77,8 +77,8 @@ def _make_room(tenant: str) -> None:
 
 
 @own_connection
-def load(secret: bytes, owner: Owner, response_id: str) -> Kept | None:
-    """None for another's as for none, and for what cannot be opened any more: the deployment's secret is another."""
+def load(secrets: Sequence[bytes], owner: Owner, response_id: str) -> Kept | None:
+    """None for another's as for none, and for what none of the secrets opens: the deployment's is another."""
     row = (
         StoredResponse.objects.filter(
             tenant=owner.tenant, project=owner.project, public_id=response_id, expires_at__gt=timezone.now()
@@ -88,7 +88,8 @@ def load(secret: bytes, owner: Owner, response_id: str) -> Kept | None:
     )
     if row is None:
         return None
-    text = unseal(_key(secret, owner, response_id), bytes(row))
+    opened = (unseal(_key(secret, owner, response_id), bytes(row)) for secret in secrets)
+    text = next((text for text in opened if text is not None), None)
     return None if text is None else Kept(*_decode(zlib.decompress(text)))
 
 

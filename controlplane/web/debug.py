@@ -27,6 +27,7 @@ def secrets() -> list[str]:
 
     def values() -> Iterator[str]:
         yield settings.SECRET_KEY
+        yield from settings.SECRET_KEY_FALLBACKS
         for field in dataclasses.fields(settings.ENV):
             if not field.metadata.get("secret"):
                 continue

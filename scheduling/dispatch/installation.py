@@ -18,12 +18,14 @@ TELL_AGAIN_S = 60.0
 
 
 class Installation:
-    """What one process knows of it. ``mark``: of its installation; empty: it does not ask, and may lead."""
+    """What one process knows of it. ``marks``: its own, and others of its installation; empty: it does not ask, and may
+    lead."""
 
-    def __init__(self, resp: RespConnection, mark: str) -> None:
+    def __init__(self, resp: RespConnection, marks: tuple[str, ...]) -> None:
         self._resp = resp
-        self._mark = mark
-        self._whose: str | None = None if mark else ""  # None: nobody has said yet
+        self._mark, *others = marks or ("",)
+        self._others = frozenset(others)
+        self._whose: str | None = None if marks else ""  # None: nobody has said yet
         self._told_s = float("-inf")
 
     @property
@@ -40,7 +42,7 @@ class Installation:
     async def look(self) -> None:
         """Claims once. Raises nothing where Redis is away."""
         try:
-            whose = await claim(self._resp, self._mark) if self._mark else ""
+            whose = await claim(self._resp, self._mark, self._others) if self._mark else ""
         except (StateUnavailable, StateError) as error:
             if isinstance(error, StateError):
                 log.error("whose Redis this is cannot be read from %s: %s", KEY, error)
@@ -55,8 +57,8 @@ class Installation:
             log.error(
                 "this Redis is used by another installation (%s is %s, this one's mark is %s), so this process leads "
                 "no pool: give each installation a Redis of its own (QUARTERMASTER_REDIS_URL). "
-                "Where QUARTERMASTER_SECRET_KEY was just changed, end all processes that have the former one; it is "
-                "free %d s later",
+                "Where QUARTERMASTER_SECRET_KEY was just changed, give this process the former one in "
+                "QUARTERMASTER_SECRET_KEY_FALLBACKS, or end all processes that have it; it is free %d s later",
                 KEY,
                 whose or "another",
                 self._mark,

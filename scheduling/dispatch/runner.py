@@ -54,7 +54,7 @@ class DispatchSetup:
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
     kv_overcommit: float = MAX_OVERCOMMIT  # times a KV cache that may be reserved at most
     prefill_preemption: bool = True  # the prefill of long prompts may be interrupted
-    installation: str = ""  # what all processes of this installation are marked with; empty: not compared
+    installation: tuple[str, ...] = ()  # marks of this installation's processes, this one's first; empty: not compared
     alive: Path | None = None  # touched as long as the loop runs, for a health check
 
 

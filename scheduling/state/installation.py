@@ -6,6 +6,7 @@ processes of an installation (of every version that knows it), says nothing of w
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from scheduling.state.resp import RespConnection
@@ -15,8 +16,9 @@ KEY: Final = "qm:installation"
 KEPT_MS: Final = 15_000  # after the last claim
 
 
-async def claim(resp: RespConnection, mark: str) -> str:
-    """Says that this Redis is that installation's; whose it is, which may be another's.
+async def claim(resp: RespConnection, mark: str, others: Collection[str] = ()) -> str:
+    """Says that this Redis is that installation's; whose it is, which may be another's. ``others``: further marks of
+    the same installation, which this one takes the place of.
 
     A Redis that is not marked and takes no writes now (it is full, say) is the caller's: nobody else has it, and a full
     one needs a leader. Raises StateUnavailable.
@@ -31,6 +33,9 @@ async def claim(resp: RespConnection, mark: str) -> str:
                 return mark
             raise
         found = await resp.call("GET", KEY) or b""
+    if found is not None and found.decode(errors="replace") in others:
+        await resp.call("SET", KEY, mark, "PX", KEPT_MS)
+        return mark
     # A copy of another installation's Redis may have its mark without an end, and nobody who keeps it.
     if found == mark.encode() or await resp.call("PTTL", KEY) == -1:
         await resp.call("PEXPIRE", KEY, KEPT_MS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.gateway_config import installation_mark
+from controlplane.gateway_config import installation_marks
 from scheduling.dispatch import installation
 from scheduling.state.installation import KEPT_MS, KEY, claim
 from scheduling.state.resp import RespConnection
@@ -30,7 +30,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_second_installation_leads_no_pool_until_the_first_is_gone(
     private_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ):
-    first, second = (replace(setup_of(private_redis.url, FixedPools("llama")), installation=m) for m in ("aa", "bb"))
+    first, second = (replace(setup_of(private_redis.url, FixedPools("llama")), installation=(m,)) for m in ("aa", "bb"))
     async with serving(first) as one:
         await until(lambda: bool(one.leading()))
         async with serving(replace(second, load_catalog=FixedPools("llama", "qwen").load)) as two:
@@ -49,9 +49,9 @@ async def test_a_second_installation_leads_no_pool_until_the_first_is_gone(
 
 
 async def test_workers_of_one_installation_follow_one_another(private_redis: RedisServer):
-    async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation="aa")) as one:
+    async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation=("aa",))) as one:
         await until(lambda: bool(one.leading()))
-        async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation="aa")) as two:
+        async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation=("aa",))) as two:
             await until(lambda: bool(two.dispatchers))
             await one.dispatchers["llama"].resign()
             await until(lambda: bool(one.leading()) or bool(two.leading()))
@@ -79,7 +79,7 @@ async def test_a_mark_ends_by_itself_and_is_kept_by_each_of_its_processes(privat
 
 async def test_a_full_redis_that_nobody_marked_has_a_leader(private_redis: RedisServer):
     private_redis.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
-    async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation="aa")) as one:
+    async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation=("aa",))) as one:
         await until(lambda: bool(one.leading()))  # the pool's keys are there
     private_redis.command("DEL", KEY)
     private_redis.command("CONFIG", "SET", "maxmemory", "1")
@@ -88,14 +88,31 @@ async def test_a_full_redis_that_nobody_marked_has_a_leader(private_redis: Redis
     try:
         with pytest.raises(StateUnavailable):
             await resp.call("SET", "qm:test", "x")
-        async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation="aa")) as two:
+        async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation=("aa",))) as two:
             await until(lambda: bool(two.leading()))
     finally:
         await resp.close()
 
 
+async def test_workers_lead_while_the_secret_key_of_their_installation_is_changed(private_redis: RedisServer):
+    """One after another gets the new key and knows the former one; then some have the former one and know the new."""
+    pools = setup_of(private_redis.url, FixedPools("llama"))
+    async with serving(replace(pools, installation=("old",))) as one:
+        await until(lambda: bool(one.leading()))
+        async with serving(replace(pools, installation=("new", "old"))) as two:
+            await until(lambda: bool(two.leading()))
+            assert private_redis.command("GET", KEY).endswith(b"new\r\n")
+        await until(lambda: not one.leading(), 20)
+    async with serving(replace(pools, installation=("new", "old"))) as two:
+        await until(lambda: bool(two.leading()))
+        async with serving(replace(pools, installation=("old", "new"))) as three:
+            await until(lambda: bool(three.dispatchers))
+            await two.dispatchers["llama"].resign()
+            await until(lambda: bool(two.leading()) or bool(three.leading()))
+
+
 async def test_while_redis_is_away_nothing_changes(private_redis: RedisServer):
-    async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation="aa")) as one:
+    async with serving(replace(setup_of(private_redis.url, FixedPools("llama")), installation=("aa",))) as one:
         await until(lambda: bool(one.leading()))
         private_redis.kill()
         private_redis.start()
@@ -103,9 +120,9 @@ async def test_while_redis_is_away_nothing_changes(private_redis: RedisServer):
 
 
 def test_the_mark_is_that_of_the_secret_and_does_not_show_it(settings: Any) -> None:
-    mark = installation_mark()
-    assert mark == installation_mark()
+    mark = installation_marks()[0]
+    assert mark == installation_marks()[0]
     assert mark not in settings.SECRET_KEY
     settings.SECRET_KEY = "another " * 8
-    assert len(installation_mark()) == len(mark) == 16
-    assert installation_mark() != mark
+    assert len(installation_marks()[0]) == len(mark) == 16
+    assert installation_marks()[0] != mark

@@ -37,16 +37,16 @@ def names() -> list[str]:
 
 def test_a_response_is_its_projects_alone_and_cannot_be_read_in_the_table() -> None:
     assert keep(1, TEAM, b"a secret plan")
-    kept = services.load(SECRET, TEAM, "resp_1")
+    kept = services.load([SECRET], TEAM, "resp_1")
     assert kept == Kept(b'[{"content":"a secret plan"}]', b'{"id":"resp_1"}')
     for owner in (ACME, OTHER, Owner("other", "team")):
-        assert services.load(SECRET, owner, "resp_1") is None
+        assert services.load([SECRET], owner, "resp_1") is None
         assert not services.delete(owner, "resp_1")
-    assert services.load(b"t" * 32, TEAM, "resp_1") is None, "the secret of another deployment"
+    assert services.load([b"t" * 32], TEAM, "resp_1") is None, "the secret of another deployment"
     row = StoredResponse.objects.get()
     assert b"secret" not in bytes(row.sealed)
     StoredResponse.objects.update(tenant="other", project="")
-    assert services.load(SECRET, OTHER, "resp_1") is None, "a row that was made another's opens for nobody"
+    assert services.load([SECRET], OTHER, "resp_1") is None, "a row that was made another's opens for nobody"
 
 
 def test_the_oldest_go_where_a_tenant_has_as_many_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_what_has_expired_is_not_found_and_goes() -> None:
     keep(1)
     keep(2)
     StoredResponse.objects.filter(public_id="resp_1").update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert services.load(SECRET, ACME, "resp_1") is None
+    assert services.load([SECRET], ACME, "resp_1") is None
     assert not services.delete(ACME, "resp_1")
     services.tidy()
     assert names() == ["resp_2"]

@@ -75,6 +75,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_DATABASE_URL" .Values.secrets.keys.databaseUrl) }}
 {{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_REDIS_URL" .Values.secrets.keys.redisUrl) }}
 {{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_METRICS_TOKEN" .Values.secrets.keys.metricsToken) }}
+{{- if .Values.secrets.keys.secretKeyFallbacks }}
+{{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_SECRET_KEY_FALLBACKS" .Values.secrets.keys.secretKeyFallbacks) }}
+{{- end }}
 {{- if .Values.secrets.keys.webhookSecret }}
 {{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_WEBHOOK_SECRET" .Values.secrets.keys.webhookSecret) }}
 {{- end }}
