@@ -15,7 +15,7 @@ from tenants.audit import Actor
 from tenants.manifest.document import Desired, parse
 from tenants.manifest.kinds import API_KEY, BACKEND, KINDS, MEMBERSHIP, POOL, Kind
 from tenants.manifest.reader import ManifestError, Node
-from tenants.models import ApiKey, Budget, BudgetScope
+from tenants.models import ApiKey, Backend, Budget, BudgetScope
 
 _Found = dict[tuple[type[Model], str], Model]  # rows that were looked up, by kind and name
 
@@ -39,7 +39,7 @@ class Change:
 @dataclass(slots=True)
 class Plan:
     changes: list[Change]
-    notes: list[str]  # what cannot be done from a file
+    notes: list[str]  # what cannot be done from a file, or is hardly meant
 
 
 def _is_of_a_missing_key(one: Desired) -> bool:
@@ -47,6 +47,18 @@ def _is_of_a_missing_key(one: Desired) -> bool:
     if one.kind.model is not Budget or one.state.get("scope") != BudgetScope.KEY:
         return False
     return not ApiKey.objects.filter(public_id=one.state.get("subject", "")).exists()
+
+
+def _left_to_defaults(one: Desired) -> list[str]:
+    """Figures of a new backend that the console reads from its engine, and a file, which asks nobody, does not say."""
+    if one.kind.model is not Backend:
+        return []
+    figures = {"slots": "slots", "kvTokens": "kv_tokens"}
+    missing = {path: Backend._meta.get_field(name).default for path, name in figures.items() if path not in one.state}
+    if not missing:
+        return []
+    taken = " and ".join(f"{path} will be {default:,}" for path, default in missing.items())
+    return [one.fault(f"{taken}, whatever its engine has: say how many")]
 
 
 def plan(items: list[Node], *, prune: bool = False) -> Plan:
@@ -79,6 +91,7 @@ def plan(items: list[Node], *, prune: bool = False) -> Plan:
                 faults += _missing(one)
                 values = [(path, None, value) for path, value in one.state.items()]
                 result.changes.append(Change("create", kind, one.name, values, one))
+                result.notes += _left_to_defaults(one)
             else:
                 state = kind.state(row)
                 values = [(path, state[path], value) for path, value in one.state.items() if state[path] != value]

@@ -384,3 +384,26 @@ def test_what_many_objects_name_is_read_once(world: worlds.World, tmp_path: Path
     assert len(by_name) == 1
     heads = [q["sql"] for q in queries if 'FROM "tenants_audithead"' in q["sql"]]
     assert len(heads) <= 21  # of the audit log, one for each entry, and one that makes it
+
+
+def test_figures_of_a_new_backend_that_a_file_leaves_out_are_named() -> None:
+    """The smaller one of these and the engine's is in force: an engine that has more would be left half empty."""
+    file = """
+apiVersion: quartermaster/v1
+kind: TokenPool
+metadata: {name: p1}
+spec:
+  model: m
+  backends:
+  - {name: g1, url: 'http://gpu-1:8000'}
+  - {name: g2, url: 'http://gpu-2:8000', slots: 64}
+  - {name: g3, url: 'http://gpu-3:8000', slots: 64, kvTokens: 400000}
+"""
+    wanted = manifest.plan(manifest.read(file, "f.yaml"))
+    first, second = wanted.notes
+    assert "g1" in first
+    assert first.endswith("slots will be 32 and kvTokens will be 200,000, whatever its engine has: say how many")
+    assert "g2" in second
+    assert second.endswith(": kvTokens will be 200,000, whatever its engine has: say how many")
+    manifest.apply(wanted, actor=SYSTEM)
+    assert manifest.plan(manifest.read(file, "f.yaml")).notes == []
