@@ -54,7 +54,8 @@ def _left_to_defaults(one: Desired) -> list[str]:
     if one.kind.model is not Backend:
         return []
     figures = {"slots": "slots", "kvTokens": "kv_tokens"}
-    missing = {path: Backend._meta.get_field(name).default for path, name in figures.items() if path not in one.state}
+    new = Backend()
+    missing = {path: getattr(new, name) for path, name in figures.items() if path not in one.state}
     if not missing:
         return []
     taken = " and ".join(f"{path} will be {default:,}" for path, default in missing.items())

@@ -62,7 +62,7 @@ class Command(BaseCommand):
         """One that fails keeps no other from being measured. What is refused is tried once more at the end: a replica
         that turns out smaller may leave too little for what is promised until the others are known to be larger."""
         failed: list[str] = []
-        refused: list[tuple[Backend, Mapping[str, tuple[float, float]]]] = []
+        refused: list[tuple[Backend, dict[str, tuple[float, float]]]] = []
         for backend in self._backends(pool, options["backend"]):
             try:
                 measured = self._measure(pool, backend, options)
