@@ -90,7 +90,8 @@ class Decider:
             view = self._view_of(look.pool_view(now_s))
             grants = self._step(view, now_s)
             self._left = view
-            self._monitor.decided(view, len(scheduler) > 0, (g.request.prefill_tokens for g in grants))
+            prompts = (g.request.prefill_tokens for g in grants)
+            self._monitor.decided(view, len(scheduler) > 0, prompts, self._clock.turnaround_s)
             if not grants:
                 falls = [s for name in scheduler.credit_holds if (s := view.backends[name].falls_s)]
                 falls += [max(CREDIT_TICK_S, until_s - now_s) for until_s in scheduler.waits_for_replica.values()]

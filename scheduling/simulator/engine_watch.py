@@ -38,9 +38,10 @@ class Watched:
 
 
 class EngineWatch:
-    """``engines`` by the names of their replicas. What is found stands in the view."""
+    """``engines`` by the names of their replicas. What is found stands in the view. ``turnaround_s``: from a first
+    token to the prompt that follows from it."""
 
-    def __init__(self, engines: Mapping[str, Watched], view: PoolView) -> None:
+    def __init__(self, engines: Mapping[str, Watched], view: PoolView, turnaround_s: float = 0.0) -> None:
         self._engines = dict(engines)
         self._view = view
         self._both, self._prefill, self._decode = (
@@ -57,7 +58,7 @@ class EngineWatch:
         self._rooms = {name: KvRoom() for name in engines}
         self._credits: dict[str, PrefillCredit] = {}
         for name, each in engines.items():
-            credit = self._credits[name] = PrefillCredit(prompts=self._prompts)
+            credit = self._credits[name] = PrefillCredit(prompts=self._prompts, turnaround_s=turnaround_s)
             credit.set_budget(each.budget)
         self._show_credits()
 
@@ -117,7 +118,7 @@ class EngineWatch:
             sums = engine.counters
             computed = sums.prompt_tokens - sums.cached_tokens
             counted = Counters(now_s, sums.steps, computed, sums.output_tokens, self.waiting(name))
-            credit.seen(counted, self._limited[name])
+            credit.seen(counted, self._limited[name], self._speeds[name].tokens_per_s)
             self._speeds[name].seen(counted, self._limited[name], each.budget)
             self._token_times[name].seen(now_s, sums.between_fs / FS, sums.between)
             if seen is not None:

@@ -125,6 +125,7 @@ class Replay:
                 for n, replica in enumerate(replicas)
             },
             self._view,
+            signal_s,
         )
         self._wakes = EngineWakes(self._kernel, self.engines, self._phases, self._legs, self._signal_fs)
         self._requests: dict[str, SimRequest] = {}

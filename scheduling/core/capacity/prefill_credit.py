@@ -3,13 +3,14 @@
 Question: what is the smallest credit at which the engine still does at least 0.98 of what it does without one? Too much
 moves the queue into the engine, where no policy reaches it; too little leaves its steps part empty. What is predicted
 to be prefilled before a grant could reach the engine counts no more (:mod:`scheduling.core.capacity.prefill_pace`), so
-the credit is what is there when a step begins. Half a step budget ``B`` is the least: steps cost most of what they cost
-by the token, and a prompt that does not fit beside others begins when they are done. When requests wait for credit
-without a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts, or an engine that is fast
-beside the way to it), it goes up: to ``B`` or to what the engine prefills in :data:`MOST_AHEAD_S`, whichever is more.
-What a request that comes then finds before it takes no longer, so a fast engine may have more tokens ahead than a slow
-one. Where requests wait and nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to
-:data:`MAX_BUDGETS` step budgets. It moves by steps, one per :data:`STRETCH_S` or, on a fast engine, as soon as
+the credit is what is there when a step begins. A step ``B`` is the engine's step budget, or what it computes in
+:data:`MOST_AHEAD_S` where that is less (:attr:`PrefillCredit.step`). Half of it is the least: steps cost most of what
+they cost by the token, and a prompt that does not fit beside others begins when they are done. When requests wait for
+credit without a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts, or an engine that is
+fast beside the way to it), it goes up: to ``B`` or to what the engine prefills in :data:`MOST_AHEAD_S`, whichever is
+more. What a request that comes then finds before it takes no longer, so a fast engine may have more tokens ahead than a
+slow one. Where requests wait and nothing is found in the engine's own queue for :data:`EMPTY_S`, it may go on, to
+:data:`MAX_BUDGETS` steps. It moves by degrees, one per :data:`STRETCH_S` or, on a fast engine, as soon as
 :data:`ENOUGH` prompts were counted: up where more than :data:`OFTEN` of the time was limited by credit, down where less
 than :data:`SELDOM` was or steps were full. Engines count a prompt when it is done, so how full steps were is known once
 :data:`SEVERAL` prompts of the length that most tokens are in were counted, not in the middle of one; what left its
@@ -31,12 +32,13 @@ from itertools import accumulate
 from scheduling.core.capacity.prefill_pace import FASTER
 from scheduling.core.types import BackendView, prefill_fits
 
-USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engine does not say
+USUAL_BUDGET = 2048  # tokens a step: vLLM's default on many GPUs, where an engine does not say
+LEAST_STEP = 1024  # tokens, where the budget is not less: smaller steps cost more than a few percent of the speed
 MAX_BUDGET = 1_000_000
 STRETCH_S = 2.5
 ENOUGH = 16  # prompts: engines count each when it is done, so of fewer it is not known how full steps were
 SEVERAL = 4  # prompts of the length that most tokens are in
-MOST_AHEAD_S = 0.12  # of prefill
+MOST_AHEAD_S = 0.12
 EMPTY_S = 10.0
 MAX_BUDGETS = 16  # for credit that comes back late
 MAX_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
@@ -98,7 +100,9 @@ class PrefillCredit:
     credit: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts())  # shared by the replicas of a pool
     why: str = ""
+    turnaround_s: float = 0.0  # from a first token to the prompt that follows from it
     short: float = 0.0  # share of the last seconds in which requests waited, and for nothing but this credit
+    _per_s: float = 0.0  # prompt tokens that the engine computes a second; 0: not known
     _inherited: int = 0  # what the leader before left, until this one has judged
     _before: Counters | None = None
     _stretch_s: float = 0.0
@@ -120,11 +124,11 @@ class PrefillCredit:
 
     def _begin(self) -> None:
         self.credit = self.least
-        self.why = f"half a step of {self.budget} tokens" + (
+        self.why = f"half a step of {self._step_in_words}" + (
             "" if self.reported else ", as the engine does not say its own"
         )
         if self._inherited:
-            self.credit = min(max(self.least, self._inherited), MAX_BUDGETS * self.budget)
+            self.credit = min(max(self.least, self._inherited), MAX_BUDGETS * self.step)
             self.why = "as the leader before left it"
         self._before = None
         self.short = 0.0
@@ -161,17 +165,28 @@ class PrefillCredit:
         return math.sqrt(max(EMPTIEST, min(1.0, self._done / (NOT_FULL * self._room))))
 
     @property
+    def step(self) -> int:
+        """The step that counts as full [tokens]: the budget, or what the engine computes in :data:`MOST_AHEAD_S` and a
+        turnaround where that is less. Larger ones do hardly more a second, and whoever comes meanwhile waits for them.
+        The turnaround, since a speed measured between late grants would have the credit fall, and the speed with it.
+        """
+        usual = round((MOST_AHEAD_S + self.turnaround_s) * self._per_s) if self._per_s else USUAL_BUDGET
+        return min(self.budget, max(LEAST_STEP, usual))
+
+    @property
     def least(self) -> int:
-        return max(1, self.budget // 2)
+        return max(1, self.step // 2)
 
     def inherit(self, credit: int) -> None:
         """Goes on with what the leader before had found; 0: it had none."""
         self._inherited = credit
         self._begin()
 
-    def seen(self, now: Counters, limited: bool) -> None:
-        """Takes the counters. ``limited``: since the last look requests waited, and for nothing but credit."""
+    def seen(self, now: Counters, limited: bool, per_s: float = 0.0) -> None:
+        """Takes the counters. ``limited``: since the last look requests waited, and for nothing but credit; ``per_s``:
+        prompt tokens that the engine computes a second when it has enough of them, 0 where that is not known."""
         before, self._before = self._before, now
+        self._per_s = per_s
         if before is None or now.at_s <= before.at_s:
             return
         prefill, output = now.prefill_tokens - before.prefill_tokens, now.output_tokens - before.output_tokens
@@ -193,7 +208,7 @@ class PrefillCredit:
         self._output += output
         self._steps = None if self._steps is None or steps is None else self._steps + steps
         if steps is not None:
-            self._unsaid += max(1.0, self.budget * steps - output)
+            self._unsaid += max(1.0, self.step * steps - output)
             if prefill > 0 or not limited:  # else it is in the middle of a prompt
                 self._done = RECENT * self._done + prefill
                 self._room = RECENT * self._room + self._unsaid
@@ -221,9 +236,9 @@ class PrefillCredit:
         """``limited``: share of the time in which requests waited for credit. ``empty``: for long nothing has been
         found in the engine's own queue."""
         before, full, at_most = self.credit, self._fullness(), self._fullness(self._lost)
-        most = MAX_BUDGETS * self.budget
+        most = MAX_BUDGETS * self.step
         if not empty:
-            most = min(most, max(self.budget, round(MOST_AHEAD_S * self._prefill / self._stretch_s)))
+            most = min(most, max(self.step, round(MOST_AHEAD_S * self._prefill / self._stretch_s)))
         self._inherited = 0
         wanted = before
         if limited > OFTEN and (at_most is None or at_most < NOT_FULL) and not self._queued and before < most:
@@ -234,11 +249,15 @@ class PrefillCredit:
         moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
         steps = ""
         if full is not None and at_most is not None:
-            steps = f", steps of {self.budget} tokens were {full:.0%} full"
+            steps = f", steps of {self._step_in_words} were {full:.0%} full"
             if at_most > full:
                 steps += f" (up to {at_most:.0%} with what left the engine before its end)"
         queued = f", {self._queued} looks found more than {MAX_WAITING} in its queue" if self._queued else ""
         self.why = f"{moved}: requests waited for it {limited:.0%} of the time{steps}{queued}"
+
+    @property
+    def _step_in_words(self) -> str:
+        return f"{self.step} tokens" + (f" (of {self.budget})" if self.step < self.budget else "")
 
     @staticmethod
     def _growth(full: float | None) -> float:
@@ -250,7 +269,7 @@ class PrefillCredit:
         are not counted."""
         if not self._steps:
             return None
-        room = max(1.0, self.budget * self._steps - self._output)
+        room = max(1.0, self.step * self._steps - self._output)
         return max(0.0, min(1.0, (self._prefill + more) / room))
 
     def _forget(self) -> None:

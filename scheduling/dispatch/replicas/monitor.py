@@ -149,13 +149,15 @@ class BackendMonitor:
 
     # --- what decisions say, and what they ask
 
-    def decided(self, view: PoolView, waits: bool, prompts: Iterable[int]) -> None:
+    def decided(self, view: PoolView, waits: bool, prompts: Iterable[int], turnaround_s: float = 0.0) -> None:
         """After a decision that granted all it could. ``view``: the pool with its grants; ``waits``: whether a request
-        is left that could run somewhere; ``prompts``: the lengths of the granted prompts [tokens]."""
+        is left that could run somewhere; ``prompts``: the lengths of the granted prompts [tokens]; ``turnaround_s``:
+        from a first token to the prompt that follows from it."""
         self._prompts.add(prompts)
         for name, backend in self._backends.items():
             seen = view.backends.get(name)
             backend.limited = waits and seen is not None and backend.credit.binds(seen)
+            backend.credit.turnaround_s = turnaround_s
         self.phases.limited(view, waits)
 
     def lost(self, name: str, tokens: int, *, taken_back: bool = False) -> None:

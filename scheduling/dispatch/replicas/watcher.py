@@ -110,7 +110,7 @@ class Watcher:
         self._offers.caches.count(backend.spec.id, metrics.cached_tokens, prompts)
         ours = max(0, min(metrics.waiting, leases - metrics.running))
         counted = Counters(now_s, metrics.steps_of_each, prompts - metrics.cached_tokens, outputs, ours)
-        backend.credit.seen(counted, backend.limited)
+        backend.credit.seen(counted, backend.limited, backend.prefill_per_s)
         backend.speed.seen(counted, backend.limited, backend.credit.budget)
 
     async def _check(self, backend: WatchedBackend) -> None:

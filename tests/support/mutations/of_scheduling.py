@@ -94,6 +94,14 @@ MUTATIONS = (
         ("tests/unit/core/admission/test_admission.py",),
     ),
     Mutation(
+        "steps-of-any-length",
+        "an engine with a large step budget is granted a second of prompts ahead",
+        "scheduling/core/capacity/prefill_credit.py",
+        "        return min(self.budget, max(LEAST_STEP, usual))",
+        "        return self.budget",
+        ("tests/unit/engines/test_credit_setting.py",),
+    ),
+    Mutation(
         "lost-second-free",
         "requests of the second that a killed Redis lost pay nothing (promise 22)",
         "scheduling/state/scripts/shared/buckets.lua",

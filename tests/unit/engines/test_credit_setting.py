@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.capacity.prefill_credit import (
+    LEAST_STEP,
     MAX_BUDGET,
     MOST_AHEAD_S,
     STRETCH_S,
@@ -359,3 +360,49 @@ def test_the_rate_of_whole_answers_is_learned_within_seconds(budget: int, mean: 
     unlimited, _ = saturated(None, budget, mean, 20.0, whole=True)
     found, _ = saturated(PrefillCredit(budget, reported=True), budget, mean, 20.0, whole=True)
     assert found >= 0.9 * unlimited
+
+
+# --- engines whose steps take long
+
+
+def served(credit: PrefillCredit, per_s: float, gap_s: float, seconds: int, memory_s: float = 30.0) -> float:
+    """Tokens/s in the end of an engine that computes ``per_s`` and idles for ``gap_s`` after all that is granted; its
+    speed is measured from outside, with the gaps."""
+    steps, tokens, speed = 0.0, 0.0, 0.0
+    for second in range(seconds):
+        credit.seen(Counters(float(second), steps, tokens, 0.0, waiting=1), True, speed)
+        now = credit.credit / (credit.credit / per_s + gap_s)
+        speed = now if not speed else speed + (now - speed) / memory_s
+        steps, tokens = steps + now / credit.credit, tokens + now
+    return now
+
+
+@pytest.mark.parametrize("budget", [1024, 8192])
+def test_a_step_counts_as_full_with_what_the_engine_computes_in_an_eighth_of_a_second(budget: int) -> None:
+    """So the largest of budgets has no request wait for a step of 0.9 s, as 8,192 tokens take on an A100."""
+    credit = PrefillCredit(budget, reported=True)
+    credit.prompts.add([300] * 64)
+    for second in range(300):
+        credit.seen(Counters(float(second), 9.0 * second, 4500.0 * second, 0.0, waiting=1), True, 9000.0)
+    assert credit.credit == min(budget, round(MOST_AHEAD_S * 9000.0)), "as much as it takes, although steps are emptier"
+
+
+def test_an_engine_with_large_steps_begins_as_one_with_usual_ones_until_its_speed_is_known() -> None:
+    credit = PrefillCredit(8192, reported=True)
+    assert (credit.credit, credit.why) == (1024, "half a step of 2048 tokens (of 8192)")
+    credit.seen(Counters(0.0, 0.0, 0.0, 0.0), True, 40_000.0)
+    assert credit.least == round(MOST_AHEAD_S * 40_000.0) // 2
+
+
+def test_a_wrong_speed_does_not_bring_the_credit_down_to_a_few_tokens() -> None:
+    credit = PrefillCredit(8192, reported=True)
+    for second in range(600):
+        credit.seen(Counters(float(second), 10.0 * second, 10.0 * second, 0.0), False, 1.0)
+    assert credit.credit == LEAST_STEP // 2
+
+
+@pytest.mark.parametrize(("gap_s", "least"), [(0.005, 0.93), (0.05, 0.65), (0.09, 0.5)])
+def test_grants_that_come_late_do_not_have_credit_and_speed_bring_each_other_down(gap_s: float, least: float) -> None:
+    credit = PrefillCredit(8192, reported=True, turnaround_s=gap_s)
+    credit.prompts.add([500] * 64)
+    assert served(credit, 40_000.0, gap_s, 3600) >= least * 40_000.0

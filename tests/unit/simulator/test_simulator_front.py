@@ -12,7 +12,7 @@ import pytest
 from scheduling.core.capacity.prefill_credit import MOST_AHEAD_S
 from scheduling.core.engine.step_time import StepTime
 from scheduling.core.policies.registry import make_ordering, make_routing
-from scheduling.core.types import ServiceClass, Slo
+from scheduling.core.types import Phase, ServiceClass, Slo
 from scheduling.simulator.compare import Case, CompareError, bare, run_case
 from scheduling.simulator.engine_queue import Stay, waiting
 from scheduling.simulator.replay import Replay
@@ -190,6 +190,31 @@ def test_automatic_credit_begins_with_half_a_step_and_keeps_promises_as_a_fixed_
     assert waiting(automatic.stays, 2).p99 <= 6 < waiting(none.stays, 2).p99
     grown = {b.prefill_credit for b in automatic.view.backends.values()}
     assert max(grown) <= 1.2 * MOST_AHEAD_S * 8_500, "what the engine prefills in an eighth of a second"
+
+
+def test_engines_whose_steps_take_long_leave_the_policy_its_choice_and_compute_as_much():
+    first_only = Slo(ttft_s=1.0)  # a step with one prompt takes longer than premium is promised between two tokens
+    work = [replace(sim, slo=first_only) if sim.tier == "premium" else sim for sim in overload()]
+    large = Replica(A100, 64, 400_000, 8192)
+
+    def served(credit: int | None) -> tuple[float, float]:
+        replay = Replay(
+            [replace(large, prefill_tokens=credit)] * 2, make_ordering("unified"), make_routing("least_work")
+        )
+        outcomes = replay.run(work)
+        return in_time(outcomes, "premium"), max(o.arrival_s + o.ttlt_s for o in outcomes)
+
+    (found, found_s), (whole_step, whole_step_s) = served(None), served(8192)
+    assert found > whole_step + 0.3
+    assert found_s < 1.03 * whole_step_s
+
+
+def test_prefill_replicas_with_large_steps_have_no_request_wait_for_one():
+    work = overload(250)
+    prefill = Replica(A100, 64, 400_000, 8192, None, "priority", phase=Phase.PREFILL)
+    decode = replace(prefill, token_budget=1024, phase=Phase.DECODE)
+    replay = Replay([decode, decode, prefill, prefill], make_ordering("unified"), make_routing("least_work"))
+    assert in_time(replay.run(work), "premium") > 0.8
 
 
 def test_a_fixed_credit_is_left_alone():
