@@ -445,6 +445,20 @@ def test_a_wildcard_of_a_route_is_a_host_that_web_processes_know() -> None:
     assert ".example.org" in env["QUARTERMASTER_ALLOWED_HOSTS"].split(",")
 
 
+def test_no_router_ends_a_stream_that_is_silent_while_its_request_waits() -> None:
+    """OpenShift's does after 30 s, nginx after 60, unless the Ingress says otherwise."""
+    told = one(render(EVERYTHING), "Ingress")["metadata"]["annotations"]
+    assert told["haproxy.router.openshift.io/timeout"] == "3600s"
+    assert told["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "3600"
+
+
+def test_the_guides_values_for_openshift_are_taken_and_name_no_user() -> None:
+    guide = (chart.CHART.parents[2] / "docs" / "guide" / "kubernetes.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```yaml\n(runAsUser: 0\n.*?)```", guide, re.S)
+    for name, pod in pods_of(render(SECRET | yaml.safe_load(text))).items():
+        assert not {"runAsUser", "fsGroup"} & set(pod["securityContext"]), name
+
+
 def test_the_pods_of_bundled_servers_can_be_made_whatever_the_releases_name() -> None:
     """A StatefulSet's name and a hash of ten letters are a label of its pods."""
     for made in render({"bundled": {"enabled": True}}, name="r" * 53):
