@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from allauth.usersessions.models import UserSession
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
 from tenants.models import (
     AccessToken,
@@ -53,6 +53,16 @@ def _entitled(column: str) -> Callable[[frozenset[int]], Q]:
     return rule
 
 
+def _prices(tenants: frozenset[int]) -> Q:
+    """Of pools that a tenant's entitlements are in, but for those of adapters that are none of its own: their names and
+    prices are other tenants'."""
+    mine = Entitlement.objects.filter(tenant_id__in=tenants)
+    adapters = Adapter.objects.filter(
+        pk__in=mine.values("adapter_id"), pool_id=OuterRef("pool_id"), model=OuterRef("model")
+    )
+    return Q(pool_id__in=mine.values("pool_id")) & (Q(model="") | Exists(adapters))
+
+
 # What members see of each model. A model that is not listed is closed to everybody.
 _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     Tenant: lambda tenants: Q(pk__in=tenants),
@@ -63,7 +73,7 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     AuditEntry: lambda tenants: Q(tenant_id__in=tenants),
     Pool: _entitled("pool_id"),
     Adapter: _entitled("adapter_id"),
-    Price: lambda tenants: Q(pool_id__in=Entitlement.objects.filter(tenant_id__in=tenants).values("pool_id")),
+    Price: lambda tenants: _prices(tenants),
     Quota: lambda tenants: Q(tenant_id__in=tenants),
     Budget: lambda tenants: Q(tenant_id__in=tenants),
     Tier: _entitled("tier_id"),

@@ -420,3 +420,26 @@ def test_a_token_acts_with_the_rights_of_its_owner_and_makes_tokens_of_no_other(
 def test_a_model_without_a_rule_is_closed() -> None:
     with pytest.raises(LookupError, match="no rule for Group"):
         Scope(user_id=1, username="adam", role=Role.ADMIN).visible(Group)
+
+
+def test_prices_of_adapters_are_of_those_who_are_entitled_to_them(world: worlds.World) -> None:
+    """Both are on one pool; the name of a fine-tuned model says what its owner works on, its price what it pays."""
+    for tenant in ("acme", "globex"):
+        adapter = services.save(
+            actor=SYSTEM, instance=Adapter(slug=f"{tenant}-ft", pool=world.pool, model=f"{tenant}-secret")
+        )
+        services.save(
+            actor=SYSTEM,
+            instance=Entitlement(
+                slug=f"{tenant}-ft", tenant=world.tenants[tenant], pool=world.pool, adapter=adapter,
+                tier=world.entitlements[tenant].tier, concurrency=1,
+            ),
+        )  # fmt: skip
+        services.save(actor=SYSTEM, instance=Price(pool=world.pool, model=adapter.model))
+    seen = {}
+    for who in ("alice", "carol", "olga"):
+        client = APIClient()
+        client.force_login(world.users[who])
+        seen[who] = {row["model"] for row in client.get("/api/v1/prices").json()["results"]}
+    everything = {"", "acme-secret", "globex-secret"}
+    assert seen == {"alice": {"", "acme-secret"}, "carol": {"", "globex-secret"}, "olga": everything}
