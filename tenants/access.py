@@ -60,7 +60,7 @@ def _prices(tenants: frozenset[int]) -> Q:
     adapters = Adapter.objects.filter(
         pk__in=mine.values("adapter_id"), pool_id=OuterRef("pool_id"), model=OuterRef("model")
     )
-    return Q(pool_id__in=mine.values("pool_id")) & (Q(model="") | Exists(adapters))
+    return Q(pool_id__in=mine.values("pool_id")) & (Q(model="") | Q(Exists(adapters)))
 
 
 # What members see of each model. A model that is not listed is closed to everybody.

@@ -21,7 +21,17 @@ from django.utils import timezone
 
 from tenants import keys, services
 from tenants.audit import SYSTEM, Actor, record
-from tenants.models import ApiKey, GroupRule, Identity, Invitation, Membership, Role, ServiceAccount, Tenant
+from tenants.models import (
+    AccessToken,
+    ApiKey,
+    GroupRule,
+    Identity,
+    Invitation,
+    Membership,
+    Role,
+    ServiceAccount,
+    Tenant,
+)
 from tenants.sealed import seal, unseal
 from tenants.validators import turns_text
 
@@ -202,9 +212,16 @@ LONGEST_INVITATION = timedelta(days=30)
 
 
 def invite(
-    *, actor: Actor, name: str, role: str, tenant: Tenant | None, expires_at: datetime | None = None
+    *,
+    actor: Actor,
+    name: str,
+    role: str,
+    tenant: Tenant | None,
+    expires_at: datetime | None = None,
+    made_with: AccessToken | None = None,
 ) -> services.Issued:
-    """Makes a link to one account. Without an end it works for seven days.
+    """Makes a link to one account. Without an end it works for seven days, and as long as its maker, and the token that
+    asked for it (``made_with``), may invite.
 
     Raises:
         ValidationError: it would work for too long, or too many are open.
@@ -225,6 +242,7 @@ def invite(
             tenant=tenant,
             expires_at=expires_at,
             created_by=actor.user,
+            made_with=made_with,
         )
         return services.Issued(services.save(actor=actor, instance=row, action="invite"), credential)
 

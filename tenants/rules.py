@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils import timezone
 
-from tenants.models import ApiKey, Entitlement, Membership, Pool, Project, Role, Tenant
+from tenants.models import ApiKey, Entitlement, Invitation, Membership, Pool, Project, Role, Tenant
 from tenants.validators import TURNS, check_webhook, turns_text, validate_one_script
 
 # A change of one of these is a new version of a pool's policy.
@@ -35,6 +35,7 @@ def belongings(instance: models.Model) -> Iterator[models.Model]:
         case User():
             yield from instance.memberships.all()
             yield from instance.access_tokens.all()
+            yield from Invitation.objects.filter(created_by=instance, used_at__isnull=True)
 
 
 def refuse_fixed(stored: models.Model, instance: models.Model) -> None:

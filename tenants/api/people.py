@@ -240,7 +240,7 @@ class InvitationViewSet(CatalogViewSet):
     """Links that make one account each, once. Made by admins."""
 
     model = Invitation
-    related = ("tenant", "created_by")
+    related = ("tenant", "created_by", "made_with")
     serializer_class = InvitationSerializer
     lookup_field = "public_id"
     lookup_url_kwarg = "id"
@@ -248,13 +248,17 @@ class InvitationViewSet(CatalogViewSet):
     search_fields: ClassVar = ("name", "used_by")
     filters: ClassVar = {"tenant": Filter("tenant__slug", "Only those to this tenant.")}
 
+    def get_queryset(self) -> QuerySet[Any]:
+        return super().get_queryset().prefetch_related("created_by__memberships")
+
     @extend_schema(summary="Invite somebody", request=InvitationSerializer, responses={201: IssuedInvitationSerializer})
     def create(self, request: Request) -> Response:
         """The link opens a page where a user name and a password are chosen."""
         body = self.get_serializer(data=request.data)
         body.is_valid(raise_exception=True)
         given = {"tenant": None, "role": "member", **body.validated_data}
-        issued = people.invite(actor=self.actor, **given)
+        asking = request.auth if isinstance(request.auth, AccessToken) else None
+        issued = people.invite(actor=self.actor, made_with=asking, **given)
         path = f"/join/{issued.credential.text}"
         link = public_url(path) or request.build_absolute_uri(path)
         shown = self.get_serializer(issued.row).data | {"link": link}

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from tenants.models.people import Role, Tenant
+from tenants.models.people import Membership, Role, Tenant
 
 
 class Invitation(models.Model):
@@ -31,12 +31,24 @@ class Invitation(models.Model):
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL, related_name="+"
     )
+    made_with = models.ForeignKey(
+        "tenants.AccessToken", null=True, blank=True, editable=False, on_delete=models.CASCADE, related_name="+",
+        help_text="The token that created it; it ends with that token. None: created in a session or by a command.",
+    )  # fmt: skip
     expires_at = models.DateTimeField(help_text="The link works until this time, at most 30 days.")
     revoked_at = models.DateTimeField(null=True, editable=False)
     used_at = models.DateTimeField(null=True, editable=False)
     used_by = models.CharField(max_length=150, blank=True, default="", editable=False, help_text="The account it made.")
 
-    fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "role", "tenant", "created_by", "expires_at")
+    fixed: ClassVar[tuple[str, ...]] = (
+        "public_id",
+        "digest",
+        "role",
+        "tenant",
+        "created_by",
+        "made_with",
+        "expires_at",
+    )
     secret: ClassVar[tuple[str, ...]] = ("digest",)
 
     class Meta:
@@ -57,13 +69,29 @@ class Invitation(models.Model):
         """``open``, ``used``, ``revoked`` or ``expired``."""
         if self.used_at is not None:
             return "used"
-        if self.revoked_at is not None:
+        if self.revoked_at is not None or not self._maker_may(now):
             return "revoked"
         return "expired" if self.expires_at <= now else "open"
 
+    def _maker_may(self, now: datetime) -> bool:
+        """:meth:`open_at` of one that was read; with ``created_by__memberships`` and ``made_with`` without a query."""
+        by, token = self.created_by, self.made_with
+        if token is not None and token.status_at(now) != "active":
+            return False
+        roles = () if by is None else by.memberships.all()
+        return by is None or (by.is_active and (by.is_superuser or any(one.role == Role.ADMIN for one in roles)))
+
     @classmethod
     def open_at(cls, now: datetime) -> models.QuerySet[Invitation]:
-        return cls.objects.filter(used_at__isnull=True, revoked_at__isnull=True, expires_at__gt=now)
+        """Whose link works: who made it, and with which token, may still invite."""
+        admins = Membership.objects.filter(role=Role.ADMIN).values("user_id")
+        maker = Q(created_by__isnull=True) | Q(created_by__is_active=True) & (
+            Q(created_by__is_superuser=True) | Q(created_by_id__in=admins)
+        )
+        works = Q(made_with__revoked_at__isnull=True) & (
+            Q(made_with__expires_at__isnull=True) | Q(made_with__expires_at__gt=now)
+        )
+        return cls.objects.filter(maker, works, used_at__isnull=True, revoked_at__isnull=True, expires_at__gt=now)
 
 
 class ServiceAccount(models.Model):

@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 from tenants import people, services
 from tenants.access import scope_for
 from tenants.audit import SYSTEM
-from tenants.models import AccessToken, ApiKey, AuditEntry, Budget, Invitation
+from tenants.models import AccessToken, ApiKey, AuditEntry, Budget, Invitation, Membership, Role
 from tenants.models.metering import BudgetScope
 from tenants.veiled import unveil
 from tests.support import worlds
@@ -91,6 +91,34 @@ def test_invitations_are_bounded_in_life_and_number(world: worlds.World, monkeyp
     people.invite(actor=SYSTEM, name="x", role="operator", tenant=None)
     with pytest.raises(ValidationError, match="the most"):
         people.invite(actor=SYSTEM, name="y", role="operator", tenant=None)
+
+
+@pytest.mark.parametrize("ends", ["disabled", "demoted", "deleted", "token revoked"])
+def test_an_invitation_ends_with_the_right_of_who_made_it(world: worlds.World, ends: str) -> None:
+    """A link that was kept for oneself, or made with a stolen token, would be the way back in."""
+    rogue = User.objects.create_user("rogue", password=PASSWORD)
+    role = services.save(actor=SYSTEM, instance=Membership(user=rogue, role=Role.ADMIN))
+    token = services.issue_token(actor=SYSTEM, user=rogue, name="x")
+    api = APIClient()
+    if ends == "token revoked":
+        api.credentials(HTTP_AUTHORIZATION=f"Bearer {token.credential.text}")
+    else:
+        api.force_login(rogue)
+    made = api.post("/api/v1/invitations", {"name": "x", "role": "admin"}, format="json").json()
+    match ends:
+        case "disabled":
+            people.set_active(actor=SYSTEM, user=rogue, active=False)
+        case "demoted":
+            services.delete(actor=SYSTEM, instance=role)
+        case "deleted":
+            services.delete(actor=SYSTEM, instance=rogue)
+        case "token revoked":
+            services.revoke_token(actor=SYSTEM, token=token.row)
+    assert join(made["link"].removeprefix("http://testserver"), "eve")[0] == 410
+    assert not User.objects.filter(username="eve").exists()
+    assert not Invitation.open_at(timezone.now()).exists()
+    listed = api_of(world, "adam").get("/api/v1/invitations").json()["results"]
+    assert [row["status"] for row in listed] == ([] if ends == "deleted" else ["revoked"])
 
 
 @pytest.mark.parametrize("name", ["adam", "Adam", "quartermaster"])
