@@ -59,7 +59,7 @@ def test_every_range_of_usage_can_be_seen_on_a_phone(page: Page, told: Stage) ->
         expect(one).to_be_in_viewport(ratio=1)
 
 
-def test_a_budget_of_a_long_name_fits_on_a_phone_and_says_of_how_many_requests_it_lacks_the_tokens(
+def test_a_budget_of_a_long_name_fits_on_a_phone_and_says_of_how_many_requests_it_lacks_the_answers(
     page: Page, told: Stage
 ) -> None:
     page.set_viewport_size(PHONE)
@@ -70,8 +70,28 @@ def test_a_budget_of_a_long_name_fits_on_a_phone_and_says_of_how_many_requests_i
     told.answers["spending"] = {"month": "2026-11", "budgets": [budget]}
     told.open("/usage")
     shown = page.get_by_role("list", name="Budgets of this month")
-    expect(shown).to_contain_text("The tokens of 2 requests that were lost with their gateway are not in it.")
+    expect(shown).to_contain_text("The answers of 2 requests that were lost with their gateway are not in it.")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_usage_is_printed_whole_with_its_period_and_without_the_header(page: Page, told: Stage) -> None:
+    row = {
+        "tenant": "acme", "requests": 14_800, "completed": 13_500, "refused": 1219, "failed": 3, "cancelled": 78,
+        "input_tokens": 19_200_000, "output_tokens": 965_000, "cached_tokens": 0, "slo_met": 12_000,
+        "slo_total": 13_500, "slo_asked": 14_000, "attainment": 0.901, "attainment_served": 0.982, "slo_retries": 120,
+        "attainment_first": 0.9, "tokens_unknown": 12, "slot_s": 74_400.0, "cost": 2.3084, "currency": "USD",
+    }  # fmt: skip
+    rows = [row | {"tenant": f"tenant-{i}"} for i in range(60)]
+    told.answers["usage"] = {"columns": ["tenant"], "rows": rows}
+    told.open("/usage?range=30d")
+    expect(page.get_by_role("row")).to_have_count(61)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 1032, "height": 700})  # A4 across, less its margins
+    expect(page.get_by_role("banner")).to_have_count(0)
+    expect(page.get_by_role("navigation")).to_have_count(0)
+    expect(page.get_by_text(re.compile("^From .* to .*"))).to_be_visible()
+    room = page.get_by_role("region", name="Usage", exact=True).last
+    assert room.evaluate("e => [getComputedStyle(e).overflow, e.scrollHeight - e.clientHeight]") == ["visible", 0]
 
 
 def test_a_members_page_says_what_budgets_have_left(page: Page, told: Stage) -> None:

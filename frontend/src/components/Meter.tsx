@@ -10,7 +10,7 @@ export function Meter({ ratio, label, tone = "plain", className = "" }: { ratio:
       ? { role: "img", "aria-label": `${label}: unknown` }
       : { role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(share * 100) };
   return (
-    <div {...spoken} className={`h-1.5 overflow-hidden rounded-full bg-raised ${className}`}>
+    <div {...spoken} className={`h-1.5 overflow-hidden rounded-full bg-raised print:[print-color-adjust:exact] ${className}`}>
       <div className={`h-full rounded-full ${fills[tone]}`} style={{ width: `${share * 100}%` }} />
     </div>
   );

@@ -127,7 +127,7 @@ export function Shell() {
       <a href="#main" className="button sr-only z-50 focus:not-sr-only focus:fixed focus:top-2 focus:left-2">
         Skip to content
       </a>
-      <header className="sticky top-0 z-20 border-b border-line bg-panel">
+      <header className="sticky top-0 z-20 border-b border-line bg-panel print:hidden">
         <div className="mx-auto flex min-h-12 max-w-[160rem] flex-wrap items-center gap-x-4 gap-y-1 px-4 py-1.5 sm:px-6">
           <Link to="/" className="flex items-center gap-2 font-semibold tracking-tight text-ink">
             <Mark />

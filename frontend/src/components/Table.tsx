@@ -66,7 +66,7 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
   if (rows.length === 0) return <div className="panel p-6 text-center text-sm text-soft">{empty}</div>;
   const press = (column: number) => setSort((old) => ({ column, descending: old?.column === column ? !old.descending : (columns[column]?.right ?? false) }));
   return (
-    <div className={`panel overflow-auto max-sm:max-h-none ${className}`} role="region" aria-label={label} tabIndex={0}>
+    <div className={`panel overflow-auto max-sm:max-h-none print:max-h-none print:overflow-visible ${className}`} role="region" aria-label={label} tabIndex={0}>
       {/* On a phone each row is a card (app.css); the roles keep it a table for those who listen. */}
       <table role="table" className="cards w-full border-collapse text-sm">
         <thead role="rowgroup">
@@ -101,7 +101,7 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
         </thead>
         <tbody role="rowgroup">
           {shown.map((row) => (
-            <tr key={id(row)} role="row" className="border-t border-line hover:bg-raised/50" data-row={id(row)}>
+            <tr key={id(row)} role="row" className="border-t border-line hover:bg-raised/50 print:break-inside-avoid" data-row={id(row)}>
               {columns.map((column, i) => {
                 const look = `px-3 py-1.5 ${column.right ? "text-right whitespace-nowrap" : "text-left"} ${column.className ?? ""}`;
                 return i === 0 ? (

@@ -16,7 +16,7 @@ export function Catalog() {
   const list = useCurrentInView<HTMLElement>(pathname);
   return (
     <>
-      <nav ref={list} aria-label="Configuration" className="relative -mx-4 -mt-1 mb-4 flex [scrollbar-width:none] gap-x-1 overflow-x-auto border-b border-line px-4 sm:-mx-6 sm:px-6">
+      <nav ref={list} aria-label="Configuration" className="relative -mx-4 -mt-1 print:hidden mb-4 flex [scrollbar-width:none] gap-x-1 overflow-x-auto border-b border-line px-4 sm:-mx-6 sm:px-6">
         {sections.map(({ path, label }) => (
           <Link
             key={path}

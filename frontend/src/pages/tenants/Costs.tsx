@@ -116,7 +116,7 @@ export function Costs({ tenant, from, to, by, onBy }: { tenant?: string; from: s
             <ul aria-label="Names in the chart" className="mt-2 flex flex-wrap gap-x-4 gap-y-1 text-xs text-soft">
               {chart.names.map((name, place) => (
                 <li key={name} className="flex items-center gap-1.5">
-                  <span aria-hidden="true" className="size-2.5 rounded-sm" style={{ background: color(place) }} />
+                  <span aria-hidden="true" className="size-2.5 rounded-sm print:[print-color-adjust:exact]" style={{ background: color(place) }} />
                   {name}
                 </li>
               ))}

@@ -108,7 +108,7 @@ function Pause({ tenant, onDone, onClose }: { tenant: Tenant; onDone: (text: str
 function Tabs({ slug, tab }: { slug: string; tab: string }) {
   const list = useCurrentInView<HTMLElement>(tab);
   return (
-    <nav ref={list} aria-label={`Pages of ${slug}`} className="relative -mx-4 mb-4 flex [scrollbar-width:none] gap-1 overflow-x-auto px-4 sm:mx-0 sm:px-0">
+    <nav ref={list} aria-label={`Pages of ${slug}`} className="relative -mx-4 mb-4 flex print:hidden [scrollbar-width:none] gap-1 overflow-x-auto px-4 sm:mx-0 sm:px-0">
       {tabs.map(({ id, label }) => (
         <Link
           key={id}

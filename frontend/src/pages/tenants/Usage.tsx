@@ -6,7 +6,7 @@ import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { compact, counted, money, NONE, percent, seconds, text } from "../../lib/format";
+import { compact, counted, moment, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { Costs } from "./Costs";
@@ -98,7 +98,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
       by: tokensOf,
       cell: (row) => (
         <span className="flex items-center justify-end gap-2">
-          <span className="h-1.5 w-12 overflow-hidden rounded-full bg-raised" aria-hidden="true">
+          <span className="h-1.5 w-12 overflow-hidden rounded-full bg-raised print:[print-color-adjust:exact]" aria-hidden="true">
             <span className="block h-full rounded-full bg-accent" style={{ width: `${share(row) * 100}%` }} />
           </span>
           <span className="min-w-12">{text(percent(share(row)))}</span>
@@ -192,6 +192,9 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
         <Waiting />
       ) : (
         <div className={isPlaceholderData ? "opacity-60" : ""}>
+          <p className="hidden text-sm text-soft print:block">
+            From {moment(Date.parse(from) / 1000)} to {moment(Date.parse(to) / 1000)}
+          </p>
           <p className="mb-2 text-sm text-soft">
             <span className="font-medium text-ink">{compact(total.requests)}</span> requests, <span className="font-medium text-ink">{compact(total.input)}</span> tokens in,{" "}
             <span className="font-medium text-ink">{compact(total.output)}</span> out
