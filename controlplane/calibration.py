@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -20,6 +21,7 @@ SHORT = Shape(32, 64)  # with the usual shape, step times
 USUAL = Shape(384, 64)
 LONG = 4096  # tokens of an answer that goes on while the limit of sequences is looked for
 RESERVED = 256  # likewise, where KV cache for all of it has to be free before it begins
+ENOUGH = 1.5  # typical requests of one place that a burst has to see
 MOST_SEQUENCES = 1024  # sequences that are offered at most
 
 
@@ -30,6 +32,19 @@ class Measured:
     kv_tokens: int | None
     bursts: tuple[Burst, ...]
     proposal: Proposal
+    in_turn: float  # typical requests that one place was seen to do; of few, throughput is a matter of chance
+    seconds: float  # that it was given
+
+    @property
+    def too_short(self) -> str:
+        """Why throughput says nothing; empty where it does."""
+        if self.in_turn >= ENOUGH:
+            return ""
+        wanted = math.ceil(self.seconds * 1.2 * ENOUGH / max(self.in_turn, 0.05))
+        return (
+            f"throughput is left out: a place did {self.in_turn:.1f} typical requests while it was watched, which says "
+            f"little; give it --seconds {wanted}"
+        )
 
 
 class Busy(EngineError):
@@ -104,12 +119,17 @@ async def measure(
             result = await loading.burst(client, http, model, headers, level, shape, each, draw, progress)
             bursts.append(result)
             await loading.quiet(client)
-    return Measured(kv_tokens, tuple(bursts), propose(bursts, usual.context, slots))
+    return Measured(kv_tokens, tuple(bursts), propose(bursts, usual.context, slots), _in_turn(bursts, usual), seconds)
+
+
+def _in_turn(bursts: Sequence[Burst], usual: Shape) -> float:
+    """Typical requests that each place of a burst was seen to do, one after another; the fewest."""
+    return min(one.steps / usual.output for one in bursts if one.context == usual.context and one.running > 0)
 
 
 def changes(spec: BackendSpec, measured: Measured) -> dict[str, tuple[float, float]]:
     """What the catalog would say instead: field -> (now, then). Throughput is cut to two digits: more is noise."""
-    figures = {"tokens_per_s": float(f"{measured.proposal.tokens_per_s:.2g}")}
+    figures = {} if measured.too_short else {"tokens_per_s": float(f"{measured.proposal.tokens_per_s:.2g}")}
     if measured.proposal.slots is not None:
         figures["slots"] = measured.proposal.slots
     if measured.kv_tokens is not None:

@@ -147,8 +147,9 @@ class Command(BaseCommand):
                 f"{step.b * 1e6:.3g} us a sequence + {step.c * 1e6:.3g} us a token of context "
                 f"(error {measured.proposal.error:.1%})"
             )
-        for note in measured.proposal.notes:
-            out(f"  {note}")
+        for note in (*measured.proposal.notes, measured.too_short):
+            if note:
+                out(f"  {note}")
         if measured.kv_tokens is None:
             out("  /metrics does not report KV blocks (vllm:cache_config_info): the KV cache stays as it is")
 
