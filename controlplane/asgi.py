@@ -46,7 +46,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
-FOR_MACHINES = {"/healthz", "/readyz", "/metrics"}  # which are read, and take nothing
+FOR_MACHINES = {"/healthz", "/readyz", "/health", "/metrics"}  # which are read, and take nothing
 ONE_PROCESS = b"of=process"  # the question of /readyz that leaves out what no process could help
 NOT_STARTED = (
     503,
@@ -96,7 +96,7 @@ class Application:
                 await _answer(send, 405, b'{"detail": "This is read with GET or HEAD."}', allow=b"GET, HEAD")
             elif path == "/healthz":
                 await _answer(send, 200, b'{"alive": true}')
-            elif path == "/readyz":
+            elif path in ("/readyz", "/health"):  # the latter is vLLM's
                 await self._readyz(scope, send)
             elif path == "/metrics":
                 if not _may_look_inside(scope):

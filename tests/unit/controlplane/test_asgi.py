@@ -57,16 +57,16 @@ async def test_without_a_token_of_its_own_the_page_is_open_to_this_machine():
         assert b"quartermaster_" in page
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/readyz"])
+@pytest.mark.parametrize("path", ["/metrics", "/readyz", "/health"])
 async def test_without_a_token_nobody_else_and_nobody_behind_a_proxy_looks_inside(path):
     forwarded = [(b"x-forwarded-for", b"127.0.0.1")], [(b"via", b"1.1 proxy")], [(b"x-real-ip", b"1.2.3.4")]
     for headers, peer in ([], "10.0.0.2"), *((headers, "127.0.0.1") for headers in forwarded):
         status, page = await get(path, *headers, client=(peer, 40000))
-        assert (status, page) == (503, b'{"ready": false}') if path == "/readyz" else status == 401
+        assert (status, page) == (503, b'{"ready": false}') if path != "/metrics" else status == 401
         assert b"quartermaster_" not in page
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/readyz"])
+@pytest.mark.parametrize("path", ["/metrics", "/readyz", "/health"])
 async def test_a_page_whose_name_leads_here_by_now_does_not_look_inside(path, settings):
     """A browser on this machine asks for it, under the name of a site that is somebody else's."""
     settings.ALLOWED_HOSTS = ["llm.example.org"]
@@ -78,7 +78,7 @@ async def test_a_page_whose_name_leads_here_by_now_does_not_look_inside(path, se
         assert any(inside in page for inside in (b"quartermaster_", b"waiting_for")), host
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/health", "/metrics"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 async def test_what_is_only_read_refuses_to_be_written(path, method):
     assert (await get(path, method=method))[0] == 405
@@ -89,6 +89,10 @@ async def test_readiness_is_public_and_what_is_missing_needs_the_token(guarded):
     assert await get("/readyz") == (503, b'{"ready": false}')
     _, page = await get("/readyz", (b"authorization", b"Bearer " + TOKEN.encode()))
     assert b"waiting_for" in page
+
+
+async def test_who_asks_for_vllms_path_of_health_is_told_whether_requests_are_served(guarded):
+    assert await get("/health") == await get("/readyz") == (503, b'{"ready": false}')
 
 
 async def test_a_process_that_has_not_started_is_not_ready_by_itself_either():
