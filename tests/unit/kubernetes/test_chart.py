@@ -247,6 +247,17 @@ def test_a_volume_of_bundled_servers_is_not_left_behind_by_a_shorter_name() -> N
         assert "volumeClaimTemplates" not in made
 
 
+def test_another_secret_key_reaches_every_process_where_one_is_named() -> None:
+    """One that lacks it would log people out, while the key is changed."""
+    values = {"secrets": {"existingSecret": "mine", "keys": {"secretKeyFallbacks": "secret-key-2"}}}
+    for name, pod in pods_of(render({**EVERYTHING, **values})).items():
+        env = env_of(pod["containers"][0])
+        if "QUARTERMASTER_SECRET_KEY" in env:
+            told = env["QUARTERMASTER_SECRET_KEY_FALLBACKS"]["secretKeyRef"]
+            assert told == {"name": "mine", "key": "secret-key-2"}, name
+    assert "SECRET_KEY_FALLBACKS" not in str(render(EVERYTHING))
+
+
 def test_bundled_redis_keeps_what_it_is_told() -> None:
     redis = one(render(EVERYTHING), "StatefulSet", "-redis")["spec"]["template"]["spec"]["containers"][0]
     mine = [word if "PASSWORD" not in word else "" for word in redis["args"]]
