@@ -84,7 +84,7 @@ def room_for_file(tenant: str, entitlement: str, size: int, more: int = 1) -> No
 def room_left(tenant: str, entitlement: str, more: int = 1) -> int:
     """How many bytes the tenant may still store. Raises Problem where it may not have ``more`` files."""
     env = _env()
-    if StoredFile.objects.filter(entitlement=entitlement).count() + more > env.files_per_entitlement:
+    if StoredFile.objects.filter(tenant=tenant, entitlement=entitlement).count() + more > env.files_per_entitlement:
         raise Problem(f"This entitlement has {env.files_per_entitlement} files already. Delete some first.")
     stored_bytes = StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
     return env.tenant_file_bytes - stored_bytes
@@ -194,7 +194,7 @@ def create(
             raise Problem("The input file was not brought with the purpose batch.", "input_file_id")
         most = _env().batches_per_entitlement
         list(Entitlement.objects.select_for_update().filter(slug=entitlement))  # those who make one take turns
-        if Batch.objects.filter(entitlement=entitlement, status__in=OPEN).count() >= most:
+        if Batch.objects.filter(tenant=tenant, entitlement=entitlement, status__in=OPEN).count() >= most:
             raise Problem(f"This entitlement has {most} open batches already. Wait for one to end.", None, 429)
         _forget_ended(tenant)
         return Batch.objects.create(

@@ -365,3 +365,13 @@ def test_who_takes_the_name_of_one_that_is_gone_has_none_of_its_files_and_batche
     assert list(StoredFile.objects.values_list("public_id", flat=True)) == [other.public_id]
     assert list(Batch.objects.values_list("tenant", flat=True)) == ["globex"]
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [other.name]
+
+
+def test_what_another_tenant_has_under_a_name_that_was_given_again_takes_no_room(monkeypatch: Any) -> None:
+    """An entitlement is deleted, its tenant and files stay, and another tenant's gets the name."""
+    env = replace(services._env(), files_per_entitlement=1, batches_per_entitlement=1)
+    monkeypatch.setattr(services, "_env", lambda: env)
+    make(bring("acme", entitlement="chat"))
+    make(bring("globex", entitlement="chat"))
+    with pytest.raises(Problem, match="1 files already"):
+        bring("globex", entitlement="chat")
