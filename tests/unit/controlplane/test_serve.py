@@ -33,7 +33,7 @@ class Wire:
 
 async def writer() -> tuple[Wire, HeadWithBody]:
     wire = Wire()
-    return wire, HeadWithBody(wire, asyncio.get_running_loop())
+    return wire, HeadWithBody(wire, asyncio.get_running_loop(), wire.close)
 
 
 async def test_a_head_leaves_in_one_write_with_the_first_bytes_of_its_body():
