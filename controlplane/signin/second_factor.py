@@ -74,7 +74,8 @@ def actor_of(request: HttpRequest, user: User, via: str = "login") -> Actor:
 
 def _goes_on(first: dict[str, Any], user: User) -> bool:
     """Whether a first step still counts: it is fresh, and the password is the one that was typed."""
-    return time.time() <= first["until"] and constant_time_compare(user.get_session_auth_hash(), first["hash"])
+    typed = (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())  # by whichever key
+    return time.time() <= first["until"] and any(constant_time_compare(one, first["hash"]) for one in typed)
 
 
 class SecondStep(View):

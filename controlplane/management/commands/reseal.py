@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from allauth.mfa.models import Authenticator
-from django.contrib.auth import SESSION_KEY
-from django.contrib.sessions.backends.base import UpdateError
 from django.contrib.sessions.models import Session
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
@@ -51,21 +48,22 @@ class Command(BaseCommand):
                 identity.grant = grant
                 identity.save(update_fields=["grant"])
                 done += 1
-        sessions = sum(map(_signed_anew, Session.objects.filter(expire_date__gt=timezone.now())))
+        alive = Session.objects.filter(expire_date__gt=timezone.now())
+        sessions = sum(map(_signed_anew, list(alive.values_list("pk", flat=True))))
         self.stdout.write(f"{done} sealed and {sessions} sessions signed with the present key.")
         if closed:
             raise CommandError(f"No key opens: {', '.join(closed)}. They stay as they are.")
 
 
-def _signed_anew(row: Session) -> bool:
-    """Whether it was another key's, and is there still."""
-    store = SessionStore(row.session_key)
-    store.get(SESSION_KEY)
-    if not store.modified:
-        return False
-    with contextlib.suppress(UpdateError):
-        store.save()
-    return True
+def _signed_anew(key: str) -> bool:
+    """Whether it is there still and some key has signed it. Its end stays, which a save would put off."""
+    store = SessionStore(key)
+    with transaction.atomic():
+        row = Session.objects.select_for_update().filter(pk=key).first()
+        data = store.as_of_now(store.decode(row.session_data)) if row is not None else {}
+        if data:
+            Session.objects.filter(pk=key).update(session_data=store.encode(data))
+    return bool(data)
 
 
 def _anew(value: Any) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from http.cookies import SimpleCookie
 from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
-from allauth.mfa.totp.internal.auth import generate_totp_secret
+from allauth.mfa.totp.internal.auth import format_hotp_value, generate_totp_secret, hotp_value
 from channels.auth import get_user
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.test import AsyncClient, Client
 from django.utils import timezone
@@ -73,17 +76,60 @@ def test_sessions_go_on_under_their_name(keys: Any) -> None:
     beside.cookies = SimpleCookie(client.cookies.output(header="", sep=";"))
     keys(NEW, OLD)
     assert [one.get(ME).status_code for one in (client, beside, client)] == [200, 200, 200]
+    call_command("reseal")
     keys(NEW)
     assert client.get(ME).status_code == 200, "signed with the new key by then"
     end_all(actor=SYSTEM, user=user)
     assert client.get(ME).status_code == 401
-    asleep = signed_in(user)
-    keys("x" * 40, NEW)
-    call_command("reseal")
+    again = signed_in(user)
     keys("x" * 40)
-    assert asleep.get(ME).status_code == 200, "though it asked for nothing while both keys were known"
-    keys("y" * 40)
-    assert asleep.get(ME).status_code == 401
+    assert again.get(ME).status_code == 401
+
+
+@pytest.mark.django_db
+def test_a_session_ends_when_it_was_to_end(keys: Any) -> None:
+    client = signed_in(User.objects.create_superuser("olga"))
+    end = timezone.now() + timedelta(minutes=10)
+    Session.objects.update(expire_date=end)
+    keys(NEW, OLD)
+    answer = client.get(ME)
+    assert answer.status_code == 200
+    assert not answer.cookies, "the browser is told no later end either"
+    call_command("reseal")
+    assert Session.objects.get().expire_date == end
+
+
+@pytest.mark.django_db
+def test_what_ended_is_not_there_again_after_it(keys: Any) -> None:
+    client = signed_in(User.objects.create_superuser("olga"))
+    end_all(actor=SYSTEM, user=User.objects.get())
+    keys(NEW, OLD)
+    call_command("reseal")
+    assert not Session.objects.exists()
+    assert client.get(ME).status_code == 401
+
+
+@pytest.mark.django_db
+def test_a_sign_in_goes_on_between_password_and_code(keys: Any) -> None:
+    """Two processes that are replaced one after another may have one step each."""
+    user, secret = User.objects.create_superuser("olga", password="correct horse battery"), generate_totp_secret()
+    data = {"secret": ADAPTER.encrypt(secret)}
+    Authenticator.objects.create(user=user, type=Authenticator.Type.TOTP, data=data)
+    client = Client()
+    typed = {"username": "olga", "password": "correct horse battery"}
+    assert client.post("/login", typed).headers["Location"] == "/login/code"
+    keys(NEW, OLD)
+    assert client.get("/login/code").status_code == 200
+    keys(OLD, NEW)
+    code = format_hotp_value(hotp_value(secret, int(time.time()) // 30))
+    client.post("/login/code", {"code": code})
+    keys(NEW, OLD)
+    assert client.get(ME).status_code == 200
+    client = Client()
+    client.post("/login", typed)
+    user.set_password("another horse battery")
+    user.save()
+    assert client.get("/login/code").headers["Location"] == "/login", "another password than the one that was typed"
 
 
 @pytest.mark.django_db
