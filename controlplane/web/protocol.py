@@ -362,13 +362,15 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.close()
         elif not self._lingers and not self.transport.is_closing():
             self._lingers, self._body = True, 0
+            self.pipeline.clear()  # nobody would get their answers
             self.transport.write_eof()
             self.transport.resume_reading()
             self.loop.call_later(LINGER_S, self._lingered)
 
     def _lingered(self) -> None:
-        self.transport.close()
-        self._watch_writes()
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._watch_writes()
 
     def timeout_keep_alive_handler(self) -> None:
         if not self._answering():

@@ -428,6 +428,25 @@ async def test_what_was_right_is_answered_before_a_faulty_request_is_refused(fau
     assert b"connection: close" in answers[-1]
 
 
+@pytest.mark.parametrize("behind", [b"@@@@ nonsense\r\n\r\n", b"GET /c HTTP/1.1\r\nhost: x\r\n\r\n" * (SENT_AHEAD + 2)])
+async def test_nothing_runs_behind_the_answer_that_ends_its_connection(behind, caplog):
+    """What was sent ahead is not begun: its answer could not be written, and a chat would be computed for nobody."""
+    began = []
+
+    async def ends(scope, receive, send):
+        began.append(scope["path"])
+        await asyncio.sleep(0.2)  # until all has come
+        headers = [(b"content-length", b"2"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with served(ConnectionLimits(100, 0), app=ends) as port:
+        answer, closed = await exchange(port, b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n" * 2 + behind)
+        await asyncio.sleep(0.3)
+    assert (began, answer.count(b"HTTP/1.1 200"), closed) == (["/a"], 1, True)
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("ahead", [0, 1], ids=["the last one", "with another request behind it"])
 async def test_an_answer_that_is_not_read_is_dropped(ahead):
     size = 32 * 1024 * 1024
