@@ -111,7 +111,7 @@ class UsageFeed:
         self._catalog = catalog
         self._money: tuple[Catalog | None, Money] = (None, Money())  # of that catalog
         self._pools: dict[str, _Pool] = {}
-        self._lost: OrderedDict[str, None] = OrderedDict()  # requests that count as they were lost with their gateways
+        self._lost: OrderedDict[str, LedgerRecord] = OrderedDict()  # what counts as it was lost with its gateway
         self._stored_alerts: set[str] = set()  # alerts that are stored already
         self.shares: dict[tuple[str, str], tuple[int, int]] = {}  # (tenant, period): tokens used, and the limit
         self._available = True
@@ -125,27 +125,14 @@ class UsageFeed:
         for record in records:
             usage.as_of_s = max(usage.as_of_s, record.done_s)
             record = sane(record)
-            if record.outcome == Outcome.REFUSED:
-                continue
+            lost = self._lost.pop(record.request_id, None)
             if record.reason == Reason.GATEWAY_LOST:
-                self._lost[record.request_id] = None
+                self._lost[record.request_id] = record
                 if len(self._lost) > LOST_KEPT:
                     self._lost.popitem(last=False)
-            elif record.request_id in self._lost:  # its gateway was only cut off: the sums have its prompt already
-                del self._lost[record.request_id]
-                usage.read_s = float("-inf")
-            if record.key_id in usage.keys and period_names(record.received_s)[0] == usage.day:
-                tokens = record.input_tokens + record.output_tokens
-                usage.of_keys[record.key_id] = usage.of_keys.get(record.key_id, 0) + tokens
-            if usage.money.budgets and period_names(record.received_s)[1] == usage.month:
-                for name, picos in spent_of_record(record, usage.money.rates, usage.money.budgets):
-                    usage.spent[name] = usage.spent.get(name, Fraction(0)) + picos
-            if record.tenant not in usage.tenants:
-                continue
-            cell = usage.tokens.setdefault(record.tenant, [0, 0])
-            for index, name in enumerate(period_names(record.received_s)):
-                if name == (usage.day, usage.month)[index]:
-                    cell[index] += record.input_tokens + record.output_tokens
+            elif lost is not None:  # its gateway was only cut off: this stands in the ledger in the other's place
+                _add(usage, lost, -1)
+            _add(usage, record, 1)
 
     def publish(self, pool: str, epoch: int, now_s: float) -> None:
         """Publishes the pool's figures and checks the limits. Once a second; never raises."""
@@ -256,6 +243,24 @@ class UsageFeed:
         line = f"{tenant} used {used} of {limit} tokens of the {period}. {what}"
         raise_alert(kind, name, line, tenant=tenant, used_tokens=used, limit_tokens=limit)
         self._stored_alerts.add(name)
+
+
+def _add(usage: _Pool, record: LedgerRecord, sign: int) -> None:
+    """What a request that ran used, or takes it back (-1)."""
+    if record.outcome == Outcome.REFUSED:
+        return
+    tokens, (day, month) = sign * (record.input_tokens + record.output_tokens), period_names(record.received_s)
+    if record.key_id in usage.keys and day == usage.day:
+        usage.of_keys[record.key_id] = usage.of_keys.get(record.key_id, 0) + tokens
+    if usage.money.budgets and month == usage.month:
+        for name, picos in spent_of_record(record, usage.money.rates, usage.money.budgets):
+            usage.spent[name] = usage.spent.get(name, Fraction(0)) + sign * picos
+    if record.tenant not in usage.tenants:
+        return
+    cell = usage.tokens.setdefault(record.tenant, [0, 0])
+    for index, name in enumerate((day, month)):
+        if name == (usage.day, usage.month)[index]:
+            cell[index] += tokens
 
 
 @own_connection

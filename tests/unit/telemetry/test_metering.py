@@ -17,7 +17,7 @@ from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import QuotaSpec
 from scheduling.state.usage import PoolUsage
 from telemetry import tasks
-from telemetry.ledger import rollup, statement, usage, writer
+from telemetry.ledger import quotas, rollup, statement, usage, writer
 from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
 from telemetry.recorder import Recorder
@@ -268,17 +268,26 @@ def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> No
     assert board.pools["llama"].tenants["acme"][0] == 60
 
 
-def test_what_was_lost_with_its_gateway_counts_in_quotas_and_once_when_that_gateway_was_only_cut_off() -> None:
+@pytest.mark.parametrize("by", ["one more batch", "reading again"])
+def test_what_was_lost_with_its_gateway_counts_in_quotas_and_once_when_that_gateway_was_only_cut_off(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that comes back says so of all its requests, one after the other: nothing is added up anew for each."""
     now = _today_s()
     board = Board()
-    feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
+    feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)}, lambda: frozenset({"k1"}))
     feed.publish("llama", 1, now)
-    end = replace(record(1, received_s=now), tenant="acme", input_tokens=30, output_tokens=20, done_s=now + 1)
+    end = replace(
+        record(1, received_s=now), tenant="acme", key_id="k1", input_tokens=30, output_tokens=20, done_s=now + 1
+    )
     lost = replace(end, outcome="failed", reason="gateway_lost", output_tokens=0)
-    for said, used in ((lost, 30), (end, 50)):
+    if by == "one more batch":
+        monkeypatch.setattr(quotas, "read_ledger", lambda *_: pytest.fail("the ledger was read again"))
+    for after_s, said, used in ((2, lost, 30), (quotas.READ_AGAIN_S + 3, end, 50)):
         feed.count("llama", writer.write([said]))
-        feed.publish("llama", 1, now + 2)
+        feed.publish("llama", 1, now + (2 if by == "one more batch" else after_s))
         assert board.pools["llama"].tenants["acme"] == (used, used)
+        assert board.pools["llama"].keys == {"k1": used}
 
 
 def test_the_leader_tells_what_each_key_with_a_limit_used_today_and_of_no_other_key() -> None:
