@@ -30,7 +30,7 @@ from controlplane.signin.recheck import make_recheck
 from controlplane.web import hashing
 from controlplane.web.api_clients import is_clients, is_gateways
 from controlplane.web.body_limits import BodyLimits
-from controlplane.web.connections import ConnectionLimits
+from controlplane.web.connections import ALWAYS_OPEN, ConnectionLimits
 from controlplane.web.health import Readiness
 from controlplane.web.pages import Pages
 from controlplane.web.request_heads import PlainHeads
@@ -46,7 +46,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
-FOR_MACHINES = {"/healthz", "/readyz", "/health", "/metrics"}  # which are read, and take nothing
+FOR_MACHINES = {path.decode() for path in ALWAYS_OPEN}  # which are read, and take nothing
 ONE_PROCESS = b"of=process"  # the question of /readyz that leaves out what no process could help
 NOT_STARTED = (
     503,

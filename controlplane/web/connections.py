@@ -1,7 +1,7 @@
 """How many connections a web process holds, and how many of them one address may have.
 
 Whoever comes when the house is full is told so at once. A few places more are kept for those who ask how it is
-(``/healthz``, ``/readyz``, ``/metrics``): what watches the process must not be shut out by what overloads it.
+(:data:`ALWAYS_OPEN`): what watches the process must not be shut out by what overloads it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("controlplane.web.serve")
 
 KEPT_FREE = 64  # connections over the limit that may only ask for these paths
 KEPT_FREE_PER_ADDRESS = 16
-ALWAYS_OPEN = (b"/healthz", b"/readyz", b"/metrics")
+ALWAYS_OPEN = (b"/healthz", b"/readyz", b"/health", b"/metrics")
 OWN_FILES = 256  # database, Redis, logs, libraries
 RETRY_S = 2
 

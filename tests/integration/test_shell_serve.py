@@ -238,8 +238,9 @@ async def test_connections_over_the_limit_are_told_so_and_health_is_still_answer
             assert (status(answer), closed) == (code, True)
             assert "connections" in error(answer)["message"]
             assert b"retry-after: " in answer
-            answer, _ = await exchange(port, ASK % b"/healthz")
-            assert status(answer) == 200
+            for path in (b"/healthz", b"/readyz", b"/health"):
+                answer, _ = await exchange(port, ASK % path)
+                assert status(answer) == 200, path
         for _ in range(100):  # the server has to see that they went
             answer, _ = await exchange(port, ASK % b"/a")
             if status(answer) == 200:
