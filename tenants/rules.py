@@ -34,8 +34,9 @@ def belongings(instance: models.Model) -> Iterator[models.Model]:
             yield from instance.prices.all()
         case User():
             yield from instance.memberships.all()
-            yield from instance.access_tokens.all()
+            # Before the tokens that made them: without those they would be as if a command had.
             yield from Invitation.objects.filter(created_by=instance, used_at__isnull=True)
+            yield from instance.access_tokens.all()
 
 
 def refuse_fixed(stored: models.Model, instance: models.Model) -> None:

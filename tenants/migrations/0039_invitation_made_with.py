@@ -14,6 +14,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='invitation',
             name='made_with',
-            field=models.ForeignKey(blank=True, editable=False, help_text='The token that created it; it ends with that token. None: created in a session or by a command.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.accesstoken'),
+            field=models.ForeignKey(blank=True, editable=False, help_text='The token that created it; it ends with that token. None: created in a session or by a command.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='tenants.accesstoken'),
         ),
     ]

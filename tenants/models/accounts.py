@@ -32,7 +32,7 @@ class Invitation(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL, related_name="+"
     )
     made_with = models.ForeignKey(
-        "tenants.AccessToken", null=True, blank=True, editable=False, on_delete=models.CASCADE, related_name="+",
+        "tenants.AccessToken", null=True, blank=True, editable=False, on_delete=models.SET_NULL, related_name="+",
         help_text="The token that created it; it ends with that token. None: created in a session or by a command.",
     )  # fmt: skip
     expires_at = models.DateTimeField(help_text="The link works until this time, at most 30 days.")

@@ -121,6 +121,27 @@ def test_an_invitation_ends_with_the_right_of_who_made_it(world: worlds.World, e
     assert [row["status"] for row in listed] == ([] if ends == "deleted" else ["revoked"])
 
 
+@pytest.mark.parametrize("by", ["session", "token"])
+def test_what_invitations_made_is_told_when_their_maker_is_deleted(world: worlds.World, by: str) -> None:
+    """One that was used stays, as it says where an account comes from; of an open one the audit log has the end."""
+    maker = User.objects.create_user("maker", password=PASSWORD)
+    services.save(actor=SYSTEM, instance=Membership(user=maker, role=Role.ADMIN))
+    token = services.issue_token(actor=SYSTEM, user=maker, name="x")
+    api = APIClient()
+    if by == "token":
+        api.credentials(HTTP_AUTHORIZATION=f"Bearer {token.credential.text}")
+    else:
+        api.force_login(maker)
+    links = [
+        api.post("/api/v1/invitations", {"name": name, "role": "operator"}, format="json").json()["link"]
+        for name in ("used", "open")
+    ]
+    assert join(links[0].removeprefix("http://testserver"), "eve")[0] == 302
+    services.delete(actor=SYSTEM, instance=maker)
+    assert list(Invitation.objects.values_list("used_by", flat=True)) == ["eve"]
+    assert AuditEntry.objects.filter(action="delete", kind="invitation").count() == 1
+
+
 @pytest.mark.parametrize("name", ["adam", "Adam", "quartermaster"])
 def test_a_taken_user_name_leaves_the_invitation_open(world: worlds.World, name: str) -> None:
     issued = people.invite(actor=SYSTEM, name="Ada", role="operator", tenant=None)
