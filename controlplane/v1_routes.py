@@ -59,10 +59,11 @@ class DatabaseRoutes:
     async def serve(self, call: Call, access: Access, head: Head) -> None:
         tenant = access.entitlement.tenant
         busy = self._open.get(tenant, 0)
-        if busy >= MOST_OF_TENANT or sum(self._open.values()) >= MOST_OPEN:
-            raise Refusal(
-                Reason.TENANT_CONNECTIONS, close=True, inflight=busy, limit=MOST_OF_TENANT, what="open requests"
-            )
+        everybody = sum(self._open.values())
+        for inflight, limit, whose in ((busy, MOST_OF_TENANT, "of this tenant"), (everybody, MOST_OPEN, "of all")):
+            if inflight >= limit:
+                what = f"open requests {whose}"
+                raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=inflight, limit=limit, what=what)
         self._open[tenant] = busy + 1
         call.last_deadline = call.started_loop + self._env.request_timeout_s
         try:

@@ -32,11 +32,13 @@ class Upload:
         of_tenant, others = self._arriving.bytes_of(self._tenant)
         if of_tenant + more > self._room:
             raise no_room()
-        limit = max(0, min(self._arriving.most_of_tenant, self._arriving.most - others))
-        if of_tenant + more > limit:
-            raise Refusal(
-                Reason.TENANT_CONNECTIONS, close=True, inflight=of_tenant, limit=limit, what="bytes of uploads"
-            )
+        of_all = of_tenant + others
+        for arrived, limit, whose in (
+            (of_tenant, self._arriving.most_of_tenant, "this tenant"), (of_all, self._arriving.most, "all"),
+        ):  # fmt: skip
+            if arrived + more > limit:
+                what = f"bytes of uploads of {whose}"
+                raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=arrived, limit=limit, what=what)
         self._count(more)
 
     def _count(self, more: int) -> None:

@@ -197,7 +197,7 @@ class Reason(StrEnum):
         "tenant_connections",
         429,
         "rate_limit_error",
-        "This server is nearly full, and this tenant already uses its share: {inflight} of {limit} {what}.",
+        "This server has no room for more now: {inflight} of {limit} {what}.",
         retry=True,
     )
     # The connections of one address.

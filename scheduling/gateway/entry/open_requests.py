@@ -37,7 +37,7 @@ class OpenRequests:
             if of_tenant >= free:
                 raise Refusal(
                     Reason.TENANT_CONNECTIONS, close=True, inflight=of_tenant, limit=max(FEW, free),
-                    what="open requests",
+                    what="requests that this tenant may have open while it is nearly full",
                 )  # fmt: skip
         self._all += 1
         self.of_key[key] = count + 1

@@ -23,7 +23,7 @@ def test_a_tenant_has_few_files_on_their_way_whether_they_say_their_size_or_not(
         with arriving.upload("acme", ROOMY) as third, pytest.raises(Refusal) as refused:
             third.is_of(1)
         assert refused.value.reason is Reason.TENANT_CONNECTIONS
-        assert "200 of 200 bytes of uploads" in message_of(refused.value.reason, **refused.value.fields)
+        assert "200 of 200 bytes of uploads of this tenant" in message_of(refused.value.reason, **refused.value.fields)
         with arriving.upload("globex", ROOMY) as other:
             other.is_of(LARGEST)
     assert arriving.bytes_of("acme") == (0, 0)
@@ -33,8 +33,10 @@ def test_all_tenants_together_fill_no_more_than_the_process_has_for_them() -> No
     arriving = Arriving(LARGEST)
     for number in range(IN_ALL):
         arriving.upload(f"t{number}", ROOMY).__enter__().is_of(LARGEST)
-    with arriving.upload("late", ROOMY) as late, pytest.raises(Refusal):
+    with arriving.upload("late", ROOMY) as late, pytest.raises(Refusal) as refused:
         late.is_of(1)
+    said = message_of(refused.value.reason, **refused.value.fields)
+    assert "800 of 800 bytes of uploads of all" in said, "it is nothing of this tenant's"
 
 
 @pytest.mark.usefixtures("db")
