@@ -89,7 +89,7 @@ def test_usage_is_printed_whole_with_its_period_and_without_the_header(page: Pag
     page.set_viewport_size({"width": 1032, "height": 700})  # A4 across, less its margins
     expect(page.get_by_role("banner")).to_have_count(0)
     expect(page.get_by_role("navigation")).to_have_count(0)
-    expect(page.get_by_text(re.compile("^From .* to .*"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^From \d\d \w+ \d{4}, .* to \d\d \w+ \d{4}, "))).to_be_visible()
     room = page.get_by_role("region", name="Usage", exact=True).last
     assert room.evaluate("e => [getComputedStyle(e).overflow, e.scrollHeight - e.clientHeight]") == ["visible", 0]
 

@@ -1,5 +1,5 @@
 import { expect, it, vi } from "vitest";
-import { age, bytes, compact, counted, duration, inZone, moment, money, percent, price, ranked, rate, text, utc, zone } from "./format";
+import { age, bytes, compact, counted, dated, duration, inZone, moment, money, percent, price, ranked, rate, text, utc, zone } from "./format";
 
 it("counts stay short", () => {
   expect([0, 999, 9994, 12_345, 123_456, 4_200_000].map(compact)).toEqual(["0", "999", "9,994", "12.3k", "123k", "4.2M"]);
@@ -44,6 +44,7 @@ it("a moment names the zone it is shown in, and has its instant in UTC beside it
   expect(zone(at)).toMatch(/^(UTC|GMT|[A-Z]{2,5}|GMT[+-]\d+(:\d+)?)$/);
   expect(moment(at).endsWith(` ${zone(at)}`)).toBe(true);
   expect(moment(at)).toMatch(/^\d\d [A-Z][a-z]{2}, \d\d:\d\d:12 /);
+  expect(dated(at)).toMatch(/^\d\d [A-Z][a-z]{2} 2026, \d\d:\d\d:12 /);
   expect(utc(at)).toBe("2026-11-21T08:00:12Z");
 });
 

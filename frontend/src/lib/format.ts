@@ -99,6 +99,10 @@ export function oneZone(epochsS: readonly number[]): string | undefined {
 /** A moment in full, its zone named: "21 Nov, 09:00:12 CET". */
 export const moment = (epochS: number): string => `${day(epochS)}, ${clock(epochS)} ${zone(epochS)}`;
 
+const datedFormat = new Intl.DateTimeFormat("en-GB", { timeZone, day: "2-digit", month: "short", year: "numeric" });
+/** The same for what is kept, such as paper: "21 Nov 2026, 09:00:12 CET". */
+export const dated = (epochS: number): string => `${datedFormat.format(epochS * 1000)}, ${clock(epochS)} ${zone(epochS)}`;
+
 /** The same for a title: as logs and the API write it, "2026-11-21T08:00:12Z". */
 export const utc = (epochS: number): string => `${new Date(epochS * 1000).toISOString().slice(0, 19)}Z`;
 

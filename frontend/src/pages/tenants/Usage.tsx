@@ -6,7 +6,7 @@ import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
 import { cutsPast } from "../../feed/outages";
-import { compact, counted, moment, money, NONE, percent, seconds, text } from "../../lib/format";
+import { compact, counted, dated, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useAddress } from "../../lib/useAddress";
 import { Costs } from "./Costs";
@@ -193,7 +193,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
       ) : (
         <div className={isPlaceholderData ? "opacity-60" : ""}>
           <p className="hidden text-sm text-soft print:block">
-            From {moment(Date.parse(from) / 1000)} to {moment(Date.parse(to) / 1000)}
+            From {dated(Date.parse(from) / 1000)} to {dated(Date.parse(to) / 1000)}
           </p>
           <p className="mb-2 text-sm text-soft">
             <span className="font-medium text-ink">{compact(total.requests)}</span> requests, <span className="font-medium text-ink">{compact(total.input)}</span> tokens in,{" "}
