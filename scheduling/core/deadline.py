@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduling.core.types import QueuedRequest, Slo
+from scheduling.core.types import Estimate, QueuedRequest, Slo
 
 
 def first_token_deadline_s(arrival_s: float, slo: Slo) -> float:
@@ -53,6 +53,27 @@ def prefill_due_s(request: QueuedRequest, pace_s: float) -> float:
     if request.ttft_deadline_s is not None:
         return request.ttft_deadline_s
     return inf if request.ttlt_deadline_s is None else request.ttlt_deadline_s - pace_s * request.output_tokens
+
+
+FEW = 0.25  # of the answers that are thought possible
+
+
+def few_tokens(estimate: Estimate) -> float:
+    """How many tokens an answer has at least with three chances in four; half of what is expected where only that is
+    known."""
+    reached = 0.0
+    for length, probability in zip(estimate.output_lengths, estimate.output_probabilities, strict=True):
+        reached += probability
+        if reached >= FEW:
+            return length
+    return estimate.output_tokens / 2.0
+
+
+def client_due_s(request: QueuedRequest, token_s: float) -> float:
+    """When its prefill has to be done so that its client is still there for the answer, at ``token_s`` per output token
+    [s]; ``inf`` where its client does not say how long it waits. It never puts a request earlier, so that nobody gains
+    by a short time."""
+    return inf if request.leaves_s is None else request.leaves_s - token_s * request.leaves_tokens
 
 
 NO_DEADLINE_S = 600.0  # after its arrival a request without a deadline is due at an engine

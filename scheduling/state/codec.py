@@ -229,6 +229,7 @@ class Entry:
             ttlt_deadline_s=_later(r.ttlt_deadline_s, by_s),
             expires_s=_later(r.expires_s, by_s),
             hint_deadline_s=_later(r.hint_deadline_s, by_s),
+            leaves_s=_later(r.leaves_s, by_s),
         ), stored.facts
 
 

@@ -25,6 +25,10 @@ TBT_HINT = b"x-quartermaster-slo-tbt-ms"
 TTLT_HINT = b"x-quartermaster-slo-ttlt-ms"
 CLIENT_RETRY = b"x-stainless-retry-count"  # as the SDKs of OpenAI and Anthropic say which attempt this is
 MOST_RETRIES = 100  # that are believed: more are none
+# after how many seconds without a byte of its answer the client leaves, as the SDKs of OpenAI and Anthropic say
+CLIENT_TIMEOUT = b"x-stainless-read-timeout"  # in Python
+CLIENT_TIMEOUTS = (CLIENT_TIMEOUT, b"x-stainless-timeout")  # and in JavaScript
+LONGEST_TIMEOUT_S = 600.0  # that matters: the SDKs' default
 
 
 class ClientGone(Exception):
@@ -32,7 +36,16 @@ class ClientGone(Exception):
 
 
 _HINTS = (TTFT_HINT, TBT_HINT, TTLT_HINT)
-_READ = (b"authorization", b"content-length", b"idempotency-key", b"traceparent", b"x-api-key", CLIENT_RETRY, *_HINTS)
+_READ = (
+    b"authorization",
+    b"content-length",
+    b"idempotency-key",
+    b"traceparent",
+    b"x-api-key",
+    CLIENT_RETRY,
+    *CLIENT_TIMEOUTS,
+    *_HINTS,
+)
 _LENGTHS = frozenset(map(len, _READ))
 
 
@@ -65,6 +78,8 @@ class Head:
                 self.traceparent = value
             elif name == CLIENT_RETRY:
                 self.client_retry = _retries(value)
+            elif name in CLIENT_TIMEOUTS:
+                self._timeout(value)
             elif name == b"x-api-key":  # as Anthropic's clients send it
                 api_key = _once(name, value, api_key)
             elif name in _HINTS:
@@ -87,6 +102,17 @@ class Head:
         if self.hints is None:
             self.hints = {}
         self.hints[name] = ms / 1000.0
+
+    def _timeout(self, value: bytes) -> None:
+        """What is no time is ignored: the SDK says it, not its user."""
+        try:
+            timeout_s = float(value) if len(value) <= 20 else 0.0
+        except ValueError:
+            return
+        if 0.0 < timeout_s < LONGEST_TIMEOUT_S:
+            if self.hints is None:
+                self.hints = {}
+            self.hints[CLIENT_TIMEOUT] = timeout_s
 
 
 def _once(name: bytes, value: bytes, before: bytes | None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
+from scheduling.core.deadline import few_tokens, first_token_deadline_s, total_deadline_s
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.outcomes import Reason
@@ -15,7 +15,7 @@ from scheduling.core.types import MAX_SEQUENCES, Estimate, PoolSpec, QueuedReque
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.auth import Access
-from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
+from scheduling.gateway.entry.guard import CLIENT_TIMEOUT, TTFT_HINT, TTLT_HINT
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimate.prefix import prefixes_of
 
@@ -91,6 +91,7 @@ def make_queued(
     pool = access.pool
     tier = entitlement.tier
     slo = tier.slo
+    timeout_s = None if hints is None else hints.get(CLIENT_TIMEOUT)
     return QueuedRequest(
         request_id, 0, arrival_s, entitlement.id, entitlement.tenant, tier.name, tier.rank, tier.weight,
         tier.service_class, estimate.input_tokens, estimate.output_bound, estimate.output_tokens, estimate.kv_tokens,
@@ -107,6 +108,8 @@ def make_queued(
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
         adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES),
         pace_us=pace_us(slo, estimate.output_bound // prepared.choices),
+        leaves_s=None if timeout_s is None else arrival_s + timeout_s,
+        leaves_tokens=0.0 if timeout_s is None or prepared.stream else few_tokens(estimate) / prepared.choices,
     )  # fmt: skip
 
 

@@ -94,6 +94,14 @@ MUTATIONS = (
         ("tests/unit/core/admission/test_admission.py",),
     ),
     Mutation(
+        "answers-for-nobody",
+        "who would be answered after its client has left is served before others",
+        "scheduling/core/policies/queues/relegated.py",
+        "if will_miss(client_due_s(request, round_.view.token_s), now_s, tokens, self._speed):",
+        "if False:",
+        ("tests/unit/gateway/test_client_timeouts.py",),
+    ),
+    Mutation(
         "steps-of-any-length",
         "an engine with a large step budget is granted a second of prompts ahead",
         "scheduling/core/capacity/prefill_credit.py",

@@ -19,6 +19,7 @@ FIELDS: dict[str, Any] = {
     "state": "pending", "model": "m", "detail": "It is wrong.", "what": "body", "limit": 5, "input": 3, "output": 4,
     "inflight": 2, "need": 9, "waited_s": 1.5, "wakes_s": 20.0, "period": "day", "used": 7, "left": "2h0m0s",
     "original": "req_1", "how": "stop", "of": "key", "more": "", "currency": "EUR",
+    "most": "The context",
 }  # fmt: skip
 ENDED = [r for r in Reason if ENDINGS[r].outcome is not Outcome.COMPLETED]
 

@@ -4,7 +4,8 @@ Question: is it still worth while to serve this request before the others?
 Formula: due = first token's deadline, or that of the last less ``pace_s`` per expected output token; late when
 ``now + input / speed`` is after it. A low request is late as soon as the prompts of the important ones that wait
 as well (at the rate at which prompts have been leaving) do not end before it is due. Where an important one is late and
-low ones wait, these are relegated and it is served; else it is relegated. Relegated requests run, in the same order,
+low ones wait, these are relegated and it is served; else it is relegated. So is one whose client says that it will have
+left by then (:func:`scheduling.core.deadline.client_due_s`). Relegated requests run, in the same order,
 when nothing else that waits has room. Of a prompt counts what no replica is believed to have cached.
 Inputs: deadlines; input and expected output tokens; where prompts with this beginning ran; the speed of the fastest
 replica as it was measured (``prefill_rate`` until it is known); service class (``low_class`` and everything below is
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar
 
-from scheduling.core.deadline import PACE_S, prefill_due_s
+from scheduling.core.deadline import PACE_S, client_due_s, prefill_due_s
 from scheduling.core.policies.contracts import (
     Maker,
     QueuePart,
@@ -38,7 +39,7 @@ from scheduling.core.policies.parameters import NO_UNIT, above, at_least, one_of
 from scheduling.core.policies.queues.bands import BAND_OF
 from scheduling.core.policies.queues.leaving import LeavingRate
 from scheduling.core.policies.registry import modifier
-from scheduling.core.policies.relegation import Relegation, judge
+from scheduling.core.policies.relegation import Relegation, judge, will_miss
 from scheduling.core.policies.rounds import Round
 from scheduling.core.types import PREFILL_PER_S, QueuedRequest, ServiceClass
 
@@ -201,10 +202,13 @@ class RelegatingQueue:
         low = policy.is_low(request)
         if low and outdated:
             return True
+        tokens = request.input_tokens - round_.cached(request)
+        if will_miss(client_due_s(request, round_.view.token_s), now_s, tokens, self._speed):
+            return True  # itself, and nobody for its sake: its client would be gone
         verdict = judge(
             self._due_s(request),
             now_s,
-            request.input_tokens - round_.cached(request),
+            tokens,
             self._speed,
             low=low,
             low_waiting=self._low_waiting > 0,
