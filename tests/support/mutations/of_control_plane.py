@@ -33,7 +33,7 @@ MUTATIONS = (
         "health-in-the-crowd",
         "a full server answers health checks as it does others (promise 15)",
         "controlplane/web/connections.py",
-        'ALWAYS_OPEN = (b"/healthz", b"/readyz", b"/metrics")',
+        'ALWAYS_OPEN = (b"/healthz", b"/readyz", b"/health", b"/metrics")',
         "ALWAYS_OPEN: tuple[bytes, ...] = ()",
         ("tests/integration/test_shell_serve.py",),
     ),
