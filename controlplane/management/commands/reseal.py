@@ -6,6 +6,7 @@ from typing import Any
 
 from allauth.mfa.models import Authenticator
 from django.contrib.sessions.models import Session
+from django.core import signing
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 from django.utils import timezone
@@ -49,21 +50,28 @@ class Command(BaseCommand):
                 identity.save(update_fields=["grant"])
                 done += 1
         alive = Session.objects.filter(expire_date__gt=timezone.now())
-        sessions = sum(map(_signed_anew, list(alive.values_list("pk", flat=True))))
+        signed = [_signed_anew(key) for key in list(alive.values_list("pk", flat=True))]
+        sessions, unread = signed.count(True), signed.count(None)
+        if unread:
+            closed.append(f"{unread} {'session' if unread == 1 else 'sessions'}")
         self.stdout.write(f"{done} sealed and {sessions} sessions signed with the present key.")
         if closed:
             raise CommandError(f"No key opens: {', '.join(closed)}. They stay as they are.")
 
 
-def _signed_anew(key: str) -> bool:
-    """Whether it is there still and some key has signed it. Its end stays, which a save would put off."""
+def _signed_anew(key: str) -> bool | None:
+    """Whether it is there still; None: no key has signed it. Its end stays, which a save would put off."""
     store = SessionStore(key)
     with transaction.atomic():
         row = Session.objects.select_for_update().filter(pk=key).first()
-        data = store.as_of_now(store.decode(row.session_data)) if row is not None else {}
-        if data:
-            Session.objects.filter(pk=key).update(session_data=store.encode(data))
-    return bool(data)
+        if row is None:
+            return False
+        try:
+            data = signing.loads(row.session_data, salt=store.key_salt, serializer=store.serializer)
+        except signing.BadSignature:
+            return None
+        Session.objects.filter(pk=key).update(session_data=store.encode(store.as_of_now(data)))
+    return True
 
 
 def _anew(value: Any) -> Any:

@@ -100,6 +100,17 @@ def test_a_session_ends_when_it_was_to_end(keys: Any) -> None:
 
 
 @pytest.mark.django_db
+def test_sessions_that_no_key_opens_are_told(keys: Any) -> None:
+    """As at a shell that does not have the former key: "0 sessions" would read as if there were none."""
+    signed_in(User.objects.create_superuser("olga"))
+    keys(NEW)
+    with pytest.raises(CommandError, match="No key opens: 1 session"):
+        call_command("reseal")
+    keys(NEW, OLD)
+    call_command("reseal")
+
+
+@pytest.mark.django_db
 def test_what_ended_is_not_there_again_after_it(keys: Any) -> None:
     client = signed_in(User.objects.create_superuser("olga"))
     end_all(actor=SYSTEM, user=User.objects.get())
