@@ -194,6 +194,26 @@ async def test_what_the_engine_says_of_an_input_reaches_the_client(world: World)
     assert len(world.engines[0].bodies) == 2, "an input is not retried"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_takes_no_bound_beyond_the_context_is_asked_for_what_is_left(
+    world: World, stream: bool
+) -> None:
+    """As vLLM before 0.32. The client has set no bound, so that of the pool's default is no fault of its request."""
+    long: list[Any] = [{"role": "user", "content": "word " * 6400}]
+    engine = world.engines[0]
+    async with world.http() as client:
+        engine.script.statuses = [400]
+        assert (await ask(client, messages=long, stream=stream, max_tokens=None)).status_code == 200
+        first, last = engine.bodies
+        assert first["max_tokens"] == world.pool.default_output_tokens
+        assert 0 < last["max_tokens"] < first["max_tokens"]
+        assert last == first | {"max_tokens": last["max_tokens"]}
+        engine.script.status = 400
+        assert (await ask(client, messages=long, stream=stream, max_tokens=500)).status_code == 400
+        assert {body["max_tokens"] for body in engine.bodies[2:]} == {500}, "the client's own is the engine's to judge"
+    await world.settled()
+
+
 async def test_connections_are_kept_and_a_closed_one_is_replaced(world: World) -> None:
     async with world.http() as client:
         for _ in range(5):

@@ -78,6 +78,7 @@ class Prepared:
     media: float = 0.0  # of ``raw_input``: what images, audio and video are taken for
     plain: ChatRequest | None = None  # the same as a chat, where it is none: what it is judged by
     bound_field: str = "max_tokens"
+    surely_left: int = 0  # the bound to send where an engine refuses one that may pass the context's end; 0: none may
     named: bool = False  # the body names the answer, beside the header: ``name_in``
 
     @property

@@ -56,6 +56,11 @@ def needs_leg(estimated: Estimated, spec: BackendSpec) -> bool:
     return not forced and getattr(body, "echo", None) is not True
 
 
+def with_bound(body: bytes, bound_field: str, bound: int) -> bytes:
+    """The same request for ``bound`` tokens at most."""
+    return msgspec.json.encode(_fields.decode(body) | {bound_field: msgspec.Raw(b"%d" % bound)})
+
+
 def prefill_body(body: bytes, bound_field: str) -> bytes:
     """The same request for one token, whose KV cache is kept to be fetched. ``bound_field``: what bounds its output."""
     fields = _fields.decode(body)

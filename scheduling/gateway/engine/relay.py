@@ -27,7 +27,13 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.engine.engine_connection import TOO_LARGE, Connection, UpstreamError
 from scheduling.gateway.engine.first_tokens import FirstTokens
-from scheduling.gateway.engine.prefill_leg import MAX_PREFILL_BYTES, prefill_body, read_prefilled, with_transfer
+from scheduling.gateway.engine.prefill_leg import (
+    MAX_PREFILL_BYTES,
+    prefill_body,
+    read_prefilled,
+    with_bound,
+    with_transfer,
+)
 from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.flow import flow_lines
@@ -116,13 +122,14 @@ class Relay:
         try:
             if not whole:
                 call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
-            connection = await self._ask(submitted, spec, body, name, whole, limit)
+            left = prepared.surely_left
+            connection = await self._ask(submitted, spec, body, name, whole, limit, left=left)
             if whole:
                 return await self._whole(submitted, connection)
             try:
                 return await self._stream(submitted, connection)
             except _Unnamed:
-                connection = await self._ask(submitted, spec, body, name, whole, limit, fresh=True)
+                connection = await self._ask(submitted, spec, body, name, whole, limit, left=left, fresh=True)
                 return await self._stream(submitted, connection)
         except UpstreamError as exc:
             if exc.why == TOO_LARGE and not prepared.output_bound:  # vectors: the client chose how many
@@ -168,10 +175,12 @@ class Relay:
         whole: bool,
         limit: int,
         *,
+        left: int = 0,
         fresh: bool = False,
     ) -> Connection:
         """Sends one request to an engine, and waits for the head of its answer (``whole``: for all of it), which is not
-        an error. ``fresh``: on a new connection."""
+        an error. ``left``: the output bound of a second try, where the input is refused. ``fresh``: on a new
+        connection."""
         call, endpoint, trace = submitted.call, submitted.identified.endpoint, submitted.estimated.facts.trace
         path, content_type = endpoint.upstream, endpoint.content_type
         try:
@@ -189,6 +198,13 @@ class Relay:
         if connection.status in INPUT_REFUSED and connection.reused:
             # it names no request, so it may be late and another's: on a new connection it cannot be
             connection.abort()
+            connection = await backend.exchange(
+                path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
+            )
+        if connection.status in INPUT_REFUSED and left:
+            # Older vLLM takes no bound that passes the context's end, which our default may do.
+            connection.abort()
+            body = with_bound(body, submitted.estimated.prepared.bound_field, left)
             connection = await backend.exchange(
                 path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
             )

@@ -55,6 +55,7 @@ def make_estimate(
             left = max(left, min(prompt - shortest, limit - shortest))
         bound = max(1, min(bound, left))
         prepared.set_bound(bound)
+        prepared.surely_left = limit - prompt if 0 < limit - prompt < bound else 0
     elif cuts and shortest < limit and bound <= limit:
         bound = min(bound, limit - shortest)
     largest = max((b.kv_tokens for b in pool.backends), default=limit)
