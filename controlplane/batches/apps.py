@@ -10,7 +10,13 @@ class BatchesConfig(AppConfig):
     label = "batches"
 
     def ready(self) -> None:
-        from controlplane.batches import services
         from controlplane.owners import when_gone
 
-        when_gone(self.label, services.forget)
+        when_gone(self.label, _forget)
+
+
+def _forget(tenant: str, project: str | None) -> None:
+    """With an import of its own: what answers requests is in few of the processes that start."""
+    from controlplane.batches import services
+
+    services.forget(tenant, project)

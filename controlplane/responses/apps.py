@@ -11,6 +11,12 @@ class ResponsesConfig(AppConfig):
 
     def ready(self) -> None:
         from controlplane.owners import when_gone
-        from controlplane.responses import services
 
-        when_gone(self.label, services.forget)
+        when_gone(self.label, _forget)
+
+
+def _forget(tenant: str, project: str | None) -> None:
+    """With an import of its own: what answers requests is in few of the processes that start."""
+    from controlplane.responses import services
+
+    services.forget(tenant, project)
