@@ -101,7 +101,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* Addresses and networks of proxies. What a process would refuse when it starts is refused here, before anything is made. */}}
+{{/* Addresses and networks of proxies. What a process would refuse when it starts is refused here, before anything is made. IPv6 is looked at roughly. */}}
 {{- define "quartermaster.proxies" -}}
 {{- $octet := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" }}
 {{- $v4 := printf `^(%s\.){3}%s(/([12]?[0-9]|3[0-2]))?$` $octet $octet }}
