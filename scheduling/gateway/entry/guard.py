@@ -99,9 +99,7 @@ class Head:
             raise Refusal(
                 Reason.INVALID_REQUEST, close=True, param=text, detail=f"{text} must be milliseconds, 1 to 86400000."
             )
-        if self.hints is None:
-            self.hints = {}
-        self.hints[name] = ms / 1000.0
+        self._wish(name, ms / 1000.0)
 
     def _timeout(self, value: bytes) -> None:
         """What is no time is ignored: the SDK says it, not its user."""
@@ -110,9 +108,12 @@ class Head:
         except ValueError:
             return
         if 0.0 < timeout_s < LONGEST_TIMEOUT_S:
-            if self.hints is None:
-                self.hints = {}
-            self.hints[CLIENT_TIMEOUT] = timeout_s
+            self._wish(CLIENT_TIMEOUT, timeout_s)
+
+    def _wish(self, name: bytes, seconds: float) -> None:
+        if self.hints is None:
+            self.hints = {}
+        self.hints[name] = seconds
 
 
 def _once(name: bytes, value: bytes, before: bytes | None) -> bytes:

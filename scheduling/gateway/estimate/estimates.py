@@ -49,9 +49,8 @@ def make_estimate(
         prompt, shortest = round(tokens * share), round(least * share)
     if not prepared.bound_given:
         left = limit - prompt
-        if (
-            cuts and kind_of(pool.engine).cuts_answers
-        ):  # a default gives way to the prompt, not to doubt about its length
+        if cuts and kind_of(pool.engine).cuts_answers:
+            # a default gives way to the prompt, not to doubt about its length
             left = max(left, min(prompt - shortest, limit - shortest))
         bound = max(1, min(bound, left))
         prepared.set_bound(bound)
