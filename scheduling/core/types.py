@@ -375,7 +375,7 @@ class QueuedRequest:
     resumes_at: str = ""  # the replica that keeps what was computed of its prompt (``scheduler/prefill_preemption.py``)
     preempted: int = 0  # how often its prefill was interrupted
     pace_us: int = 0  # most that a replica may take between tokens (``core.placement.pace_wait``); 0: none promised
-    leaves_s: float | None = None  # when its client goes unless the answer has begun; None: not said
+    leaves_s: float | None = None  # when its client or proxy leaves unless that many tokens are there; None: not said
     leaves_tokens: float = 0.0  # that are generated before it begins: of a whole answer, as many as it may well have
     fills: float = 1.0  # the part of its entitlement's queue that it takes; 1: others are refused because it waits
 

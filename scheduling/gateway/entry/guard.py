@@ -29,6 +29,8 @@ MOST_RETRIES = 100  # that are believed: more are none
 CLIENT_TIMEOUT = b"x-stainless-read-timeout"  # in Python
 CLIENT_TIMEOUTS = (CLIENT_TIMEOUT, b"x-stainless-timeout")  # and in JavaScript
 LONGEST_TIMEOUT_S = 600.0  # that matters: the SDKs' default
+# after how many milliseconds an Envoy in front of us ends the request, even in the midst of a stream
+ROUTE_TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
 
 
 class ClientGone(Exception):
@@ -44,6 +46,7 @@ _READ = (
     b"x-api-key",
     CLIENT_RETRY,
     *CLIENT_TIMEOUTS,
+    ROUTE_TIMEOUT,
     *_HINTS,
 )
 _LENGTHS = frozenset(map(len, _READ))
@@ -79,7 +82,9 @@ class Head:
             elif name == CLIENT_RETRY:
                 self.client_retry = _retries(value)
             elif name in CLIENT_TIMEOUTS:
-                self._timeout(value)
+                self._timeout(CLIENT_TIMEOUT, value, 1.0)
+            elif name == ROUTE_TIMEOUT:
+                self._timeout(ROUTE_TIMEOUT, value, 1000.0)
             elif name == b"x-api-key":  # as Anthropic's clients send it
                 api_key = _once(name, value, api_key)
             elif name in _HINTS:
@@ -101,14 +106,14 @@ class Head:
             )
         self._wish(name, ms / 1000.0)
 
-    def _timeout(self, value: bytes) -> None:
-        """What is no time is ignored: the SDK says it, not its user."""
+    def _timeout(self, name: bytes, value: bytes, per_s: float) -> None:
+        """What is no time is ignored: an SDK or a proxy says it, not its user."""
         try:
-            timeout_s = float(value) if len(value) <= 20 else 0.0
+            timeout_s = float(value) / per_s if len(value) <= 20 else 0.0
         except ValueError:
             return
         if 0.0 < timeout_s < LONGEST_TIMEOUT_S:
-            self._wish(CLIENT_TIMEOUT, timeout_s)
+            self._wish(name, timeout_s)
 
     def _wish(self, name: bytes, seconds: float) -> None:
         if self.hints is None:

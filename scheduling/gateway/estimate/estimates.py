@@ -15,7 +15,7 @@ from scheduling.core.types import MAX_SEQUENCES, Estimate, PoolSpec, QueuedReque
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.auth import Access
-from scheduling.gateway.entry.guard import CLIENT_TIMEOUT, TTFT_HINT, TTLT_HINT
+from scheduling.gateway.entry.guard import CLIENT_TIMEOUT, ROUTE_TIMEOUT, TTFT_HINT, TTLT_HINT
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimate.prefix import prefixes_of
 
@@ -91,7 +91,7 @@ def make_queued(
     pool = access.pool
     tier = entitlement.tier
     slo = tier.slo
-    timeout_s = None if hints is None else hints.get(CLIENT_TIMEOUT)
+    timeout_s, whole = (None, False) if hints is None else _client_timeout(hints, prepared.stream)
     return QueuedRequest(
         request_id, 0, arrival_s, entitlement.id, entitlement.tenant, tier.name, tier.rank, tier.weight,
         tier.service_class, estimate.input_tokens, estimate.output_bound, estimate.output_tokens, estimate.kv_tokens,
@@ -109,8 +109,17 @@ def make_queued(
         adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES),
         pace_us=pace_us(slo, estimate.output_bound // prepared.choices),
         leaves_s=None if timeout_s is None else arrival_s + timeout_s,
-        leaves_tokens=0.0 if timeout_s is None or prepared.stream else few_tokens(estimate) / prepared.choices,
+        leaves_tokens=few_tokens(estimate) / prepared.choices if whole else 0.0,
     )  # fmt: skip
+
+
+def _client_timeout(hints: Mapping[bytes, float], stream: bool) -> tuple[float | None, bool]:
+    """When whoever waits for the answer leaves [s after its arrival], and whether it has to be whole by then. A client
+    stays once a stream has begun; a proxy breaks it off. Of both the sooner."""
+    timeout_s, route_s = hints.get(CLIENT_TIMEOUT), hints.get(ROUTE_TIMEOUT)
+    if route_s is not None and (timeout_s is None or route_s <= timeout_s):
+        return route_s, True
+    return timeout_s, timeout_s is not None and not stream
 
 
 def _of_media(prepared: Prepared, input_tokens: int) -> int:

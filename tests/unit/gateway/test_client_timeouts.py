@@ -14,7 +14,7 @@ from scheduling.core.policies.compose import make_named
 from scheduling.core.policies.contracts import RequestQueue
 from scheduling.core.policies.rounds import Round
 from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass
-from scheduling.gateway.entry.guard import CLIENT_TIMEOUT, CLIENT_TIMEOUTS, Head
+from scheduling.gateway.entry.guard import CLIENT_TIMEOUT, CLIENT_TIMEOUTS, ROUTE_TIMEOUT, Head
 from scheduling.gateway.estimate.estimates import make_estimate, make_queued
 from tests.unit.gateway.test_gateway_prepare import ACCESS, POOL, chat
 
@@ -37,10 +37,20 @@ def test_what_is_no_time_or_the_sdks_default_is_not_said_and_refuses_nothing(
     assert (head.hints or {}).get(CLIENT_TIMEOUT) == believed
 
 
-def queued(timeout_s: float | None, **body: object) -> QueuedRequest:
+@pytest.mark.parametrize(
+    ("said", "believed"),
+    [(b"15000", 15.0), (b"250", 0.25), (b"600000", None), (b"0", None), (b"-1", None), (b"15s", None), (b"nan", None)],
+)
+def test_a_proxys_timeout_is_believed_like_a_clients(said: bytes, believed: float | None):
+    head = Head([(ROUTE_TIMEOUT, said)], 10_000)
+    assert (head.hints or {}).get(ROUTE_TIMEOUT) == believed
+
+
+def queued(timeout_s: float | None, route_s: float | None = None, **body: object) -> QueuedRequest:
     prepared = chat(max_tokens=200, **body)
     estimate = make_estimate(prepared, POOL, TokenCalibration())
-    hints = None if timeout_s is None else {CLIENT_TIMEOUT: timeout_s}
+    said = {CLIENT_TIMEOUT: timeout_s, ROUTE_TIMEOUT: route_s}
+    hints = {name: value for name, value in said.items() if value is not None} or None
     return make_queued("r", 1000.0, ACCESS, prepared, estimate, hints, "gw")
 
 
@@ -52,6 +62,19 @@ def test_a_stream_has_to_begin_before_its_client_goes_and_a_whole_answer_to_be_t
     assert client_due_s(whole, TOKEN_S) == 1005.0 - TOKEN_S * whole.leaves_tokens
     assert client_due_s(silent, TOKEN_S) == float("inf")
     assert [stream.ttft_deadline_s, stream.hint_deadline_s] == [silent.ttft_deadline_s, silent.hint_deadline_s]
+
+
+def test_a_stream_that_a_proxy_breaks_off_has_to_be_whole_by_then():
+    stream, whole = queued(None, 15.0, stream=True), queued(None, 15.0)
+    assert stream.leaves_s == whole.leaves_s == 1015.0
+    assert stream.leaves_tokens == whole.leaves_tokens > 0
+
+
+def test_of_a_client_and_a_proxy_the_one_counts_that_leaves_sooner():
+    hasty, cut = queued(5.0, 15.0, stream=True), queued(60.0, 15.0, stream=True)
+    assert (hasty.leaves_s, hasty.leaves_tokens) == (1005.0, 0.0)
+    assert cut.leaves_s == 1015.0
+    assert cut.leaves_tokens > 0
 
 
 def test_an_answer_may_well_be_as_short_as_one_in_four():
