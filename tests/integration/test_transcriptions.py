@@ -163,6 +163,14 @@ async def test_a_client_that_leaves_ends_its_transcription(world: World) -> None
     assert [record.reason for record in await world.ledger()] == ["client_left"]
 
 
+async def test_a_long_recording_in_few_bytes_is_charged_by_the_seconds_that_the_engine_counts(world: World) -> None:
+    """Ten minutes of silence, as long as vLLM decodes, have a few kilobytes."""
+    world.engines[0].script = replace(world.engines[0].script, usage={"type": "duration", "seconds": 600})
+    assert (await send(world, b"fLaC" * 500)).status_code == 200
+    [record] = await world.ledger_of(1)
+    assert (record.input_tokens, world.metrics.usage_rejections) == (600 * TOKENS_PER_S, [])
+
+
 async def test_seconds_that_cannot_be_true_are_not_charged(world: World) -> None:
     world.engines[0].script = replace(world.engines[0].script, usage={"seconds": 10**9})
     assert (await send(world)).status_code == 200

@@ -222,14 +222,14 @@ class Asked:
     @classmethod
     def of(
         cls, chat: bool, output_bound: int, estimate: int, exact: int, body_bytes: int, context: int,
-        prompts: int = 1, choices: int = 1,
+        prompts: int = 1, choices: int = 1, media: bool = False,
     ) -> Asked:  # fmt: skip
         """``output_bound``: of all answers together. ``exact``: tokens of prompts that were sent as token ids, else 0.
         ``context``: the model's length as it is configured, which may be less than the engine's. A byte of a body is
-        never more than one token of each prompt that it is part of (``prompts``)."""
+        never more than one token of each prompt that it is part of (``prompts``), but one of ``media`` may be many."""
         if exact:
             return cls(chat, output_bound, exact, exact, exact + TEMPLATE_TOKENS, choices)
-        most = min(2 * context, body_bytes + TEMPLATE_TOKENS) * prompts
+        most = (2 * context if media else min(2 * context, body_bytes + TEMPLATE_TOKENS)) * prompts
         return cls(chat, output_bound, estimate, 1, most, choices)
 
 

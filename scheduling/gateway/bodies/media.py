@@ -56,10 +56,10 @@ def image_size(head: bytes) -> tuple[int, int] | None:
     """Width and height in pixels, from the beginning of a PNG, GIF, JPEG or WebP file."""
     if head[:8] == b"\x89PNG\r\n\x1a\n" and len(head) >= 24:
         return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    if head[:4] == b"GIF8" and len(head) >= 10:
-        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
-    if head[:4] == b"RIFF" and head[8:16] == b"WEBPVP8X" and len(head) >= 30:
-        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    if head[:4] == b"GIF8" and len(head) >= 13:
+        return _gif_size(head)
+    if head[:4] == b"RIFF" and head[8:15] == b"WEBPVP8" and len(head) >= 30:
+        return _webp_size(head)
     if head[:2] != b"\xff\xd8":
         return None
     at = 2
@@ -68,4 +68,30 @@ def image_size(head: bytes) -> tuple[int, int] | None:
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame's head
             return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
         at += 2 + max(2, size)
+    return None
+
+
+def _gif_size(head: bytes) -> tuple[int, int]:
+    """The canvas or, where it is larger, what the first picture reaches, for which decoders extend the canvas."""
+    width, height = (int.from_bytes(head[at : at + 2], "little") for at in (6, 8))
+    at = 13 + (3 << (head[10] & 7) + 1 if head[10] & 0x80 else 0)
+    while head[at : at + 1] == b"!":  # an extension: blocks, each with its length, the last one of none
+        at += 2
+        while at < len(head) and head[at]:
+            at += head[at] + 1
+        at += 1
+    if head[at : at + 1] == b"," and len(head) >= at + 9:
+        left, top, wide, high = (int.from_bytes(head[at + i : at + i + 2], "little") for i in (1, 3, 5, 7))
+        return max(width, left + wide), max(height, top + high)
+    return width, height
+
+
+def _webp_size(head: bytes) -> tuple[int, int] | None:
+    if head[15:16] == b"X":
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    if head[15:16] == b"L" and head[20] == 0x2F:
+        bits = int.from_bytes(head[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if head[15:16] == b" " and head[23:26] == b"\x9d\x01\x2a":
+        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
     return None

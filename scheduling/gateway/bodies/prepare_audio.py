@@ -26,7 +26,7 @@ from scheduling.gateway.bodies.prepare import MESSAGE_TOKENS, Form, Prepared
 
 TOKENS_PER_S = 25  # that a second of audio is charged as
 PIECE_S = 30  # as vLLM cuts a recording
-LEAST_BYTES_PER_S = 500  # 4 kbit/s: no codec of speech needs less
+MOST_S = 3_600  # an engine's count of seconds that is believed: silence of an hour has a few kilobytes
 MAX_FIELDS = 32
 MAX_PART_HEAD = 1024  # bytes before a field's value
 # No client can know it: what a file contains ends no field of our form.
@@ -171,8 +171,7 @@ def read_transcription(data: bytes, asked: Asked, model: str | None) -> WholeAns
     if bytes(answer.error) not in (b"", b"null"):
         raise Broken(FAILED, by_engine=True)
     seconds = answer.usage.seconds if answer.usage is not None else answer.duration
-    most_s = asked.input_tokens * AUDIO_BYTES / LEAST_BYTES_PER_S
-    believed = seconds is not None and 0 <= seconds <= most_s
+    believed = seconds is not None and 0 <= seconds <= MOST_S
     given = round(seconds * TOKENS_PER_S) if believed and seconds is not None else asked.input_tokens
     written = min(round(raw_tokens(answer.text)), asked.output_bound)
     return WholeAnswer("", "stop", Usage(given, given + written, written), believed, data)

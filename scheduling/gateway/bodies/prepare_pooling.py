@@ -52,15 +52,18 @@ def fit_read(body: Read, pool: PoolSpec) -> Prepared:
     """Of texts that are read one by one: embeddings and classify."""
     if (body.input is None) == (body.messages is None):
         raise invalid("Exactly one of input and messages is needed.", "input")
+    media = 0.0
     if body.messages is not None:
         chat = ChatRequest(model=body.model, messages=body.messages)
-        each, exact = [chat_tokens(chat) + media_tokens(body.messages)], False
+        media = media_tokens(body.messages)
+        each, exact = [chat_tokens(chat) + media], False
     else:
         assert body.input is not None
         each, exact = prompt_tokens(body.input, "input")
         if len(each) > MAX_INPUTS:
             raise invalid(f"input has {len(each)} texts; {MAX_INPUTS} can be sent at once.", "input")
-    return _prepared(body, pool, each, exact and body.truncate_prompt_tokens is None and body.padding is None)
+    exact = exact and body.truncate_prompt_tokens is None and body.padding is None
+    return _prepared(body, pool, each, exact, media)
 
 
 def _compared(body: Any, pool: PoolSpec, first: list[str], second: list[str], param: str) -> Prepared:
@@ -73,15 +76,16 @@ def _compared(body: Any, pool: PoolSpec, first: list[str], second: list[str], pa
     return _prepared(body, pool, [a + raw_tokens(text) for a, text in zip(left, second, strict=True)], False)
 
 
-def _prepared(body: Any, pool: PoolSpec, each: list[float], exact: bool) -> Prepared:
+def _prepared(body: Any, pool: PoolSpec, each: list[float], exact: bool, media: float = 0.0) -> Prepared:
     check_salt(body.cache_salt, pool)
     if body.chat_template_kwargs is not None:
         check_template(body.chat_template_kwargs)
     kept = kept_tokens(body.truncate_prompt_tokens, pool)
     each = [min(tokens, kept) for tokens in each]
     return Prepared(
-        body, False, False, False, 0, sum(each), exact, body.priority or 0, True, False, len(each), 1, max(each)
-    )
+        body, False, False, False, 0, sum(each), exact, body.priority or 0, True, False, len(each), 1, max(each),
+        media=media,
+    )  # fmt: skip
 
 
 def _list(texts: str | list[str]) -> list[str]:

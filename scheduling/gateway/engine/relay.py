@@ -375,6 +375,7 @@ def _asked(estimated: Estimated) -> Asked:
     return Asked.of(
         prepared.chat, estimated.estimate.output_bound, estimated.estimate.input_tokens, exact,
         estimated.identified.body_bytes, estimated.access.pool.max_model_len, prepared.prompts, prepared.choices,
+        bool(prepared.media),
     )  # fmt: skip
 
 

@@ -125,21 +125,36 @@ def test_what_is_not_of_the_api_ends_the_stream(kind: Any, data: bytes) -> None:
 
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 640, 480)
-GIF = b"GIF89a" + struct.pack("<HH", 100, 50)
+GIF = b"GIF89a" + struct.pack("<HH", 100, 50) + b"\0\0\0"
+# one pixel, two colours, a remark, and then a picture of 300 x 200 at 10, 20
+WIDE_GIF = b"GIF89a\1\0\1\0\x80\0\0" + b"\0" * 6 + b"!\xfe\2ab\0," + struct.pack("<HHHH", 10, 20, 300, 200)
 WEBP = b"RIFF\0\0\0\0WEBPVP8X" + b"\0" * 8 + (199).to_bytes(3, "little") + (99).to_bytes(3, "little")
+WEBP_PLAIN = b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a" + struct.pack("<HH", 200 | 1 << 14, 100)
+WEBP_EXACT = b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0/" + (199 | 99 << 14).to_bytes(4, "little") + b"\0" * 5
 JPEG = b"\xff\xd8\xff\xe0\0\4ab\xff\xc0\0\x11\x08" + struct.pack(">HH", 300, 400)
 
 
 @pytest.mark.parametrize(
-    ("head", "size"), [(PNG, (640, 480)), (GIF, (100, 50)), (WEBP, (200, 100)), (JPEG, (400, 300)), (b"RIFF", None)]
-)
+    ("head", "size"),
+    [
+        (PNG, (640, 480)), (GIF, (100, 50)), (WIDE_GIF, (310, 220)), (WEBP, (200, 100)), (WEBP_PLAIN, (200, 100)),
+        (WEBP_EXACT, (200, 100)), (JPEG, (400, 300)), (b"RIFF", None),
+    ],
+)  # fmt: skip
 def test_an_image_says_how_large_it_is(head: bytes, size: tuple[int, int] | None) -> None:
     assert image_size(head) == size
 
 
 @given(st.binary(max_size=400))
 def test_no_bytes_make_reading_an_images_size_fail(data: bytes) -> None:
-    for head in (b"", PNG[:8], GIF[:6], JPEG[:2], b"RIFF\0\0\0\0WEBPVP8X"):
+    for head in (
+        b"",
+        PNG[:8],
+        GIF[:6],
+        JPEG[:2],
+        WIDE_GIF[:13],
+        *(b"RIFF\0\0\0\0WEBPVP8" + end for end in (b"X", b"L", b" ")),
+    ):
         image_size(head + data)
 
 
