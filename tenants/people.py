@@ -68,6 +68,8 @@ def groups_in(claims: Mapping[str, Any], claim: str) -> list[str] | None:
         if not isinstance(value, Mapping) or name not in value:
             return None
         value = value[name]
+    if value is None:  # as some providers write an empty list
+        value = []
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list):

@@ -24,6 +24,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from controlplane.signin import exchange
+from controlplane.signin.provider import same_issuer
 from controlplane.web.error_pages import notice
 from tenants import people
 from tenants.models import Identity
@@ -71,7 +72,7 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
         user = sociallogin.user if sociallogin.is_existing else None
         if user is not None:
             identity = Identity.objects.filter(user=user).first()
-            if identity is not None and identity.issuer != _issuer(sociallogin):
+            if identity is not None and not same_issuer(identity.issuer, _issuer(sociallogin)):
                 _refuse(request, "This account belongs to another identity provider. Ask an admin to delete it.")
             if not user.is_active and (identity is None or identity.ended_at is None):
                 raise ImmediateHttpResponse(inactive(request))

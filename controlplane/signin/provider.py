@@ -12,7 +12,7 @@ import binascii
 import json
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.signin.exchange import Exchange, OtherIssuer, Trouble
@@ -25,10 +25,12 @@ ASKED_THERE = ("token_endpoint", "userinfo_endpoint", "jwks_uri")
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """The person is there; ``grant`` where the provider gave a new one."""
+    """The person is there; ``grant`` where the provider gave a new one. ``by``: the same claims by who said them,
+    userinfo or a token that was refreshed."""
 
     claims: dict[str, Any]
     grant: Grant | None = None
+    by: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Provider:
             return self._ask_by_refreshing(subject, grant)
         status, claims = self._userinfo(grant.access)
         renewed: Grant | None = None
+        of_token: dict[str, Any] = {}
         if status in REFUSED:
             if not grant.refresh:
                 return Gone("The sign-in ran out, and the identity provider gave no refresh token.")
@@ -81,12 +84,11 @@ class Provider:
             status, claims = self._userinfo(renewed.access)
             if status in REFUSED:
                 return Gone("The identity provider says nothing about them any more.")
-            claims = {**of_token, **claims}
         if status != 200:
             raise Trouble(f"The identity provider answers {status} at its userinfo endpoint.")
         if claims.get("sub") != subject:
             raise Trouble("The identity provider answers about somebody else.")
-        return There(claims, renewed)
+        return There({**of_token, **claims}, renewed, _by(of_token) | {"userinfo": claims})
 
     def _ask_by_refreshing(self, subject: str, grant: Grant) -> There | Gone | Unknown:
         """Of a provider without userinfo: it refreshes the sign-in of whoever is there, and of nobody else. Its answer
@@ -99,7 +101,7 @@ class Provider:
         renewed, claims = answer
         if claims.get("sub", subject) != subject:
             raise Trouble("The identity provider answers about somebody else.")
-        return There(claims, renewed)
+        return There(claims, renewed, _by(claims))
 
     def _userinfo(self, access: str) -> tuple[int, dict[str, Any]]:
         return self._call("GET", self._endpoint("userinfo_endpoint"), headers={"Authorization": f"Bearer {access}"})
@@ -172,6 +174,10 @@ def check_configuration(document: object, asked: str) -> None:
 
 def same_issuer(told: str, asked: str) -> bool:
     return told.removesuffix("/") == asked.removesuffix("/")
+
+
+def _by(of_token: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {"token": of_token} if of_token else {}
 
 
 def _claims(token: object) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from django.contrib.sessions.models import Session
 from django.db import close_old_connections
 from django.utils import timezone
 
-from controlplane.signin.provider import Gone, Provider, There
+from controlplane.signin.missing_groups import MissingGroups, elsewhere
+from controlplane.signin.provider import Gone, Provider, There, same_issuer
 from tenants import people
 from tenants.models import Identity
 
@@ -35,6 +36,7 @@ class Recheck:
         self._provider = provider
         self._every = timedelta(seconds=every_s)
         self._claim = claim
+        self._missing = MissingGroups()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="people", daemon=True)
         self._silent = False
@@ -74,15 +76,19 @@ class Recheck:
         if identity.issuer == settings.QUARTERMASTER_SAML_ISSUER:
             people.end(identity, "Their sign-in ran out, and SAML has no way to ask about them.")
             return
-        if self._provider is None:
+        if self._provider is None or not same_issuer(identity.issuer, settings.QUARTERMASTER_OIDC_ISSUER):
             return  # of a provider that is not configured any more: not asked is not gone
         grant = people.Grant.opened(identity.grant)
         if grant is None:
             people.end(identity, "The key that their sign-in was kept with has changed.")
             return
         match self._provider.ask(identity.subject, grant):
-            case There(claims, renewed):
-                people.confirm(identity, groups=people.groups_in(claims, self._claim), grant=renewed)
+            case There(claims, renewed, by):
+                named = {who: people.groups_in(said, self._claim) is not None for who, said in by.items()}
+                groups = people.groups_in(claims, self._claim)
+                if self._missing.means_none(identity.pk, named) and not elsewhere(claims):
+                    groups = []
+                people.confirm(identity, groups=groups, grant=renewed)
                 self._silent = False
             case Gone(reason):
                 people.end(identity, reason)

@@ -24,6 +24,12 @@ from tenants.models import AccessToken, ApiKey, AuditEntry, GroupRule, Identity,
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
+ISSUER = "https://login.example.org"
+
+
+@pytest.fixture(autouse=True)
+def configured(settings: Any) -> None:
+    settings.QUARTERMASTER_OIDC_ISSUER = ISSUER
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def come_in(name: str, *groups: str) -> Identity:
         user.save()
     return people.signed_in(
         user=user,
-        issuer="https://login.example.org",
+        issuer=ISSUER,
         subject=f"id-of-{name}",
         groups=list(groups),
         grant=people.Grant("access", "refresh"),
@@ -79,6 +85,7 @@ def look(identity: Identity, answer: There | Gone | Unknown) -> Identity:
         ({"groups": [1, None, "", "x" * 201, {"a": 1}, "ok"]}, "groups", ["ok"]),
         ({"groups": ["a\0b", "a\ud800", "\udfffb", "ok"]}, "groups", ["ok"]),
         ({"groups": []}, "groups", []),
+        ({"groups": None}, "groups", []),
         ({}, "groups", None),
         ({"groups": {"a": 1}}, "groups", None),
         ({"realm_access": 7}, "realm_access.roles", None),
@@ -117,6 +124,54 @@ def test_groups_that_are_not_named_are_not_taken_away(world: worlds.World) -> No
     rule("acme", "member", world.tenants["acme"])
     identity = look(come_in("ada", "acme"), There({"sub": "id-of-ada"}))
     assert scope_for(identity.user).tenant_ids == {world.tenants["acme"].pk}
+
+
+def answered(looks: Recheck, identity: Identity, claims: dict[str, Any], source: str = "userinfo") -> Identity:
+    looks._provider = Answers(There(claims, None, {source: claims}))  # type: ignore[assignment]
+    looks.look(Identity.objects.get(pk=identity.pk))
+    return Identity.objects.select_related("user").get(pk=identity.pk)
+
+
+@pytest.mark.parametrize("source", ["userinfo", "token"])
+def test_who_left_their_last_group_loses_its_role_where_a_provider_leaves_an_empty_claim_out(
+    world: worlds.World, source: str
+) -> None:
+    rule("chiefs", "admin")
+    ada, bea = come_in("ada", "chiefs"), come_in("bea", "chiefs")
+    looks = Recheck(None, 30, "groups")
+    for person in (ada, bea):
+        answered(looks, person, {"groups": ["chiefs"]}, source)
+    for _ in range(2):
+        ada = answered(looks, ada, {}, source)
+        assert ada.user.is_active, "the claim may be missing of everybody"
+    assert answered(looks, bea, {"groups": ["chiefs"]}, source).user.is_active
+    ada = answered(looks, ada, {}, source)
+    assert (ada.user.is_active, ada.groups, scope_for(ada.user).role) == (False, [], None)
+
+
+def test_a_claim_that_a_provider_leaves_out_for_everybody_or_names_elsewhere_ends_nobody(world: worlds.World) -> None:
+    rule("chiefs", "admin")
+    ada, bea, cleo = (come_in(name, "chiefs") for name in ("ada", "bea", "cleo"))
+    looks = Recheck(None, 30, "groups")
+    for person in (ada, bea):
+        answered(looks, person, {"groups": ["chiefs"]})
+    for person in (ada, bea, ada, bea):  # a mapper is not there any more
+        assert answered(looks, person, {}).user.is_active
+    answered(looks, bea, {"groups": ["chiefs"]})
+    for _ in range(2):  # too many groups for a token of Entra ID, and somebody of whom this source never spoke
+        assert answered(looks, ada, {"_claim_names": {"groups": "src1"}}).user.is_active
+        assert answered(looks, cleo, {}).user.is_active
+        assert answered(looks, ada, {}, "token").user.is_active
+
+
+@pytest.mark.parametrize(("issuer", "asked"), [("https://former.example", False), (f"{ISSUER}/", True), (ISSUER, True)])
+def test_tokens_of_a_provider_go_to_that_provider_alone(world: worlds.World, issuer: str, asked: bool) -> None:
+    rule("acme", "member", world.tenants["acme"])
+    identity = come_in("ada", "acme")
+    Identity.objects.update(issuer=issuer)
+    provider = Answers(Gone("It does not know them."))
+    Recheck(provider, 30, "groups").look(Identity.objects.get())  # type: ignore[arg-type]
+    assert (bool(provider.asked), Identity.objects.get(pk=identity.pk).ended_at is not None) == (asked, asked)
 
 
 def test_a_group_that_no_database_keeps_holds_up_no_change_of_roles(world: worlds.World) -> None:
