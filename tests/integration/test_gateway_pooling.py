@@ -230,3 +230,21 @@ async def test_a_usage_that_cannot_be_true_is_replaced(redis_url: str, pool_id: 
         [record] = await world.ledger_of(1)
         assert (record.input_tokens, record.output_tokens) == (3, 0)
         assert world.metrics.usage_rejections
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "rows"),
+    [
+        ("/v1/embeddings", {"input": "a b c"}, {"data": [{"index": 0, "embedding": [0.1]}]}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}, {"results": [{"index": 0, "relevance_score": 0.5}]}),
+    ],
+)
+async def test_they_are_answered_in_a_pool_with_a_tokenizer(
+    redis_url: str, pool_id: str, path: str, body: dict[str, Any], rows: dict[str, Any]
+) -> None:
+    async with gateway_world(redis_url, pool_id) as world:
+        await world.configure(pool={"tokenizer": "backend"})
+        world.engines[0].script.raw = raw_answer(rows | {"usage": {"prompt_tokens": 5, "total_tokens": 5}})
+        async with world.http() as client:
+            got = await client.post(path, json={"model": "demo", **body})
+        assert got.status_code == 200, got.text

@@ -17,7 +17,7 @@ from scheduling.core.engine.status import INPUT_REFUSED
 from scheduling.core.types import PoolSpec
 from scheduling.estimation import tokenizer
 from scheduling.gateway.answers.answer_types import TEMPLATE_TOKENS
-from scheduling.gateway.bodies.openai_types import ChatRequest, Message
+from scheduling.gateway.bodies.openai_types import ChatRequest, CompletionRequest, Message
 from scheduling.gateway.bodies.prepare import MESSAGE_TOKENS, Prepared
 from scheduling.gateway.engine.engine_connection import UpstreamError
 from scheduling.gateway.engine.upstream import Upstream
@@ -58,10 +58,10 @@ class InputCounter:
         """Tokens of the prompt, or None where that cannot be told now."""
         if pool.tokenizer == BACKEND:
             return None if prepared.media else await self._ask(pool, prepared, tenant)
-        counter = tokenizer.load(pool.tokenizer)
-        if counter is None:
+        counter, asked = tokenizer.load(pool.tokenizer), _asked(prepared)
+        if counter is None or asked is None:
             return None
-        text, messages = _texts(prepared)
+        text, messages = _texts(asked)
         if len(text) > tokenizer.INLINE_CHARACTERS:
             tokens = await asyncio.to_thread(counter.count, text)
         else:
@@ -69,8 +69,8 @@ class InputCounter:
         return float(tokens + messages * MESSAGE_TOKENS)
 
     async def _ask(self, pool: PoolSpec, prepared: Prepared, tenant: str) -> float | None:
-        now_s = time.monotonic()
-        if self._tenants.get((pool.id, tenant), 0.0) > now_s:
+        now_s, asked = time.monotonic(), _asked(prepared)
+        if asked is None or self._tenants.get((pool.id, tenant), 0.0) > now_s:
             return None
         there = [spec for spec in pool.backends if not spec.draining]
         resting = {spec.id for spec in there if self._replicas.get((pool.id, spec.id), 0.0) > now_s}
@@ -82,17 +82,16 @@ class InputCounter:
             return None
         self._turn += 1
         spec = able[self._turn % len(able)]
-        body = prepared.judged
         # an adapter's prompt is counted by its base, which every replica has
         question: dict[str, object] = {"model": (pool.base or pool).upstream_model}
-        if isinstance(body, ChatRequest):
-            question["messages"] = body.messages
+        if isinstance(asked, ChatRequest):
+            question["messages"] = asked.messages
             # as it will be rendered
             for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
-                if (value := getattr(body, name)) is not None:
+                if (value := getattr(asked, name)) is not None:
                     question[name] = value
         else:
-            question["prompt"] = f"{body.prompt}{body.suffix or ''}"
+            question["prompt"] = asked
         question_bytes = _encode(question)
         its_own = len(question_bytes) > LONG_BYTES  # it may be the prompt's fault that nobody answers in time
         try:
@@ -126,11 +125,22 @@ class InputCounter:
             return None
 
 
-def _texts(prepared: Prepared) -> tuple[str, int]:
-    """Everything that will be tokenized as one text, and how many messages frame it."""
+def _asked(prepared: Prepared) -> ChatRequest | str | None:
+    """What is to be counted. None where it is neither a chat nor one text: token ids that may be cut off, two texts
+    that are compared."""
     body = prepared.judged
-    if not isinstance(body, ChatRequest):
-        return (f"{body.prompt}{body.suffix or ''}" if isinstance(body.prompt, str) else ""), 0
+    if isinstance(body, ChatRequest):
+        return body
+    prompt = body.prompt if isinstance(body, CompletionRequest) else getattr(body, "input", None)
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    return f"{prompt}{getattr(body, 'suffix', None) or ''}" if isinstance(prompt, str) else None
+
+
+def _texts(body: ChatRequest | str) -> tuple[str, int]:
+    """Everything that will be tokenized as one text, and how many messages frame it."""
+    if isinstance(body, str):
+        return body, 0
     parts: list[str] = []
     for message in body.messages:
         parts += _parts(message)

@@ -11,6 +11,8 @@ import pytest
 from scheduling.core.types import BackendSpec, PoolSpec
 from scheduling.gateway.bodies.openai_types import ChatRequest
 from scheduling.gateway.bodies.prepare import Prepared
+from scheduling.gateway.bodies.prepare_pooling import EMBEDDING_FORM, RERANK_FORM, fit_read, fit_rerank
+from scheduling.gateway.estimate import input_tokens
 from scheduling.gateway.estimate.input_tokens import BACKEND, LONG_BYTES, InputCounter
 from scheduling.gateway.estimate.questions import _decode_object
 from tests.support.preparing import prepare
@@ -30,8 +32,9 @@ class Replica:
         self.who.append(spec.id)
         return self
 
-    async def exchange(self, *args: Any, **options: Any) -> Replica:
+    async def exchange(self, path: str, question: bytes, *args: Any, **options: Any) -> Replica:
         self.asked += 1
+        self.question = msgspec.json.decode(question)
         if self.status is None:
             raise TimeoutError
         return self
@@ -107,6 +110,47 @@ async def test_where_none_is_known_to_be_ready_one_that_does_not_count_switches_
     assert await counter.count(pool, chat(), "acme") is None
     assert await counter.count(pool, chat(), "acme") is None
     assert replica.asked == 8, "two are enough"
+
+
+class Words:
+    """A tokenizer, as it were."""
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+def prompt(kind: str, **fields: Any) -> Prepared:
+    body = msgspec.json.encode({"model": "demo", **fields})
+    if kind == "embeddings":
+        return fit_read(EMBEDDING_FORM.parse(body), POOL)
+    return fit_rerank(RERANK_FORM.parse(body), POOL) if kind == "rerank" else prepare(body, False, POOL)
+
+
+@pytest.mark.parametrize(
+    ("prepared", "text"),
+    [
+        (prompt("completions", prompt="one two"), "one two"),
+        (prompt("completions", prompt=["one two"]), "one two"),
+        (prompt("completions", prompt=["one two"], suffix=" three"), "one two three"),
+        (prompt("completions", prompt=[7] * 500, truncate_prompt_tokens=1000), None),
+        (prompt("completions", prompt=[[7] * 500], truncate_prompt_tokens=1000), None),
+        (prompt("embeddings", input="one two"), "one two"),
+        (prompt("embeddings", input=["one two"]), "one two"),
+        (prompt("embeddings", messages=[{"role": "user", "content": "one"}]), None),
+        (prompt("rerank", query="one", documents=["two"]), None),
+    ],
+)
+async def test_one_text_is_counted_however_it_was_sent_and_what_is_no_text_is_estimated(
+    prepared: Prepared, text: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_tokens.tokenizer, "load", lambda path: Words())
+    replica = Replica()
+    counter = InputCounter(replica, ready)  # type: ignore[arg-type]
+    by_file = await counter.count(replace(POOL, tokenizer="words.json"), prepared, "acme")
+    assert by_file == (None if text is None else len(text.split()))
+    assert await counter.count(POOL, prepared, "acme") == (None if text is None else 7)
+    assert replica.asked == (text is not None)
+    assert text is None or replica.question["prompt"] == text
 
 
 def test_answers_to_questions_are_objects() -> None:
