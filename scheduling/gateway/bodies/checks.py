@@ -18,8 +18,9 @@ _NOT_FOR_CLIENTS = frozenset({
     "chat_template", "conversation", "messages", "tools", "documents", "tokenize", "tokenizer", "tokenizer_kwargs",
     "padding", "truncation", "max_length", "add_generation_prompt", "continue_final_message",
 })  # fmt: skip
-# vLLM hands these on with what its own parts exchange: a request could have another's cache read
-_NOT_FOR_EXTENSIONS = ("kv_", "ec_", "cache_salt", ARGUMENT)
+# vLLM hands these on with what its own parts exchange: a request could have another's cache read, or be told of as one
+# of another's session
+_NOT_FOR_EXTENSIONS = ("kv_", "ec_", "cache_salt", "session_id", ARGUMENT)
 
 
 def invalid(detail: str, param: str | None = None) -> Refusal:

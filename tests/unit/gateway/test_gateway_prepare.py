@@ -197,6 +197,7 @@ def test_what_is_refused_is_refused_by_name_and_taken_as_null(struct: type, name
         ({"vllm_xargs": {"kv_transfer_params": "x"}}, "cannot be set"),
         ({"vllm_xargs": {"quartermaster": "1 0 0"}}, "cannot be set"),
         ({"vllm_xargs": {"cache_salt": "x"}}, "cannot be set"),
+        ({"vllm_xargs": {"session_id": "x"}}, "cannot be set"),
         ({"vllm_xargs": {"nested": {"a": 1}}}, "Expected"),
         ({"vllm_xargs": {f"k{n}": n for n in range(17)}}, "length <= 16"),
         ({"documents": [{"text": "x"}] * 65}, "length <= 64"),
