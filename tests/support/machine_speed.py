@@ -12,8 +12,8 @@ MOST = 4
 
 
 def parts(loop_s: float) -> int:
-    """1 where ``loop_s`` [s] are those of a machine that is quick enough for all tests; else as many as it is times slower
-    than usual, so that a part takes it as long as all tests usually take."""
+    """1 where ``loop_s`` [s] are those of a machine that is quick enough for all tests; else as many as it is times
+    slower than usual, so that a part takes it as long as all tests usually take."""
     slower = loop_s / USUAL_S
     return 1 if slower <= ROOM else min(math.ceil(slower), MOST)
 
