@@ -28,6 +28,7 @@ from scheduling.gateway.entry.idempotency import Idempotency
 from scheduling.gateway.entry.open_requests import OpenRequests
 from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.entry.storms import Storms
+from scheduling.gateway.estimate.client_timeouts import ClientTimeouts
 from scheduling.gateway.estimate.forecasts import Forecasts
 from scheduling.gateway.estimate.input_tokens import InputCounter
 from scheduling.gateway.estimate.questions import Questions
@@ -106,9 +107,10 @@ class GatewayApp:
         self._outbox.unstored.on_lost = self._idempotency.lost
         self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
         self._storms = Storms()
+        self._client_timeouts = ClientTimeouts()
 
         # a request's way
-        conclusion = Conclusion(config, self._in_flight, self._outbox, metrics, self._quotas)
+        conclusion = Conclusion(config, self._in_flight, self._outbox, metrics, self._quotas, self._client_timeouts)
         services = Services(
             config=config,
             catalog=catalog,
@@ -125,6 +127,7 @@ class GatewayApp:
             quotas=self._quotas,
             idempotency=self._idempotency,
             storms=self._storms,
+            client_timeouts=self._client_timeouts,
             avoided=self._avoided,
         )
         waiter = GrantWaiter(conclusion)
@@ -282,6 +285,7 @@ class GatewayApp:
             submitted = call.submitted
             if submitted is not None and (pieces := submitted.pieces()):
                 self._failover.attempts.moved(submitted.access.pool.id, submitted.backend, pieces)
+        self._client_timeouts.look(self._in_flight.calls.values())
         self._failover.report()
         self._storms.forget(asyncio.get_running_loop().time())
         now_s = time.time()

@@ -13,6 +13,7 @@ from scheduling.gateway.engine.relay import answer_headers
 from scheduling.gateway.entry.guard import LINGER_S, linger
 from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.errors import Answer, Refusal, render
+from scheduling.gateway.estimate.client_timeouts import ClientTimeouts
 from scheduling.gateway.headers import NO_SNIFFING
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.ledger.outbox import Outbox
@@ -31,13 +32,20 @@ class Conclusion:
     """Ends calls. One per gateway."""
 
     def __init__(
-        self, config: GatewayConfig, in_flight: InFlight, outbox: Outbox, metrics: GatewayMetrics, quotas: Quotas
+        self,
+        config: GatewayConfig,
+        in_flight: InFlight,
+        outbox: Outbox,
+        metrics: GatewayMetrics,
+        quotas: Quotas,
+        client_timeouts: ClientTimeouts,
     ) -> None:
         self._config = config
         self._in_flight = in_flight
         self._outbox = outbox
         self._metrics = metrics
         self._quotas = quotas
+        self._client_timeouts = client_timeouts
         self._paces: dict[str, AnswerPace] = {}  # by pool
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -144,6 +152,7 @@ class Conclusion:
         else:
             self._metrics.ended(record)
         self._quotas.end(record)
+        self._client_timeouts.ended(identified, reason)
         submitted = identified.call.submitted
         if submitted is None or not submitted.in_state:
             return record

@@ -55,6 +55,7 @@ class Lifecycle:
         self._quotas = services.quotas
         self._idempotency = services.idempotency
         self._storms = services.storms
+        self._client_timeouts = services.client_timeouts
         self._avoided = services.avoided
         self._calibrations: dict[tuple[str, str], TokenCalibration] = {}
 
@@ -159,9 +160,8 @@ class Lifecycle:
                 return outlook
 
             estimate = make_estimate(prepared, pool, calibration, look, cuts)
-        request = make_queued(
-            call.id, call.received_s, access, prepared, estimate, identified.hints, self._config.gateway_id
-        )
+        hints = self._client_timeouts.hints(identified, prepared.stream)
+        request = make_queued(call.id, call.received_s, access, prepared, estimate, hints, self._config.gateway_id)
         facts = RequestFacts(
             pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace, identified.user,
             limits_text(access, identified.user, estimate.cost_tokens), access.key.project,

@@ -15,6 +15,7 @@ from scheduling.gateway.entry.auth import Keyring
 from scheduling.gateway.entry.idempotency import Idempotency
 from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.entry.storms import Storms
+from scheduling.gateway.estimate.client_timeouts import ClientTimeouts
 from scheduling.gateway.estimate.forecasts import Forecasts
 from scheduling.gateway.estimate.input_tokens import InputCounter
 from scheduling.gateway.in_flight import InFlight
@@ -41,4 +42,5 @@ class Services:
     quotas: Quotas
     idempotency: Idempotency
     storms: Storms
+    client_timeouts: ClientTimeouts
     avoided: Callable[[PoolSpec], Collection[str]]

@@ -102,6 +102,14 @@ MUTATIONS = (
         ("tests/unit/gateway/test_client_timeouts.py",),
     ),
     Mutation(
+        "taken-for-gone",
+        "clients that wait are thought to leave because others with their key did",
+        "scheduling/core/estimate/client_timeout.py",
+        "        if self._outlived_s > longest + apart_s and now_s - self._outlived_at_s < OUTLIVED_S:",
+        "        if False:",
+        ("tests/unit/gateway/test_learned_timeouts.py",),
+    ),
+    Mutation(
         "steps-of-any-length",
         "an engine with a large step budget is granted a second of prompts ahead",
         "scheduling/core/capacity/prefill_credit.py",
