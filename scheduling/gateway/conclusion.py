@@ -8,8 +8,8 @@ from typing import Any
 from scheduling.core.engine.unseen_answers import AnswerPace
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason, outcome_of
+from scheduling.gateway.answers.answer_headers import answer_headers
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.engine.relay import answer_headers
 from scheduling.gateway.entry.guard import LINGER_S, linger
 from scheduling.gateway.entry.quotas import Quotas
 from scheduling.gateway.errors import Answer, Refusal, render

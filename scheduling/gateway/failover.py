@@ -16,10 +16,11 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.scheduler.prefill_preemption import interrupted
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.engine.attempts import AttemptCounts
+from scheduling.gateway.engine.failures import EngineTrouble
 from scheduling.gateway.engine.first_tokens import FirstTokens
 from scheduling.gateway.engine.legs import prefill_elsewhere
 from scheduling.gateway.engine.prefill_leg import needs_leg
-from scheduling.gateway.engine.relay import EngineTrouble, Relay
+from scheduling.gateway.engine.relay import Relay
 from scheduling.gateway.engine.retries import RetryBudgets
 from scheduling.gateway.queueing import GrantWaiter
 from scheduling.gateway.services import Services

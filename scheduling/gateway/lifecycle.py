@@ -14,9 +14,9 @@ from scheduling.core.inside_engine.digest import encode
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec
 from scheduling.engines.kinds import kind_of
+from scheduling.gateway.answers.answer_headers import answer_headers
 from scheduling.gateway.bodies.grammar import check_grammar
 from scheduling.gateway.bodies.prepare import Prepared
-from scheduling.gateway.engine.relay import answer_headers
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.budgets import Asked
 from scheduling.gateway.entry.idempotency import HEADER, REPLAYED

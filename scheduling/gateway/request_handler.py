@@ -22,7 +22,7 @@ from scheduling.gateway.bodies.grammar import check_grammar
 from scheduling.gateway.bodies.prepare import check_choices, model_named, parse_as
 from scheduling.gateway.conclusion import refused, send_answer
 from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
-from scheduling.gateway.engine.relay import EngineTrouble
+from scheduling.gateway.engine.failures import EngineTrouble
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.authenticator import Authenticator
 from scheduling.gateway.entry.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.engine.relay import EngineTrouble, Relay
+from scheduling.gateway.engine.failures import EngineTrouble
+from scheduling.gateway.engine.relay import Relay
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.stages import Submitted
 from scheduling.state.store import PoolStore

@@ -8,16 +8,15 @@ possible (:class:`EngineTrouble` with ``call.responding`` False); after that a s
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from functools import partial
 
-from scheduling.core.admission.key_limits import read_limits
-from scheduling.core.engine.status import INPUT_REFUSED, NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
+from scheduling.core.engine.status import INPUT_REFUSED
 from scheduling.core.ledger.tracing import engine_traceparent
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.answers.answer_types import Asked, Broken, Usage, input_error
+from scheduling.gateway.answers.answer_headers import answer_headers
+from scheduling.gateway.answers.answer_types import Asked, Broken, Usage
 from scheduling.gateway.answers.long_answers import LONG, LongAnswers
 from scheduling.gateway.answers.named_events import ResponseFrames
 from scheduling.gateway.answers.sse import Frames
@@ -26,6 +25,13 @@ from scheduling.gateway.bodies.prepare import Prepared, renamed
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.engine.engine_connection import TOO_LARGE, Connection, UpstreamError
+from scheduling.gateway.engine.failures import (
+    EngineTrouble,
+    Unnamed,
+    failure_in_stream,
+    failure_of_status,
+    read_error_body,
+)
 from scheduling.gateway.engine.first_tokens import FirstTokens
 from scheduling.gateway.engine.prefill_leg import (
     MAX_PREFILL_BYTES,
@@ -38,7 +44,7 @@ from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.flow import flow_lines
 from scheduling.gateway.errors import Refusal, reason_header
-from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, NO_SNIFFING, SSE, Header
+from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, NO_SNIFFING, SSE
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.stages import NEVER, Call, Estimated, Submitted
 
@@ -46,39 +52,6 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 128 * 1024  # of a stream: 4 KiB/s are a line that works, however slow
 BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
-
-
-class EngineTrouble(Exception):
-    """An attempt failed at the engine. ``suspect``: its replica should be probed; ``misconfigured``: no request can be
-    the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``; ``lacks``: it does
-    not have the adapter, and serves everything else; ``refusal``: what the client is told if the input is at fault, as
-    the engine says and another replica would."""
-
-    def __init__(
-        self,
-        reason: Reason,
-        why: str,
-        *,
-        suspect: bool,
-        misconfigured: bool = False,
-        refused: bool = False,
-        retry_after_s: float | None = None,
-        lacks: bool = False,
-        refusal: Refusal | None = None,
-    ) -> None:
-        super().__init__(why)
-        self.refusal = refusal
-        self.lacks = lacks
-        self.reason = reason
-        self.why = why
-        self.suspect = suspect
-        self.misconfigured = misconfigured
-        self.refused = refused
-        self.retry_after_s = retry_after_s
-
-
-class _Unnamed(Exception):
-    """An error without a request id came on a reused connection: it may be a late answer to an earlier request."""
 
 
 def ending_of(finish_reason: str) -> Reason:
@@ -128,7 +101,7 @@ class Relay:
                 return await self._whole(submitted, connection)
             try:
                 return await self._stream(submitted, connection)
-            except _Unnamed:
+            except Unnamed:
                 connection = await self._ask(submitted, spec, body, name, whole, limit, left=left, fresh=True)
                 return await self._stream(submitted, connection)
         except UpstreamError as exc:
@@ -210,8 +183,8 @@ class Relay:
             )
         submitted.connection = connection
         if connection.status != 200:
-            answer = connection.whole_body() if whole else await _read_error(connection)
-            raise _refused(submitted, connection, answer)
+            answer = connection.whole_body() if whole else await read_error_body(connection)
+            raise failure_of_status(submitted, connection, answer)
         return connection
 
     def _broken(self, submitted: Submitted, why: str, *, suspect: bool = True) -> EngineTrouble:
@@ -307,7 +280,7 @@ class Relay:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the stream ended before it began", suspect=True)
             out = frames.feed(data)
             if frames.refused:
-                raise _refused_in_stream(submitted, connection, frames.refused)
+                raise failure_in_stream(submitted, connection, frames.refused)
             if frames.failed:
                 raise self._broken(submitted, frames.failed, suspect=frames.suspect)
         self._check_own(submitted, connection, frames.id)
@@ -379,42 +352,6 @@ def _asked(estimated: Estimated) -> Asked:
     )  # fmt: skip
 
 
-def answer_headers(call: Call, full: bool = False) -> list[Header]:
-    """The headers of every answer to a valid key. ``full``: its entitlement has no place left, whatever it had when
-    the call was admitted."""
-    headers = call.dialect.names(call.id)
-    identified, submitted = call.identified, call.submitted
-    if identified is None:
-        return headers
-    if call.estimated is not None:
-        headers.append((b"x-quartermaster-estimate-tokens", b"%d" % call.estimated.estimate.cost_tokens))
-    if identified.instead_of is not None and identified.instead_why is not None:
-        asked, why = identified.instead_of.pool.model, identified.instead_why
-        headers.append((b"x-quartermaster-fallback", f"{asked}; {why}".encode("latin-1", "replace")))
-        headers.append((b"x-quartermaster-model", identified.access.pool.model.encode("latin-1", "replace")))
-    queued = 0.0
-    if submitted is not None:
-        admission = submitted.admission
-        if admission is not None and (admission.inflight or admission.limits or admission.level_tokens is not None):
-            limits, inflight = identified.access.limits, admission.inflight
-            if full:
-                inflight = max(inflight, identified.access.entitlement.concurrency)
-            if admission.limits:
-                scopes = read_limits(submitted.estimated.facts.limits).scopes
-                limited = list(zip(scopes, admission.limits, strict=False))
-                headers += limits.narrower(inflight, admission.level_tokens, limited)
-            else:
-                headers += limits.render(inflight, admission.level_tokens)
-        if submitted.queued_s is not None:
-            queued = max(0.0, (submitted.granted_s or call.now_s()) - submitted.queued_s - submitted.ran_before_s)
-    headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
-    if submitted is not None and submitted.admission is not None and submitted.admission.wakes_s is not None:
-        headers.append((b"x-quartermaster-wakes-s", b"%d" % math.ceil(submitted.admission.wakes_s)))
-    if identified.idempotency is not None and identified.idempotency.original:
-        headers.append((b"x-quartermaster-original-request", identified.idempotency.original.encode("ascii")))
-    return headers
-
-
 class _Reader:
     """How long a stream may wait for its client, which keeps a slot meanwhile that its engine may have left.
 
@@ -482,58 +419,3 @@ class _Pour:
         """The piece that was not passed on; empty when asked again."""
         out, self._left = self._left, b""
         return out
-
-
-async def _read_error(connection: Connection) -> bytes:
-    parts = []
-    size = 0
-    while size < 64 * 1024 and (data := await connection.read()):
-        parts.append(data)
-        size += len(data)
-    return b"".join(parts)
-
-
-def _input_refused(answer: bytes) -> EngineTrouble:
-    detail, param = input_error(answer)
-    refusal = Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
-    return EngineTrouble(Reason.BACKEND_ERROR, "refuses the input", suspect=False, refusal=refusal)
-
-
-def _refused_in_stream(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
-    """An input that the engine refuses in the first event of its stream: vLLM answers 200 before it has checked all of
-    it."""
-    reused = connection.reused
-    connection.abort()
-    submitted.connection = None
-    submitted.ran = False
-    return _Unnamed() if reused else _input_refused(answer)
-
-
-def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
-    """What an engine's error status means. The engine's own words reach the client only if they are about the input."""
-    status = connection.status
-    connection.abort()  # an error names no request, so what follows on this connection could be another's
-    submitted.connection = None
-    submitted.ran = False
-    if status in INPUT_REFUSED:
-        return _input_refused(answer)
-    adapter, endpoint = submitted.access.pool.adapter, submitted.identified.endpoint
-    no_path = status == 404 and b'"detail"' in answer  # a model that is not there is an "error"
-    if adapter and status == 404 and not no_path:
-        return EngineTrouble(
-            Reason.NO_ADAPTER, f"answers 404: it has not got adapter {adapter!r} any more", suspect=False, lacks=True
-        )
-    detail = f"The engines behind this model do not serve {endpoint.upstream}."
-    unserved = Refusal(Reason.INVALID_REQUEST, status=404, detail=detail)
-    if status in NOT_SERVED and endpoint.optional:
-        return unserved
-    if no_path:  # a model that makes vectors only; or it is no engine, which its leader sees by itself
-        return EngineTrouble(
-            Reason.BACKEND_ERROR, f"answers 404: it has no {endpoint.upstream}", suspect=False, refusal=unserved
-        )
-    why = what_it_means(status, submitted.access.pool.upstream_model)
-    if status in NOT_ADMITTED:
-        return EngineTrouble(
-            Reason.NO_BACKEND, why, suspect=False, refused=True, retry_after_s=connection.retry_after_s
-        )
-    return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=True, misconfigured=misconfigured(status))
