@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
 from hmac import compare_digest
 from typing import Any, cast
 
@@ -37,13 +36,10 @@ from controlplane.web.request_heads import PlainHeads
 from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
+from scheduling.gateway.asgi import Receive, Scope, Send
 from scheduling.gateway.beside import Beside
 from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.metrics import CONTENT_TYPE, make_metrics
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 FOR_MACHINES = {path.decode() for path in ALWAYS_OPEN}  # which are read, and take nothing

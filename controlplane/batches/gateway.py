@@ -18,10 +18,10 @@ from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.app import GatewayApp
+from scheduling.gateway.asgi import Message
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.entry.auth import Access, Keyring
 from scheduling.gateway.entry.authenticator import NEW_KEY_WAIT_S, Authenticator
-from scheduling.gateway.entry.guard import Message
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimate.forecasts import Forecasts
 from scheduling.state.store import PoolStore

@@ -5,11 +5,11 @@ Those have to read an error in the API's form, where the console would answer wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 from django.urls import Resolver404, resolve
 
+from scheduling.gateway.asgi import Scope
 from scheduling.gateway.endpoints import AT_ROOT, ELSEWHERE, WITHOUT_V1
 from scheduling.gateway.estimate.questions import QUESTIONS
 
@@ -24,7 +24,7 @@ def is_gateways(path: str) -> bool:
     return path.startswith(("/v1/", "//v1/")) or path == "/v1" or path in _KNOWN
 
 
-def is_clients(scope: MutableMapping[str, Any]) -> bool:
+def is_clients(scope: Scope) -> bool:
     """Whether a client asks at a path that nothing else serves. What a browser is shown stays the console's."""
     path = scope["path"]
     return not path.startswith(_OTHERS) and not _takes_a_page(scope["method"], scope["headers"]) and _is_nobodys(path)

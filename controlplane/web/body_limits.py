@@ -9,21 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from controlplane.web.login_attempts import network_of
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.asgi import ABORT
+from scheduling.gateway.asgi import ABORT, App, Message, Receive, Scope, Send
 from scheduling.gateway.entry.guard import ClientGone, linger, read_body
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.headers import retry_after
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 FREE_BYTES = 64 * 1024  # of each body, which are not counted: small ones always have room
 ROOM_BYTES = 64 * 1024 * 1024  # of all that are here at once, beyond these
@@ -73,7 +66,7 @@ class BodyLimits:
         address = network_of((scope.get("client") or ("",))[0])
         came = held = 0
 
-        async def counted() -> MutableMapping[str, Any]:
+        async def counted() -> Message:
             nonlocal came, held
             message = await receive()
             came += len(message.get("body", b""))
@@ -110,14 +103,14 @@ class BodyLimits:
             return
         given = False
 
-        async def replay() -> MutableMapping[str, Any]:
+        async def replay() -> Message:
             nonlocal given
             if given:
                 return await receive()
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def bounded(message: MutableMapping[str, Any]) -> None:
+        async def bounded(message: Message) -> None:
             try:
                 async with asyncio.timeout(self._send_timeout_s):
                     await send(message)

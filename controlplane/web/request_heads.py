@@ -7,13 +7,8 @@ given: 32 KiB of a head, which anybody may send, are seconds. ``/v1`` does not c
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from scheduling.gateway.asgi import App, Receive, Scope, Send
 
 FIELD_BYTES = 1024  # of a header with parameters; a browser's Accept has 150
 WITH_PARAMETERS = frozenset({b"accept", b"content-type"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,13 +20,9 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from scheduling.core.outcomes import ENDINGS, Reason
+from scheduling.gateway.asgi import App, Message, Receive, Scope, Send
 from scheduling.gateway.errors import error_bytes, reason_header
 from scheduling.gateway.headers import NO_RETRY, retry_after
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HANDSHAKE_S = 10.0  # from the request to its answer: a session is looked up
 HANDSHAKES = 8  # at once, in a thread and the database each
@@ -156,7 +152,7 @@ class Handshakes:
                 holds = False
                 self._running.release()
 
-        async def answer(message: MutableMapping[str, Any]) -> None:
+        async def answer(message: Message) -> None:
             first = holds
             over()  # whatever the answer is
             if first and message["type"] == "websocket.close" and message.get("code") == USER_HAS_ENOUGH:

@@ -17,13 +17,13 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog, PoolSpec
 from scheduling.gateway.answers.long_answers import LongAnswers
 from scheduling.gateway.answers.stored import ResponseStore, Stored
+from scheduling.gateway.asgi import Receive, Scope, Send
 from scheduling.gateway.beside import Hold
 from scheduling.gateway.conclusion import Conclusion
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.auth import Keyring
 from scheduling.gateway.entry.authenticator import Authenticator
-from scheduling.gateway.entry.guard import Receive, Scope, Send
 from scheduling.gateway.entry.idempotency import Idempotency
 from scheduling.gateway.entry.open_requests import OpenRequests
 from scheduling.gateway.entry.quotas import Quotas

@@ -1,4 +1,16 @@
-"""Extensions of ASGI that our server has, by the names under which a scope's ``extensions`` hold them."""
+"""The types of ASGI, and the extensions of it that our server has, by the names under which a scope's ``extensions``
+hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PEER = "quartermaster.peer"  # where the connection comes from, be it a proxy
 ABORT = "quartermaster.abort"  # drops the connection without waiting for its reader

@@ -26,8 +26,9 @@ import msgspec
 from scheduling.core.ledger.record import MAX_TOKENS
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
+from scheduling.gateway.asgi import Message, Receive, Scope, Send
 from scheduling.gateway.entry.flow import flow_headers
-from scheduling.gateway.entry.guard import ClientGone, Message, Receive, Scope, Send
+from scheduling.gateway.entry.guard import ClientGone
 from scheduling.gateway.errors import DEFAULT_RETRY_S, error_bytes
 from scheduling.gateway.headers import JSON, Header, retry_after
 from scheduling.gateway.stages import HOLD, Submitted

@@ -17,7 +17,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.gateway.answers.dialects import MESSAGES
 from scheduling.gateway.answers.model_list import MODELS, list_models, speaks_anthropic
 from scheduling.gateway.answers.stored import NOTHING_STORED, Stored
-from scheduling.gateway.asgi import PEER
+from scheduling.gateway.asgi import PEER, Receive, Scope, Send
 from scheduling.gateway.bodies.grammar import check_grammar
 from scheduling.gateway.bodies.prepare import check_choices, model_named, parse_as
 from scheduling.gateway.conclusion import refused, send_answer
@@ -25,7 +25,7 @@ from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
 from scheduling.gateway.engine.failures import EngineTrouble
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.authenticator import Authenticator
-from scheduling.gateway.entry.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
+from scheduling.gateway.entry.guard import ClientGone, Head, check_size, drain, read_body
 from scheduling.gateway.entry.open_requests import OpenRequests
 from scheduling.gateway.entry.request_ids import new_request_id
 from scheduling.gateway.entry.storms import HOLD_S, MAX_DRAINED, MAX_HELD

@@ -21,13 +21,12 @@ from scheduling.core.types import Estimate, QueuedRequest
 from scheduling.gateway.answers.dialects import OPENAI, Dialect
 from scheduling.gateway.answers.sse import Frames
 from scheduling.gateway.answers.stored import Keeping
-from scheduling.gateway.asgi import ABORT, ANSWER
+from scheduling.gateway.asgi import ABORT, ANSWER, Receive, Scope, Send
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.endpoints import Endpoint
 from scheduling.gateway.engine.engine_connection import Connection
 from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.entry.auth import Access
-from scheduling.gateway.entry.guard import Receive, Scope, Send
 from scheduling.gateway.entry.idempotency import Pass
 from scheduling.gateway.headers import NO_SNIFFING, Header
 from scheduling.state.notices import GrantNotice, PreemptionNotice

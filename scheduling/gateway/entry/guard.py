@@ -7,16 +7,11 @@ most ``max_body_bytes`` and one read are held.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 from scheduling.core.outcomes import Reason
+from scheduling.gateway.asgi import Receive
 from scheduling.gateway.errors import Refusal
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Scope = MutableMapping[str, Any]
 
 LINGER_BYTES = 16 * 1024 * 1024
 LINGER_S = 5.0
