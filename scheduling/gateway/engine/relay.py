@@ -155,7 +155,6 @@ class Relay:
         an error. ``left``: the output bound of a second try, where the input is refused. ``fresh``: on a new
         connection."""
         call, endpoint, trace = submitted.call, submitted.identified.endpoint, submitted.estimated.facts.trace
-        path, content_type = endpoint.upstream, endpoint.content_type
         try:
             backend = self._upstream.backend(spec)
         except ValueError as exc:
@@ -165,22 +164,20 @@ class Relay:
         more = flow_lines(entitlement.tenant, entitlement.tier.name)
         if trace:
             more += b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
-        connection = await backend.exchange(
-            path, body, name, more, whole=whole, limit=limit, fresh=fresh, content_type=content_type
-        )
+        exchange = partial(
+            backend.exchange, endpoint.upstream, name=name, more=more, whole=whole, limit=limit,
+            content_type=endpoint.content_type,
+        )  # fmt: skip
+        connection = await exchange(body, fresh=fresh)
         if connection.status in INPUT_REFUSED and connection.reused:
             # it names no request, so it may be late and another's: on a new connection it cannot be
             connection.abort()
-            connection = await backend.exchange(
-                path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
-            )
+            connection = await exchange(body, fresh=True)
         if connection.status in INPUT_REFUSED and left:
             # Older vLLM takes no bound that passes the context's end, which our default may do.
             connection.abort()
-            body = with_bound(body, submitted.estimated.prepared.bound_field, left)
-            connection = await backend.exchange(
-                path, body, name, more, whole=whole, limit=limit, fresh=True, content_type=content_type
-            )
+            shorter = with_bound(body, submitted.estimated.prepared.bound_field, left)
+            connection = await exchange(shorter, fresh=True)
         submitted.connection = connection
         if connection.status != 200:
             answer = connection.whole_body() if whole else await read_error_body(connection)
