@@ -262,14 +262,9 @@ class Relay:
         await call.answer(200, headers, body, self._config.send_timeout_s)
         return reason
 
-    async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
-        call, access, estimated = submitted.call, submitted.access, submitted.estimated
-        frames = submitted.frames = submitted.identified.endpoint.frames(
-            not estimated.prepared.wants_usage, _asked(estimated)
-        )
-        keeping = submitted.identified.keeping
-        if keeping is not None and isinstance(frames, ResponseFrames):
-            frames.dress = keeping.dress
+    async def _first_output(self, submitted: Submitted, connection: Connection, frames: Frames) -> bytes:
+        """Reads a stream until there is something to pass on, and checks that it answers this request. Another attempt
+        is possible until this has returned."""
         out = b""
         while not out and not frames.done:
             data = await connection.read()
@@ -284,7 +279,20 @@ class Relay:
         self._served(submitted)
         if submitted.prefill:
             submitted.prefill = 0
-            frames.when_begun(partial(self._first_tokens.came, access.pool.id, call.id, submitted.attempt))
+            frames.when_begun(
+                partial(self._first_tokens.came, submitted.access.pool.id, submitted.id, submitted.attempt)
+            )
+        return out
+
+    async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
+        call, access, estimated = submitted.call, submitted.access, submitted.estimated
+        frames = submitted.frames = submitted.identified.endpoint.frames(
+            not estimated.prepared.wants_usage, _asked(estimated)
+        )
+        keeping = submitted.identified.keeping
+        if keeping is not None and isinstance(frames, ResponseFrames):
+            frames.dress = keeping.dress
+        out = await self._first_output(submitted, connection, frames)
         submitted.first_token_s = call.now_s()
         send, now = call.send, call.loop.time
         send_s, idle_s = self._config.send_timeout_s, self._idle_s(estimated.prepared)
