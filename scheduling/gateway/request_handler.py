@@ -125,7 +125,7 @@ class RequestHandler:
             return
         if endpoint is None:
             call.body_read = method in ("GET", "HEAD")
-            await self._small(call, path, method)
+            await self._elsewhere(call, path, method)
             return
         call.dialect = endpoint.dialect
         if method != "POST":
@@ -250,31 +250,38 @@ class RequestHandler:
         finally:
             self._open.remove(*whose)
 
-    async def _small(self, call: Call, path: str, method: str) -> None:
-        """``/v1/models``, paths that other parts serve, and paths that do not exist."""
+    async def _elsewhere(self, call: Call, path: str, method: str) -> None:
+        """Paths that ask no engine: those that other parts serve, ``/v1/models``, and those that do not exist."""
         routes = next((one for one in self._routes if one.serves(path)), None)
         if routes is not None:
-            head = Head(call.scope["headers"], self._config.max_header_bytes)
-            access = await self._authenticator.access(head.authorization, call.received_s)
-            if self.draining:
-                raise Refusal(Reason.SHUTTING_DOWN, close=True)
-            if call.hold is not None:
-                await self._allow(call)
-            else:
-                await routes.serve(call, access, head)
+            await self._route(call, routes)
             return
         if path in QUESTIONS:
             call.dialect = QUESTIONS[path].dialect
             raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"POST", detail=f"{path} takes POST.")
-        headers = call.scope["headers"]
-        anthropic = speaks_anthropic(headers)
+        anthropic = speaks_anthropic(call.scope["headers"])
         if anthropic or path.startswith(MESSAGES_PATH):
             call.dialect = MESSAGES
         if path != MODELS and not path.startswith(MODELS + "/"):
             raise Refusal(Reason.INVALID_REQUEST, status=404, detail=not_served(path))
         if method not in ("GET", "HEAD"):
             raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"GET, HEAD", detail=f"{MODELS} takes GET.")
-        head = Head(headers, self._config.max_header_bytes)
+        await self._models(call, path, anthropic)
+
+    async def _route(self, call: Call, routes: Routes) -> None:
+        """Leaves a request with a valid key to the part that serves its path (files, batches, stored responses)."""
+        head = Head(call.scope["headers"], self._config.max_header_bytes)
+        access = await self._authenticator.access(head.authorization, call.received_s)
+        if self.draining:
+            raise Refusal(Reason.SHUTTING_DOWN, close=True)
+        if call.hold is not None:
+            await self._allow(call)
+        else:
+            await routes.serve(call, access, head)
+
+    async def _models(self, call: Call, path: str, anthropic: bool) -> None:
+        """The models that the key opens, or one of them, in OpenAI's format or in Anthropic's."""
+        head = Head(call.scope["headers"], self._config.max_header_bytes)
         access = await self._authenticator.access(head.authorization, call.received_s)
         query = call.scope.get("query_string", b"")
         body = list_models(path, query, access.cards(), self._started_s, anthropic)
