@@ -25,11 +25,11 @@ RETRY_S = 5.0
 
 
 class NoRoom(Exception):
-    """As much of other bodies is here as may be."""
+    """The bodies in memory have reached their bound, of all or of this address."""
 
 
 class Room:
-    """What bodies hold in this process, until they were answered."""
+    """The bytes that request bodies hold in this process until their requests are answered."""
 
     def __init__(self, most: int) -> None:
         self._most = most

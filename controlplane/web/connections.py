@@ -1,7 +1,7 @@
 """How many connections a web process holds, and how many of them one address may have.
 
-Whoever comes when the house is full is told so at once. A few places more are kept for those who ask how it is
-(:data:`ALWAYS_OPEN`): what watches the process must not be shut out by what overloads it.
+A connection over a limit is refused at once. A few more places are kept for health and metrics
+(:data:`ALWAYS_OPEN`), so that an overload does not shut out what watches the process.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def give_rights(scheduler: Scheduler, pool: PoolSpec, catalog: Catalog) -> None:
 
 
 def decided_by(pool: PoolSpec) -> tuple[object, ...]:
-    """All that decides who goes next, and where."""
+    """The settings of a pool from which its policy follows: a change of one changes who goes next, or where."""
     return (
         pool.policy, pool.policy_version, pool.policy_params, pool.modifiers, pool.routing, pool.routing_params,
     )  # fmt: skip

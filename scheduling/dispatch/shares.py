@@ -26,7 +26,7 @@ Kept = dict[str, dict[str, float]]  # group of the policy -> entitlement -> toke
 
 
 class KeptShares:
-    """Who had how much in one pool, for one leader."""
+    """What each entitlement of a pool has had, by group of the policy; kept for the next leader."""
 
     def __init__(self, store: PoolStore, epoch: int) -> None:
         self._store = store

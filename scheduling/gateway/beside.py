@@ -1,4 +1,5 @@
-"""Admission for a gateway that is there already: Envoy's ``ext_authz`` (HTTP service) asks, and sends the request.
+"""Admission for a gateway that is there already: Envoy asks with ``ext_authz`` (HTTP service) and sends the request
+itself.
 
 A check is a request of ours up to the engine: the same key, limits, estimate, queue and grant. What runs in the place
 of an engine is a :class:`Hold`: it answers the check, its lease is kept alive like any other, and it ends when the
@@ -48,7 +49,7 @@ _END = re.compile(rb"quartermaster lease=([\w-]{1,100}/[\w-]{1,100}/\w{1,100}) f
 
 
 class Completion(msgspec.Struct, forbid_unknown_fields=True):
-    """What whoever sent the request says of its end. Figures that are missing count as the request's bound."""
+    """What the data plane says of a request's end. Figures that are missing count as the request's bound."""
 
     lease: str = ""  # or in the header
     status: int = 200  # of the engine's answer; 499: the client left
@@ -117,7 +118,7 @@ class Hold:
 
 
 class Gateway(Protocol):
-    """What is needed of the gateway."""
+    """The part of the gateway that is used here."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request as ``/v1`` does."""
@@ -169,7 +170,7 @@ class Beside:
         answer: list[Message] = []
 
         async def take() -> Message:
-            """The body; after it, the departure of who asks, as long as nothing is granted."""
+            """The body; then, until the request is granted, the disconnect of the gateway that asks."""
             if read.done():
                 await left
                 return {"type": "http.disconnect"}
@@ -269,7 +270,7 @@ class Beside:
 
 
 async def _posted(scope: Scope, receive: Receive, send: Send, limit: int, what: str) -> bytes | None:
-    """The body of a POST; ``None`` once it is refused, or who sends it has left."""
+    """The body of a POST; ``None`` if it was refused or its sender disconnected."""
     if scope["method"] != "POST":
         await _say(send, 405, f"{scope['path']} takes POST.")
         return None
@@ -287,7 +288,7 @@ async def _posted(scope: Scope, receive: Receive, send: Send, limit: int, what: 
 
 
 async def _gone(receive: Callable[[], Awaitable[Message]], read: asyncio.Future[None]) -> None:
-    """Returns when who asks has left, after the body was read."""
+    """Returns when the gateway that asks disconnects, after the body was read."""
     await read
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -160,7 +160,7 @@ class Conclusion:
         return Ending(record.pool, submitted.id, submitted.attempt, reason, used, submitted.ran, record)
 
     async def end(self, identified: Identified, reason: Reason) -> None:
-        """Tells shared state, and who counts."""
+        """Ends the request in shared state, writes its ledger record, and counts it in quotas and metrics."""
         self._in_flight.calls.pop(identified.id, None)
         ending = self._ending(identified, reason)
         if isinstance(ending, Ending):

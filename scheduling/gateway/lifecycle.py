@@ -171,7 +171,7 @@ class Lifecycle:
         return call.estimated
 
     def _learn(self, submitted: Submitted) -> None:
-        """What its answer says of estimates to come."""
+        """Corrects the estimates to come by what the answer took."""
         access, estimated, prepared = submitted.access, submitted.estimated, submitted.estimated.prepared
         if submitted.input_tokens and prepared.teaches and not prepared.exact_input:
             calibration = self._calibration(access.pool.id, access.entitlement.tenant)
@@ -246,7 +246,7 @@ class Lifecycle:
 
 
 def _upstream_body(submitted: Submitted) -> bytes:
-    """What an engine of its pool gets."""
+    """The body of the request to an engine of its pool."""
     call, access, estimated, prepared = (
         submitted.call,
         submitted.access,

@@ -1,6 +1,6 @@
-"""What the gateway reports to other parts. Called on its event loop: implementations must be fast and never block.
+"""What the gateway needs of the parts that start it: the server's limits, metrics, and paths that others serve.
 
-Called on the event loop: must be cheap and never block.
+Called on its event loop: implementations must be fast and never block.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class GatewayMetrics(Protocol):
         """Redis became reachable or unreachable."""
 
     def gauge(self, name: str, value: float | None) -> None:
-        """Sets one of: ``open_requests``, ``waiting_requests``, ``upstream_connections``, ``clock_skew_seconds``, which
-        may be None: not known."""
+        """Sets a gauge by its name without prefix (``GatewayApp._every_second`` has all of them). None: not known, as
+        the clock skew may be."""
 
 
 class Routes(Protocol):

@@ -20,7 +20,8 @@ class ClockSkew:
         self._measured: tuple[float, float] | None = None  # when (monotonic), and how far ahead [s]
 
     async def measure(self) -> None:
-        """Asks once; half of the way there and back is taken off. Raises nothing: what is old is forgotten."""
+        """Reads the clock of Redis once and allows for half of the round trip. Does not raise: without an answer the
+        last measurement stands until it is too old."""
         wall_s, began_s = time.time(), time.monotonic()
         try:
             redis_s = await self._read()

@@ -172,7 +172,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class BucketDebit:
-    """What is taken from a bucket whose past was lost."""
+    """Tokens to take from a bucket whose state Redis lost."""
 
     entitlement: str
     tokens: float

@@ -127,7 +127,7 @@ class Offers:
                 await self._store.set_ready(self._epoch, name, None, ejected=ejected)
 
     async def correct(self, snapshot: PoolSnapshot) -> None:
-        """Writes what is offered anew where shared state says something else."""
+        """Writes again what a replica offers where shared state has something else."""
         for name, backend in list(self._backends.items()):
             shared = snapshot.backends.get(name)
             offered: tuple[int, ...] | None = None

@@ -66,7 +66,7 @@ class Phases:
         return spec, "; ".join(words for words in (cut, context, "" if ordered else BY_ARRIVAL) if words)
 
     def offer(self, backend: WatchedBackend) -> BackendSpec:
-        """What is granted of it now."""
+        """The limits within which it is granted requests now."""
         return self._paced(self._bounded(backend, self._shared(offer_of(backend))))
 
     def slots(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ class PromptCaches:
         self._due: dict[str, float] = {}  # prompts of which something was expected and whose ends were not counted
 
     def per_mille(self, replica: str) -> int:
-        """Of what is expected to be cached there of a prompt, how much is believed."""
+        """The share of a prompt's expected cache hit on the replica that is believed [per mille]; 0: not known."""
         trust = self._trust.get(replica)
         return 0 if trust is None else trust.per_mille
 

@@ -42,7 +42,7 @@ class Coming:
         self.since_s = None
 
     def in_s(self, expected_s: float, now_s: float) -> float:
-        """What is left of the time it usually takes; 0 once it has been waited for three times as long."""
+        """Expected time until it is awake [s], by the time it usually takes; 0 once three times that has passed."""
         usual_s = self.took_s or expected_s
         waited_s = 0.0 if self.since_s is None else now_s - self.since_s
         if waited_s >= OVERDUE * max(usual_s, expected_s):
@@ -172,7 +172,7 @@ class PoolSleep:
         backend.nudge.set()
 
     async def tell_waking(self) -> None:
-        """Shared state, in how long who comes now would be served: then it lets them wait."""
+        """Tells shared state in how long the pool is expected to serve, so that requests may wait for that."""
         if self.serves:
             self._coming.came(asyncio.get_running_loop().time())
         ms = round(self.wakes_in_s) * 1000

@@ -54,7 +54,7 @@ class Function(Struct):
 
 
 class Unread(Struct, gc=False):
-    """An object of which nothing is read: as many as there are cost little."""
+    """An object whose fields are not read, so that many of them cost little."""
 
 
 class ToolCall(Struct):

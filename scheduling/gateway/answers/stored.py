@@ -28,7 +28,7 @@ _decode_items = msgspec.json.Decoder(list[Item], dec_hook=consume).decode
 
 
 class StoreAway(Exception):
-    """What is kept cannot be asked for now."""
+    """The store of responses cannot be reached now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Consumed:
 
 
 class Ignored(Consumed):
-    """Means nothing to an engine: whoever sends it loses nothing."""
+    """A field that means nothing to an engine, so it is dropped."""
 
 
 class Refused(Consumed):
@@ -64,7 +64,7 @@ class Refused(Consumed):
 
 
 class NamesUser(Consumed):
-    """Names the user of the client's application. Who takes it puts ``absent`` in its place (``users.take_user``)."""
+    """Names the user of the client's application. ``users.take_user`` reads it and puts ``absent`` in its place."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

@@ -75,7 +75,7 @@ TRANSCRIPTION_FORM = UploadForm(TranscriptionRequest)
 
 
 def _parts(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and values of a form's fields. Refuses (400) what is none."""
+    """Names and values of a form's fields. Refuses (400) a body that is not a form."""
     first = _FIRST.match(data)
     if first is None:
         raise invalid("The body is no form: send multipart/form-data, with the recording in the field file.")

@@ -168,7 +168,7 @@ class Keyring:
         return not other._catalog.keys.keys() <= self._catalog.keys.keys()
 
     def holds(self, key_id: str, now_s: float) -> bool:
-        """Whether the key is valid, for who has shown its secret before."""
+        """Whether the key is still valid. Its secret was checked before."""
         key = self._catalog.keys.get(key_id)
         if key is None or (key.expires_s is not None and key.expires_s <= now_s):
             return False

@@ -43,8 +43,8 @@ class Asked:
 
 @dataclass(slots=True)
 class _Open:
-    """What is open of an account: the tokens of all at their bounds [picos], and their slot time so far, as the sum of
-    rates and of rates times beginnings."""
+    """What the open requests of an account may cost: their tokens, each at its bound [picos], and their slot time so
+    far, which follows from the sum of their rates and the sum of rate times beginning."""
 
     picos: float = 0.0
     rate: float = 0.0  # [picos/s]

@@ -102,7 +102,7 @@ class Head:
         self._wish(name, ms / 1000.0)
 
     def _timeout(self, name: bytes, value: bytes, per_s: float) -> None:
-        """What is no time is ignored: an SDK or a proxy says it, not its user."""
+        """A value that is not a time is ignored: an SDK or a proxy sent it, not its user."""
         try:
             timeout_s = float(value) / per_s if len(value) <= 20 else 0.0
         except ValueError:
@@ -117,7 +117,7 @@ class Head:
 
 
 def _once(name: bytes, value: bytes, before: bytes | None) -> bytes:
-    """Of two keys a proxy in front of us may have looked at the other one."""
+    """Refuses a second key: a proxy in front of us may have checked the other one."""
     if before is not None:
         detail = f"The header {name.decode('ascii')} is there more than once. Send one key."
         raise Refusal(Reason.INVALID_REQUEST, close=True, detail=detail)
@@ -125,7 +125,7 @@ def _once(name: bytes, value: bytes, before: bytes | None) -> bytes:
 
 
 def _retries(value: bytes) -> int:
-    """How often the client says that it has sent this before; what cannot be so is not said."""
+    """How often the client says that it has sent this before; 0 if the value makes no sense."""
     said = int(value) if value.isdigit() and len(value) <= 3 else 0
     return said if said <= MOST_RETRIES else 0
 

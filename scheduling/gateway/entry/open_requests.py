@@ -21,7 +21,7 @@ class OpenRequests:
         self._places = places
 
     def add(self, key: str, tenant: str, peer: str) -> None:
-        """One more. Raises :class:`Refusal` where its key or tenant has as many as it may."""
+        """Counts one more. Raises :class:`Refusal` if its key or tenant is at its limit."""
         count = self.of_key.get(key, 0)
         if count >= self._most_of_key:
             raise Refusal(Reason.CONCURRENCY, close=True, inflight=count, limit=self._most_of_key)

@@ -1,4 +1,4 @@
-"""Who of its users a request is for, and what limits it has: of its key, and of that user.
+"""The user of the client's application that a request is for, and the limits of its key and of that user.
 
 A client names the user of its application in ``safety_identifier`` (the newer name) or ``user``, in ``/v1/messages`` in
 ``metadata.user_id``. A request that names nobody is its key's ``user``. The name attributes and limits, and opens
@@ -33,7 +33,7 @@ def take_user(body: Any) -> str:
 
 
 def shown(name: str) -> str:
-    """A name that can be stored and read: what is too long or has no print is known by its digest."""
+    """A name that can be stored and shown: its digest if it is too long or has unprintable characters."""
     if len(name) <= SHOWN_CHARS and name.isprintable():
         return name
     return "sha256:" + hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]

@@ -70,7 +70,7 @@ def prompt_text(prepared: Prepared) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """An answer that may be told of: most are not, so what is told is made of it late."""
+    """An answer that may be reported to the other gateways. Few are, so the report is computed only when one is."""
 
     outlook: Outlook
     actual: int  # output tokens
@@ -292,7 +292,7 @@ class Forecasts:
         self._task = asyncio.create_task(self._run(), name="gateway-forecasts")
 
     async def stop(self) -> None:
-        """Tells the others what is still to be told, if they can be reached."""
+        """Sends the reports that are left to the other gateways, if shared state can be reached."""
         if self._task is None:
             return
         self._task.cancel()

@@ -105,7 +105,7 @@ class _Chain:
         self.points.append((self._hash.hexdigest()[:NAME_CHARS], self.size))
 
     def other(self, data: bytes) -> None:
-        """What is no text of the conversation."""
+        """Adds a part of the prompt that is not a message's text: roles, tools, images."""
         self.pieces += (b"\xfe", data)
         self.size += len(data)
 
