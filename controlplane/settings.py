@@ -218,6 +218,7 @@ ACCOUNT_ADAPTER = "controlplane.signin.adapters.AccountAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_USERNAME_BLACKLIST = ["quartermaster"]  # as the audit log calls this installation
 ACCOUNT_UNIQUE_EMAIL = False  # accounts are never joined by an address
 SOCIALACCOUNT_ADAPTER = "controlplane.signin.adapters.ProviderAdapter"
 SOCIALACCOUNT_LOGIN_ON_GET = True  # a form that ends at the provider would need its hosts in the security policy

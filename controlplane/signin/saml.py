@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
@@ -28,8 +29,8 @@ BEGUN, WINDOW_S = 30, 300  # of one address: each keeps a row until it is over
 QUERY_LETTERS = 8_192
 SLUG = "sso"
 CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims"  # as Entra ID and AD FS call attributes
-# of what is no XML, or another one; the last: a log-out that says nowhere where to go on
-READ_ERRORS = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
+# Of what is no XML, or another one; of a log-out that says nowhere where to go on; of an identifier that is too long.
+READ_ERRORS = (ValueError, TypeError, KeyError, AttributeError, AssertionError, ImproperlyConfigured)
 REDIRECT = "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect"
 
 

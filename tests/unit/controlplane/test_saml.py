@@ -150,6 +150,21 @@ def test_a_person_whose_name_is_taken_here_keeps_a_name_that_tells_who_it_is(wor
     assert re.fullmatch(r"alice\d+", Identity.objects.get(subject="id of alice").user.username)
 
 
+@pytest.mark.parametrize("name", ["quartermaster", "Quartermaster"])
+def test_nobody_is_called_as_the_audit_log_calls_this_installation(world: worlds.World, name: str) -> None:
+    PROVIDER.people["eve"] = {"username": [name], "groups": ["llm-acme"], "mail": ["eve@example.org"]}
+    assert is_in(signed_in("eve"))
+    assert Identity.objects.get(subject="id of eve").user.username == "eve"
+
+
+def test_an_identifier_that_is_longer_than_may_be_lets_nobody_in(world: worlds.World) -> None:
+    PROVIDER.people["e" * 400] = {"groups": ["llm-acme"]}
+    browser = stranger()
+    browser.raise_request_exception = False
+    refused = given(browser, PROVIDER.answer(asked(browser), "e" * 400)[1])
+    assert (refused.status_code, is_in(browser)) == (400, False)
+
+
 @pytest.mark.parametrize("process", ["connect", "redirect"])
 def test_no_address_joins_the_account_that_is_signed_in_with_a_person_of_the_provider(
     world: worlds.World, process: str
