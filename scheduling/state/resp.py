@@ -67,6 +67,32 @@ WRITES_KEY = b"qm:writes"  # written while writes are refused, to see when they 
 WRITES_S = 0.5
 
 
+async def _greet(wire: Wire, address: Address, name: str) -> None:
+    """Logs in, chooses the database, and asks for one PING and for the node's role: a replica, or one of several
+    masters, is of no use. Raises :class:`StateUnavailable`; :class:`NotLetIn` if a setting has to change first."""
+    hello: list[tuple[Word, ...]] = []
+    if address.username or address.password:
+        entry: tuple[Word, ...] = (address.username, address.password) if address.username else (address.password,)
+        hello.append(("AUTH", *entry))
+    if address.db:
+        hello.append(("SELECT", address.db))
+    # all after PING may be forbidden to a user
+    hello += [("PING",), ("CLIENT", "SETNAME", name), ("ROLE",), ("CLUSTER", "INFO")]
+    *replies, _, role, cluster = await asyncio.gather(
+        *(wire.send(pack(words)) for words in hello), return_exceptions=True
+    )
+    for reply in replies:  # in order: what follows an error may be no answer any more
+        if isinstance(reply, hiredis.ReplyError):
+            passes = str(reply).partition(" ")[0] in _UNAVAILABLE - _WAITS_FOR_A_PERSON
+            raise (Answered if passes else NotLetIn)(f"Redis: {reply}")
+        if isinstance(reply, BaseException):
+            raise reply
+    if isinstance(role, list) and role[0] == b"slave":
+        raise StateUnavailable("Redis: this node is a replica and takes no writes")
+    if isinstance(cluster, bytes) and int((_MASTERS.search(cluster) or (0, 0))[1]) > 1:
+        raise NotLetIn("Redis: this is one of several masters of a cluster; a single one is needed")
+
+
 async def _open(
     address: Address,
     call_timeout: float,
@@ -77,8 +103,7 @@ async def _open(
     *,
     lookup_s: float,
 ) -> Wire:
-    """Looks the name up, connects, enters, and waits for one PING. Raises StateUnavailable; no half-open connection is
-    left."""
+    """Looks the name up, connects and greets. Raises :class:`StateUnavailable`; no half-open connection is left."""
     loop = asyncio.get_running_loop()
     wire: Wire | None = None
 
@@ -102,29 +127,7 @@ async def _open(
             else:
                 await reach(hosts)
             assert wire is not None
-            hello: list[tuple[Word, ...]] = []
-            if address.username or address.password:
-                entry: tuple[Word, ...] = (
-                    (address.username, address.password) if address.username else (address.password,)
-                )
-                hello.append(("AUTH", *entry))
-            if address.db:
-                hello.append(("SELECT", address.db))
-            # all after PING may be forbidden to a user
-            hello += [("PING",), ("CLIENT", "SETNAME", name), ("ROLE",), ("CLUSTER", "INFO")]
-            *replies, _, role, cluster = await asyncio.gather(
-                *(wire.send(pack(words)) for words in hello), return_exceptions=True
-            )
-            for reply in replies:  # in order: what follows an error may be no answer any more
-                if isinstance(reply, hiredis.ReplyError):
-                    passes = str(reply).partition(" ")[0] in _UNAVAILABLE - _WAITS_FOR_A_PERSON
-                    raise (Answered if passes else NotLetIn)(f"Redis: {reply}")
-                if isinstance(reply, BaseException):
-                    raise reply
-            if isinstance(role, list) and role[0] == b"slave":
-                raise StateUnavailable("Redis: this node is a replica and takes no writes")
-            if isinstance(cluster, bytes) and int((_MASTERS.search(cluster) or (0, 0))[1]) > 1:
-                raise NotLetIn("Redis: this is one of several masters of a cluster; a single one is needed")
+            await _greet(wire, address, name)
         wire._on_push = on_push
         return wire
     except (OSError, TimeoutError) as e:

@@ -26,7 +26,7 @@ class Answered(StateUnavailable):
 
 
 class NotLetIn(Answered):
-    """It, or its certificate, is not what this process was told. That waits for a person."""
+    """Its password, certificate or kind is not what this process was told: somebody has to change a setting."""
 
 
 class Together:
