@@ -420,30 +420,12 @@ def finalize(work: Work, ends_as: str, problem: Mapping[str, Any] | None = None)
             if problem is not None:
                 row.problems = [dict(problem)]
             row.save(update_fields=["status", "finalizing_at", "ends_as", "problems"])
-    code, message = CANCELLED if row.ends_as == Status.CANCELLED else EXPIRED
     if again:
         for number in range(max(1, work.claim - KEPT_NAMES), work.claim):  # what attempts before this one have left
             for kind in ("output", "error"):
                 storage().delete(_name(row, number, kind))
-    unanswered = 0
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        results = _results(row)
-        done = next(results, None)
-        try:
-            with open_input(work) as source:
-                for line in lines.read(source, _env().max_body_bytes) if row.total else ():
-                    if done is not None and done[0] == line.number:
-                        (output if done[1] else errors).write(done[2].encode() + b"\n")
-                        done = next(results, None)
-                        continue
-                    text = wire.unanswered_line(f"{work.prefix}-{line.number}", line.custom_id, code, message)
-                    errors.write(text.encode() + b"\n")
-                    unanswered += 1
-        except OSError:
-            log.error("batch %s: its input file cannot be read; lines without a result are not listed", row.public_id)
-        while done is not None:
-            (output if done[1] else errors).write(done[2].encode() + b"\n")
-            done = next(results, None)
+        unanswered = _write_lines(work, row, output, errors)
         written = [_put(row, kind, data) for kind, data in (("output", output), ("error", errors)) if data.tell()]
     with transaction.atomic():
         mine = _locked(work)
@@ -461,6 +443,31 @@ def finalize(work: Work, ends_as: str, problem: Mapping[str, Any] | None = None)
         row.lease_until, row.holder = None, ""
         row.save()
     return True
+
+
+def _write_lines(work: Work, row: Batch, output: IO[bytes], errors: IO[bytes]) -> int:
+    """Writes each line of the input once, in order: its result to ``output`` or ``errors``, or that it was not
+    answered. How many were not."""
+    code, message = CANCELLED if row.ends_as == Status.CANCELLED else EXPIRED
+    unanswered = 0
+    results = _results(row)
+    done = next(results, None)
+    try:
+        with open_input(work) as source:
+            for line in lines.read(source, _env().max_body_bytes) if row.total else ():
+                if done is not None and done[0] == line.number:
+                    (output if done[1] else errors).write(done[2].encode() + b"\n")
+                    done = next(results, None)
+                    continue
+                text = wire.unanswered_line(f"{work.prefix}-{line.number}", line.custom_id, code, message)
+                errors.write(text.encode() + b"\n")
+                unanswered += 1
+    except OSError:
+        log.error("batch %s: its input file cannot be read; lines without a result are not listed", row.public_id)
+    while done is not None:
+        (output if done[1] else errors).write(done[2].encode() + b"\n")
+        done = next(results, None)
+    return unanswered
 
 
 def _results(row: Batch) -> Iterator[tuple[int, bool, str]]:
