@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from scheduling.core.inside_engine.digest import ARGUMENT
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
-from scheduling.gateway.bodies.media import MAX_MEDIA
+from scheduling.gateway.bodies.media import MAX_MEDIA, MAX_PIXELS, UNREAD_PIXELS
 from scheduling.gateway.bodies.openai_types import MAX_SCHEMA_BYTES, Tool
 from scheduling.gateway.errors import Refusal
 
@@ -46,9 +46,12 @@ def check_arguments(extensions: Mapping[str, object] | None, template: Mapping[s
         check_template(template)
 
 
-def check_media(count: int, param: str, what: str = "images") -> None:
+def check_media(count: int, param: str, what: str = "images", pixels: Sequence[int] = ()) -> None:
     if count > MAX_MEDIA:
         raise invalid(f"{count} {what} are more than {MAX_MEDIA}.", param)
+    if (total := sum(pixels)) > MAX_PIXELS:
+        unread = " Of some the size cannot be read: send PNG, JPEG, GIF or WebP." if UNREAD_PIXELS in pixels else ""
+        raise invalid(f"The images have {total} pixels in all, more than {MAX_PIXELS}.{unread}", param)
 
 
 def check_schema(schema: msgspec.Raw, param: str, what: str = "The schema") -> None:

@@ -18,13 +18,19 @@ IMAGE_TOKENS = 1_000  # where its size cannot be read
 PATCH = 28  # pixels of a side that become one token (Qwen2-VL; others need fewer tokens)
 MAX_IMAGE_TOKENS = 16_384
 VIDEO_TOKENS = 8_192  # 32 frames of 256
+MAX_PIXELS = 2**29  # of all images of a request: an engine unpacks them at once, three bytes each
+UNREAD_PIXELS = 178_956_970  # that one counts as whose size cannot be read: vLLM and Pillow take no more
+FRAMES = 256  # of a video that is a sequence of images; vLLM takes 32 by default
 AUDIO_BYTES = 640  # of a token: 25 a second of 16 kB, as compressed speech has them
 _DATA = re.compile(r"data:(image|audio|video)/[a-zA-Z0-9.+-]{1,64};base64,", re.ASCII)
+_JPEG = b"\xff\xd8"
+_PIECES = 1_024  # of an image's file that are passed over in search of its size
 _HEAD = 64 * 1024  # characters of an image in which its size is looked for
 
 
-def linked_tokens(url: str, kind: str, param: str) -> float:
-    """Tokens that a ``data:`` URL of ``kind`` (image, audio, video) is taken for; refuses any other URL (400)."""
+def linked_tokens(url: str, kind: str, param: str, pixels: list[int] | None = None) -> float:
+    """Tokens that a ``data:`` URL of ``kind`` (image, audio, video) is taken for; refuses any other URL (400).
+    ``pixels``: gets those of each image."""
     match = _DATA.match(url)
     if match is None:
         detail = f"{param}: Nothing is fetched here: send it as data:{kind}/...;base64,..."
@@ -32,10 +38,14 @@ def linked_tokens(url: str, kind: str, param: str) -> float:
     if match[1] != kind:
         detail = f"{param}: This is of type {match[1]}, not {kind}."
         raise Refusal(Reason.INVALID_REQUEST, detail=detail, param=param)
-    return inline_tokens(url[match.end() :], kind, param)
+    data = url[match.end() :]
+    if pixels is not None and match[0].lower().startswith("data:video/jpeg;"):
+        for frame in data.split(",", FRAMES)[:FRAMES]:
+            inline_tokens(frame, "image", param, pixels)
+    return inline_tokens(data, kind, param, pixels)
 
 
-def inline_tokens(data: str, kind: str, param: str) -> float:
+def inline_tokens(data: str, kind: str, param: str, pixels: list[int] | None = None) -> float:
     """The same of base64 alone."""
     if kind == "video":
         return float(VIDEO_TOKENS)
@@ -43,10 +53,14 @@ def inline_tokens(data: str, kind: str, param: str) -> float:
         return len(data) * 3 / 4 / AUDIO_BYTES + 1
     try:
         head = base64.b64decode(data[:_HEAD], validate=True)
+        size = image_size(head)
+        if size is None and head[:2] == _JPEG:  # remarks of any length may stand before its size
+            size = image_size(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):
         detail = f"{param}: This is not base64."
         raise Refusal(Reason.INVALID_REQUEST, detail=detail, param=param) from None
-    size = image_size(head)
+    if pixels is not None:
+        pixels.append(UNREAD_PIXELS if size is None else size[0] * size[1])
     if size is None:
         return float(IMAGE_TOKENS)
     return float(min(MAX_IMAGE_TOKENS, max(1, math.ceil(size[0] / PATCH) * math.ceil(size[1] / PATCH))))
@@ -60,10 +74,12 @@ def image_size(head: bytes) -> tuple[int, int] | None:
         return _gif_size(head)
     if head[:4] == b"RIFF" and head[8:15] == b"WEBPVP8" and len(head) >= 30:
         return _webp_size(head)
-    if head[:2] != b"\xff\xd8":
+    if head[:2] != _JPEG:
         return None
     at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:
+    for _ in range(_PIECES):
+        if at + 9 > len(head) or head[at] != 0xFF:
+            break
         marker, size = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame's head
             return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
@@ -75,11 +91,15 @@ def _gif_size(head: bytes) -> tuple[int, int]:
     """The canvas or, where it is larger, what the first picture reaches, for which decoders extend the canvas."""
     width, height = (int.from_bytes(head[at : at + 2], "little") for at in (6, 8))
     at = 13 + (3 << (head[10] & 7) + 1 if head[10] & 0x80 else 0)
-    while head[at : at + 1] == b"!":  # an extension: blocks, each with its length, the last one of none
-        at += 2
-        while at < len(head) and head[at]:
-            at += head[at] + 1
-        at += 1
+    inside = False  # an extension: blocks, each with its length, the last one of none
+    for _ in range(_PIECES):
+        if inside:
+            inside = at < len(head) and head[at] > 0
+            at += head[at] + 1 if at < len(head) else 1
+        elif head[at : at + 1] == b"!":
+            inside, at = True, at + 2
+        else:
+            break
     if head[at : at + 1] == b"," and len(head) >= at + 9:
         left, top, wide, high = (int.from_bytes(head[at + i : at + i + 2], "little") for i in (1, 3, 5, 7))
         return max(width, left + wide), max(height, top + high)

@@ -369,6 +369,7 @@ def media_tokens(messages: list[Message]) -> float:
     """What the images, audio and video of a chat are taken for until the engine has counted them [tokens]. Refuses
     (400) what would have to be fetched."""
     total, count = 0.0, 0
+    pixels: list[int] = []
     for at, message in enumerate(messages):
         content = message.content
         if content is None or isinstance(content, str):
@@ -387,8 +388,8 @@ def media_tokens(messages: list[Message]) -> float:
             if part.input_audio is not None:
                 total += inline_tokens(part.input_audio.data, kind, f"{path}.data")
             else:
-                total += linked_tokens(getattr(part, part.type).url, kind, f"{path}.url")
-    check_media(count, "messages", "images, audio and video parts")
+                total += linked_tokens(getattr(part, part.type).url, kind, f"{path}.url", pixels)
+    check_media(count, "messages", "images, audio and video parts", pixels)
     return total
 
 

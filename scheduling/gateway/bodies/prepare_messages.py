@@ -69,7 +69,8 @@ def _plain(body: Conversation) -> tuple[ChatRequest, float]:
     messages: list[Message] = []
     if body.system is not None:
         messages.append(Message("system", _text(body.system, "system")))
-    media, count = 0.0, 0
+    media = 0.0
+    pixels: list[int] = []
     for at, turn in enumerate(body.messages):
         if isinstance(turn.content, str):
             messages.append(Message(turn.role, turn.content))
@@ -79,8 +80,7 @@ def _plain(body: Conversation) -> tuple[ChatRequest, float]:
         thoughts: list[str] = []
         for where, block in _blocks(turn.content, path):
             if block.type == "image":
-                media += _image(block, where)
-                count += 1
+                media += _image(block, where, pixels)
             elif block.type == "tool_use":
                 check_schema(block.input, f"{where}.input", f"{where}.input")
                 calls.append(ToolCall(block.id or "", FunctionCall(block.name or "_", bytes(block.input).decode())))
@@ -88,7 +88,7 @@ def _plain(body: Conversation) -> tuple[ChatRequest, float]:
                 thoughts.append(block.thinking)
         text = _text(turn.content, path)
         messages.append(Message(turn.role, text, tool_calls=calls or None, reasoning="\n".join(thoughts) or None))
-    check_media(count, "messages")
+    check_media(len(pixels), "messages", pixels=pixels)
     return ChatRequest(model=body.model, messages=messages, tools=tools or None), media
 
 
@@ -114,10 +114,10 @@ def _text(content: str | list[Block], path: str) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _image(block: Block, path: str) -> float:
+def _image(block: Block, path: str, pixels: list[int]) -> float:
     source = block.source
     if source is None:
         raise invalid(f"{path}.source is missing.", f"{path}.source")
     if source.type != "base64" or source.data is None or source.media_type is None:
         raise invalid(f"{path}.source: Nothing is fetched here: send media_type and base64 data.", f"{path}.source")
-    return inline_tokens(source.data, "image", f"{path}.source.data")
+    return inline_tokens(source.data, "image", f"{path}.source.data", pixels)

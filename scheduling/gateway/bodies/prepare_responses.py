@@ -83,16 +83,16 @@ def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
     tools += [Tool("function", Function(o.name, None, o.format)) for o in offers if o.format is not ABSENT]
     check_tools(tools)
     messages = [] if body.instructions is None else [Message("system", body.instructions)]
-    media, count = 0.0, 0
+    media = 0.0
+    pixels: list[int] = []
     if isinstance(body.input, str):
         messages.append(Message("user", body.input))
     else:
         for at, item in enumerate(body.input):
-            message, tokens, images = _item(item, f"input[{at}]")
+            message, tokens = _item(item, f"input[{at}]", pixels)
             messages.append(message)
             media += tokens
-            count += images
-    check_media(count, "input")
+    check_media(len(pixels), "input", pixels=pixels)
     return ChatRequest(model=body.model, messages=messages, tools=tools or None), media
 
 
@@ -110,11 +110,11 @@ def offered(offers: list[ToolOffer] | None, path: str) -> list[ToolOffer]:
     return tools
 
 
-def _item(item: Item, path: str) -> tuple[Message, float, int]:
-    """As a message, with the tokens and the number of its images."""
+def _item(item: Item, path: str, pixels: list[int]) -> tuple[Message, float]:
+    """As a message, with the tokens of its images. ``pixels``: gets those of each."""
     kind = item.type or "message"
     texts: list[str] = []
-    media, images = 0.0, 0
+    media = 0.0
     for name, content in (("content", item.content), ("output", item.output), ("summary", item.summary)):
         if isinstance(content, str):
             texts.append(content)
@@ -122,24 +122,23 @@ def _item(item: Item, path: str) -> tuple[Message, float, int]:
         for at, part in enumerate(content or ()):
             texts.append(part.text or part.refusal or "")
             if part.type == "input_image" or part.image_url is not None:
-                media += _image(part, f"{path}.{name}[{at}]")
-                images += 1
+                media += _image(part, f"{path}.{name}[{at}]", pixels)
     if item.encrypted_content:
         media += raw_tokens(item.encrypted_content)
     text = "\n".join(texts)
     if kind == "message":
         if item.role is None or item.content is None:
             raise invalid(f"{path}: A message has a role and content.", path)
-        return Message(item.role, text), media, images
+        return Message(item.role, text), media
     if kind in ("function_call", "custom_tool_call"):
         call = FunctionCall(item.name or "_", item.arguments or item.input or "")
-        return Message("assistant", text, tool_calls=[ToolCall(item.call_id or "", call)]), media, images
+        return Message("assistant", text, tool_calls=[ToolCall(item.call_id or "", call)]), media
     if kind == "reasoning":
-        return Message("assistant", None, reasoning=text), media, images
-    return Message("tool", text, tool_call_id=item.call_id), media, images
+        return Message("assistant", None, reasoning=text), media
+    return Message("tool", text, tool_call_id=item.call_id), media
 
 
-def _image(part: ItemPart, path: str) -> float:
+def _image(part: ItemPart, path: str, pixels: list[int]) -> float:
     if part.image_url is None:
         raise invalid(f"{path}.image_url is missing.", f"{path}.image_url")
-    return linked_tokens(part.image_url, "image", f"{path}.image_url")
+    return linked_tokens(part.image_url, "image", f"{path}.image_url", pixels)

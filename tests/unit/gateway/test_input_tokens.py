@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from scheduling.core.types import BackendSpec, PoolSpec
+from scheduling.estimation import tokenizer
 from scheduling.gateway.bodies.openai_types import ChatRequest
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.bodies.prepare_pooling import EMBEDDING_FORM, RERANK_FORM, fit_read, fit_rerank
-from scheduling.gateway.estimate import input_tokens
 from scheduling.gateway.estimate.input_tokens import BACKEND, LONG_BYTES, InputCounter
 from scheduling.gateway.estimate.questions import _decode_object
 from tests.support.preparing import prepare
@@ -143,7 +143,7 @@ def prompt(kind: str, **fields: Any) -> Prepared:
 async def test_one_text_is_counted_however_it_was_sent_and_what_is_no_text_is_estimated(
     prepared: Prepared, text: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_tokens.tokenizer, "load", lambda path: Words())
+    monkeypatch.setattr(tokenizer, "load", lambda path: Words())
     replica = Replica()
     counter = InputCounter(replica, ready)  # type: ignore[arg-type]
     by_file = await counter.count(replace(POOL, tokenizer="words.json"), prepared, "acme")
