@@ -86,7 +86,7 @@ class Provider:
                 return Gone("The identity provider says nothing about them any more.")
         if status != 200:
             raise Trouble(f"The identity provider answers {status} at its userinfo endpoint.")
-        if claims.get("sub") != subject:
+        if str(claims.get("sub")) != subject:  # a number at providers that do not keep to the standard
             raise Trouble("The identity provider answers about somebody else.")
         return There({**of_token, **claims}, renewed, _by(of_token) | {"userinfo": claims})
 
@@ -99,7 +99,7 @@ class Provider:
         if isinstance(answer, Gone):
             return answer
         renewed, claims = answer
-        if claims.get("sub", subject) != subject:
+        if str(claims.get("sub", subject)) != subject:
             raise Trouble("The identity provider answers about somebody else.")
         return There(claims, renewed, _by(claims))
 

@@ -297,6 +297,17 @@ def test_a_subject_that_is_longer_than_may_be_lets_nobody_in() -> None:
     assert came_back(sub="a" * 5000, token={"sub": "a" * 5000}).status_code == 502
 
 
+@pytest.mark.parametrize(("sub", "there"), [(7, True), ("7", True), (8, False), (None, False), ([7], False)])
+def test_a_subject_that_is_a_number_is_asked_about_as_it_was_let_in(sub: object, there: bool) -> None:
+    with provider(b"") as server:
+        server.says = document({"issuer": server.issuer, "userinfo_endpoint": server.issuer, "sub": sub})
+        asked = Provider(server.issuer, "us", "s")
+        try:
+            assert isinstance(asked.ask("7", Grant("access", "refresh")), There if there else Unknown)
+        finally:
+            asked.close()
+
+
 # A provider without userinfo: user flows of Azure AD B2C.
 
 
