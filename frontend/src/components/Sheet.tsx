@@ -12,16 +12,22 @@ interface Props {
   children: ReactNode;
 }
 
-/** A dialog along the right edge; the whole screen on a phone. */
-export function Sheet({ title, subtitle, onClose, wide, onTyped, children }: Props) {
+/** A dialog that is open as long as it is mounted, with the focus on what asks for it. */
+function useModal() {
   const dialog = useRef<HTMLDialogElement>(null);
-  const id = useId();
   useLayoutEffect(() => {
     const element = dialog.current!;
     if (!element.open) element.showModal();
     element.querySelector<HTMLElement>("[data-autofocus]")?.focus();
     return () => element.close();
   }, []);
+  return dialog;
+}
+
+/** A dialog along the right edge; the whole screen on a phone. */
+export function Sheet({ title, subtitle, onClose, wide, onTyped, children }: Props) {
+  const dialog = useModal();
+  const id = useId();
   return (
     <dialog
       ref={dialog}
@@ -63,14 +69,8 @@ export function Sheet({ title, subtitle, onClose, wide, onTyped, children }: Pro
 
 /** A question over the page. Its buttons are the children's. */
 export function Modal({ title, onClose, children, wide }: { title: string; onClose: () => void; children: ReactNode; wide?: boolean }) {
-  const dialog = useRef<HTMLDialogElement>(null);
+  const dialog = useModal();
   const id = useId();
-  useLayoutEffect(() => {
-    const element = dialog.current!;
-    if (!element.open) element.showModal();
-    element.querySelector<HTMLElement>("[data-autofocus]")?.focus();
-    return () => element.close();
-  }, []);
   return (
     <dialog
       ref={dialog}
