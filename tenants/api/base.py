@@ -127,6 +127,14 @@ class ScopedView(APIView):
         return lambda error, context: handler(as_answer(error), context)
 
 
+class ByNumber:
+    """A viewset whose rows have no name: they are asked for by their number."""
+
+    lookup_field = "pk"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9]{1,18}"
+
+
 class CatalogViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin, viewsets.GenericViewSet[Any]):
     """Reading one model, within the scope of whoever asks."""
 

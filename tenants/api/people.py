@@ -18,7 +18,7 @@ from rest_framework.response import Response
 
 from tenants import people, second_factors, services
 from tenants.api import serializers as rows
-from tenants.api.base import CatalogViewSet, Right
+from tenants.api.base import ByNumber, CatalogViewSet, Right
 from tenants.api.filters import Filter
 from tenants.api.inputs import Moment
 from tenants.api.numbers import VeiledNumber
@@ -108,14 +108,11 @@ class TokenForSerializer(rows.Strict):
 
 
 @extend_schema_view(list=extend_schema(summary="List people"), retrieve=extend_schema(summary="Read one person"))
-class PersonViewSet(CatalogViewSet):
+class PersonViewSet(ByNumber, CatalogViewSet):
     """Accounts of people and programs. Roles are memberships. For operators and admins."""
 
     model = User
     serializer_class = PersonSerializer
-    lookup_field = "pk"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar = ("username", "email")
     filters: ClassVar = {
         "active": Filter("is_active", "Only those that may sign in, or may not.", "boolean"),

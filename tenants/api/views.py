@@ -21,7 +21,7 @@ from scheduling.core.policies.registry import modifiers, orderings, routings
 from tenants import audit, audit_chain, engine_figures, promises, services
 from tenants.access import scope_of
 from tenants.api import serializers
-from tenants.api.base import WRITES, CatalogViewSet, Right, ScopedView, WritableViewSet, described, is_trial
+from tenants.api.base import WRITES, ByNumber, CatalogViewSet, Right, ScopedView, WritableViewSet, described, is_trial
 from tenants.api.filters import Filter, ListedFilters
 from tenants.api.inputs import Page
 from tenants.models import (
@@ -234,15 +234,12 @@ class EntitlementViewSet(WritableViewSet):
 
 
 @described("quota", "quotas", *WRITES)
-class QuotaViewSet(WritableViewSet):
+class QuotaViewSet(ByNumber, WritableViewSet):
     """Tokens a tenant may use in a day or month (UTC), over all pools."""
 
     model = Quota
     related = ("tenant",)
     serializer_class = serializers.QuotaSerializer
-    lookup_field = "pk"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar = ("tenant__slug",)
     filters: ClassVar = {
         "tenant": Filter("tenant__slug", "Only this tenant's."),
@@ -251,15 +248,12 @@ class QuotaViewSet(WritableViewSet):
 
 
 @described("budget", "budgets", *WRITES)
-class BudgetViewSet(WritableViewSet):
+class BudgetViewSet(ByNumber, WritableViewSet):
     """What may be spent in a month (UTC), over all pools, by a tenant or one project, user or key of it."""
 
     model = Budget
     related = ("tenant",)
     serializer_class = serializers.BudgetSerializer
-    lookup_field = "pk"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar = ("tenant__slug", "name")
     filters: ClassVar = {
         "tenant": Filter("tenant__slug", "Only this tenant's."),
@@ -268,30 +262,24 @@ class BudgetViewSet(WritableViewSet):
 
 
 @described("price", "prices", *WRITES)
-class PriceViewSet(WritableViewSet):
+class PriceViewSet(ByNumber, WritableViewSet):
     """What use of a pool or adapter costs, from an hour on until its next price. Those of the past stay as they are."""
 
     model = Price
     related = ("pool",)
     serializer_class = serializers.PriceSerializer
-    lookup_field = "pk"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar = ("pool__slug",)
     filters: ClassVar = {"pool": Filter("pool__slug", "Only this pool's.")}
 
 
 @described("membership", "memberships", *WRITES)
-class MembershipViewSet(WritableViewSet):
+class MembershipViewSet(ByNumber, WritableViewSet):
     """Users' memberships in tenants: admins and operators manage all of them, members see their tenant's."""
 
     model = Membership
     veiled = True
     related = ("user", "tenant")
     serializer_class = serializers.MembershipSerializer
-    lookup_field = "pk"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar = ("user__username",)
     filters: ClassVar = {
         "user": Filter("user__username", "Only this user's."),
@@ -301,15 +289,12 @@ class MembershipViewSet(WritableViewSet):
 
 
 @described("group rule", "group rules", *WRITES)
-class GroupRuleViewSet(WritableViewSet):
+class GroupRuleViewSet(ByNumber, WritableViewSet):
     """What roles the identity provider's groups give. A change acts at the next check, seconds later."""
 
     model = GroupRule
     related = ("tenant",)
     serializer_class = serializers.GroupRuleSerializer
-    lookup_field = "pk"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar = ("group",)
     filters: ClassVar = {
         "group": Filter("group", "Only this group's."),
@@ -319,7 +304,7 @@ class GroupRuleViewSet(WritableViewSet):
 
 
 @described("audit entry", "audit entries")
-class AuditViewSet(CatalogViewSet):
+class AuditViewSet(ByNumber, CatalogViewSet):
     """Who changed, was refused or read what, newest first. Each entry is linked to the one before it
     (`manage.py audit verify`); members see their tenant's."""
 
@@ -327,9 +312,6 @@ class AuditViewSet(CatalogViewSet):
     related = ("tenant",)
     serializer_class = serializers.AuditSerializer
     veiled = True
-    lookup_field = "pk"
-    lookup_url_kwarg = "id"
-    lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar = ("actor", "object_id")
     filters: ClassVar = {
         "actor": Filter("actor", "Only what this user did."),
