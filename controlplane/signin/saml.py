@@ -151,12 +151,47 @@ def _provider_answer(request: HttpRequest, name: str, organization_slug: str) ->
     from allauth.socialaccount.providers.saml import views
     from lxml.etree import LxmlError
 
-    view: Callable[..., HttpResponse] = getattr(views, name)
+    view: Callable[..., HttpResponse] = _finish() if name == "finish_acs" else getattr(views, name)
     try:
         return view(request, organization_slug=organization_slug)
     except (*READ_ERRORS, LxmlError, xmlsec.Error) as error:
         log.warning("sign-in: a SAML answer cannot be read (%s)", type(error).__name__)
         return notice(request, 400, "Not signed in", "What the identity provider sent cannot be read. Go to /login.")
+
+
+def _finish() -> Callable[..., HttpResponse]:
+    """allauth's step that reads an answer, with what is signed of it looked at as well: what answers our question, and
+    for whom it is, may stand in the answer around it alone, which anybody can write."""
+    from allauth.socialaccount.providers.saml.views import FinishACSView
+
+    class Finish(FinishACSView):  # type: ignore[misc]  # has no types
+        def get_provider(self, organization_slug: str) -> Any:
+            provider = super().get_provider(organization_slug)
+            read = provider.sociallogin_from_response
+
+            def checked(request: HttpRequest, auth: Any) -> Any:
+                _check_signed(auth)
+                return read(request, auth)
+
+            provider.sociallogin_from_response = checked
+            return provider
+
+    answer: Callable[..., HttpResponse] = Finish.as_view()
+    return answer
+
+
+def _check_signed(auth: Any) -> None:
+    """Raises:
+    ValueError: the assertion does not say which question it answers, or for whom it is.
+    """
+    from onelogin.saml2.xml_utils import OneLogin_Saml2_XML as Xml
+
+    answer = Xml.to_etree(auth.get_last_response_xml())
+    asked = {data.get("InResponseTo") for data in Xml.query(answer, "//saml:Assertion//saml:SubjectConfirmationData")}
+    if asked != {auth.get_last_response_in_response_to()} or None in asked:
+        raise ValueError("the assertion answers no question of ours")
+    if not Xml.query(answer, "//saml:Assertion/saml:Conditions/saml:AudienceRestriction/saml:Audience"):
+        raise ValueError("the assertion says not for whom it is")
 
 
 def _too_many(request: HttpRequest, what: str) -> HttpResponse | None:

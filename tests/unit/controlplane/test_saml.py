@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.contrib.auth.models import User
@@ -22,7 +24,7 @@ from controlplane.signin import recheck, saml
 from tenants import people, second_factors, services
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, GroupRule, Identity, Membership
-from tests.support import worlds
+from tests.support import saml_provider, worlds
 from tests.support.saml_provider import SamlProvider, key_and_certificate
 
 pytestmark = pytest.mark.django_db
@@ -265,6 +267,34 @@ def test_an_answer_that_was_not_asked_for_lets_nobody_in(world: worlds.World) ->
     assert not is_in(browser)
     given(browser, {"SAMLResponse": PROVIDER.signed(f"{host}/acs/", f"{host}/metadata/", "ada", "ONELOGIN_made_up")})
     assert not is_in(browser)
+
+
+def test_a_question_that_stands_around_a_signed_answer_alone_opens_nothing(world: worlds.World) -> None:
+    """Of what a provider signs the assertion alone counts: whoever has one that answers no question may write one."""
+    browser = stranger()
+    question = re.search(r"ONELOGIN_\w+", inflated(asked(browser)))
+    assert question is not None
+    around = '<samlp:Response InResponseTo="' + question[0] + '"'
+    PROVIDER.wrong = {"change": lambda text: text.replace("<samlp:Response", around)}
+    host = "http://testserver/saml/sso"
+    answer = given(browser, {"SAMLResponse": PROVIDER.signed(f"{host}/acs/", f"{host}/metadata/", "ada", None)})
+    assert (answer.status_code, is_in(browser)) == (400, False)
+
+
+def test_an_answer_that_says_not_for_whom_it_is_lets_nobody_in(
+    world: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = re.sub("<saml:AudienceRestriction>.*</saml:AudienceRestriction>", "", saml_provider.ASSERTION)
+    monkeypatch.setattr(saml_provider, "ASSERTION", without)
+    browser = stranger()
+    answer = given(browser, PROVIDER.answer(asked(browser), "ada")[1])
+    assert (answer.status_code, is_in(browser)) == (400, False)
+
+
+def inflated(address: str) -> str:
+    """The question in an address."""
+    packed = parse_qs(urlsplit(address).query)["SAMLRequest"][0]
+    return zlib.decompress(base64.b64decode(packed), -15).decode()
 
 
 def test_an_answer_opens_one_session_once_and_in_no_other_browser(world: worlds.World) -> None:
