@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 
 import msgspec
 
@@ -21,6 +22,7 @@ from scheduling.state.resp import RespConnection
 
 USAGE_KEY = "qm:usage"
 PERIODS = ("day", "month")
+DAY_S = 86_400
 MAX_TOKENS_OF_PERIOD = 2**60  # a larger sum is none of requests, and would not fit where alerts are stored
 
 
@@ -76,7 +78,13 @@ def spent_of_record(
 
 def period_names(at_s: float) -> tuple[str, str]:
     """The day and the month (UTC) that a moment [epoch s] lies in."""
-    at = datetime.fromtimestamp(at_s, tz=UTC)
+    return _names_of(int(at_s // DAY_S))
+
+
+@lru_cache(maxsize=64)
+def _names_of(day: int) -> tuple[str, str]:
+    """A leader asks once a second for each of its pools, each quota, and each pool in which it counts."""
+    at = datetime.fromtimestamp(day * DAY_S, tz=UTC)
     return f"{at:%Y-%m-%d}", f"{at:%Y-%m}"
 
 

@@ -45,6 +45,7 @@ FIGURES = (
     "slo_total", "slo_turned_away", "cached_tokens", "slot_us", "slo_retries", "slo_retries_met",
     "tokens_unknown",
 )  # fmt: skip
+_COMPARED = (*KEY, *FIGURES, "project")
 RAN = ~Q(outcome="refused")
 ENDS = {"requests": Count("id")} | {
     name: Count("id", filter=Q(outcome=name)) for name in ("completed", "refused", "failed", "cancelled")
@@ -116,7 +117,9 @@ def roll_up() -> int:
     failure: Exception | None = None
     for hour in sorted({*hours, *absurd}):
         try:
-            _write(hour, _added_up(hour))
+            sums = _added_up(hour)
+            if changed := _changed(hour, sums):
+                _write(hour, changed, sum(row.requests for row in sums))
         except (DatabaseError, OverflowError, ValueError) as error:
             log.exception("the hour from %s cannot be added up; the others are", hour)
             failure = failure or error
@@ -185,11 +188,18 @@ def _added_up(hour: datetime) -> list[UsageHour]:
     return rows
 
 
+def _changed(hour: datetime, rows: list[UsageHour]) -> list[UsageHour]:
+    """Those that are not stored as they are: of the hours that are looked at each minute, most are over."""
+    stored = set(UsageHour.objects.filter(hour=hour).values_list(*_COMPARED))
+    return [row for row in rows if tuple([getattr(row, name) for name in _COMPARED]) not in stored]
+
+
 @transaction.atomic
-def _write(hour: datetime, rows: list[UsageHour]) -> None:
+def _write(hour: datetime, rows: list[UsageHour], requests: int) -> None:
+    """``requests``: of the whole hour, with the rows that are stored already."""
     RollupMark.objects.select_for_update().get(pk=1)  # one at a time
     stored = UsageHour.objects.filter(hour=hour).aggregate(requests=Sum("requests", default=0))["requests"]
-    if stored > sum(row.requests for row in rows):
+    if stored > requests:
         return  # the ledger has forgotten part of this hour, or somebody has added up more of it meanwhile
     UsageHour.objects.bulk_create(
         rows, batch_size=500, update_conflicts=True, unique_fields=["hour", *KEY], update_fields=[*FIGURES, "project"]

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.types import QuotaSpec
+from scheduling.state import usage as usage_module
 from scheduling.state.usage import PoolUsage
 from telemetry import tasks
 from telemetry.ledger import quotas, rollup, statement, usage, writer
@@ -266,6 +267,29 @@ def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> No
     another = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})  # another leader, from the catalog
     another.publish("llama", 2, now + 2)
     assert board.pools["llama"].tenants["acme"][0] == 60
+
+
+def test_each_second_of_a_pool_does_not_work_out_the_day_anew_for_each_quota_in_each_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread does that for all pools of a process, and publishes them."""
+    worked_out: list[float] = []
+
+    class Counted(datetime):
+        @classmethod
+        def fromtimestamp(cls, timestamp: float, tz: Any = None) -> Any:
+            worked_out.append(timestamp)
+            return super().fromtimestamp(timestamp, tz)
+
+    quotas = {f"team-{n}": (QuotaSpec("day", 100, 1000), QuotaSpec("month", 100, 1000)) for n in range(50)}
+    feed, now = UsageFeed(Board(), lambda: quotas), _today_s()
+    for pool in range(6):
+        feed.publish(f"pool-{pool}", 1, now)
+    monkeypatch.setattr(usage_module, "datetime", Counted)
+    for pool in range(6):
+        feed.publish(f"pool-{pool}", 1, now + 1)
+    assert len(worked_out) < 6 * 50
+    assert len(feed.shares) == 100
 
 
 @pytest.mark.parametrize("by", ["one more batch", "reading again"])

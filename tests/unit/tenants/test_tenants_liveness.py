@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 from django.db import OperationalError
 
-from controlplane.wiring import Eyes
+from controlplane.wiring import LOCK_WAIT_S, Eyes
 from scheduling.core.types import PoolSpec, PoolView
 from scheduling.dispatch.ports import BackendStatus, Sample
-from tenants import services, specs
+from tenants import connections, services, specs
 from tenants.audit import SYSTEM
 from tenants.liveness import GRACE_S, Liveness
 from tenants.models import AuditEntry, Backend, CatalogVersion, Entitlement
@@ -112,3 +112,42 @@ def test_what_the_leader_samples_reaches_telemetry_and_the_catalog(world: worlds
     assert len(taken) == 3
     eyes.pools({"llama"})
     assert rolls == [{"llama"}]
+
+
+def test_where_the_database_was_locked_the_next_pools_hardly_wait_for_it() -> None:
+    now, locked = [0.0], [False]
+    waits: list[float] = []
+
+    def ask() -> None:
+        waits.append(connections._thread.lock_wait_s)
+        now[0] += waits[-1] if locked[0] else 0.001
+
+    class Recorder:
+        def write_ledger(self, pool: str, records: object) -> None:
+            ask()
+            if locked[0]:
+                raise OperationalError("database is locked")
+
+        def sample(self, sample: Sample) -> None:
+            ask()
+
+        def pools(self, names: object) -> None: ...
+
+    eyes = Eyes(Recorder(), Liveness(), clock=lambda: now[0])
+
+    def look(pool: str) -> None:
+        eyes.sample(Sample(0.0, PoolSpec(pool, "m", "m", ()), "me", 1, "fifo@1", PoolView({}), {}, 0.0, {}, []))
+
+    for locks, steps in ((False, 1), (True, 20), (False, 1)):
+        locked[0] = locks
+        for n in range(steps):
+            look(f"pool-{n}")
+    assert sum(waits[1:21]) < 2.0, "twenty pools would have waited for ten seconds"
+    eyes.write_ledger("pool-0", [])  # it is written: nobody holds the lock
+    look("pool-0")
+    assert waits[-1] == LOCK_WAIT_S
+    locked[0] = True
+    with pytest.raises(OperationalError):
+        eyes.write_ledger("pool-0", [])
+    look("pool-0")
+    assert waits[-1] < LOCK_WAIT_S
