@@ -113,18 +113,41 @@ def apply(wanted: Plan, *, actor: Actor, keep: bool = True) -> None:
     """Does what a plan says, all of it or nothing. ``keep=False`` tries it and takes it back.
 
     Raises:
-        ManifestError: by line, when the catalog refuses a value; without one, when they refuse the whole.
+        ManifestError: by line, with each value that the catalog refuses; without one, when they refuse the whole.
     """
     found: _Found = {}
     try:
         with suppress(_TakenBack), services.change(actor=actor) as current:
-            for change in wanted.changes:
-                _do(change, actor, found)
+            _do_all(wanted.changes, actor, found)
             if not keep:
                 services.judge(actor=actor, current=current)
                 raise _TakenBack
     except ValidationError as error:
         raise ManifestError(error.messages) from error
+
+
+def _do_all(changes: list[Change], actor: Actor, found: _Found) -> None:
+    """Goes on after a refusal, so that a file's faults are told together: without what needs a row that was refused."""
+    faults: list[str] = []
+    refused: set[tuple[type[Model], Any]] = set()
+    for change in changes:
+        name = (change.kind.model, change.name)
+        try:
+            if not refused.isdisjoint(_needed(change)):
+                refused.add(name)
+            elif change.verb != "delete" or not faults:  # what still needs it may be what was refused
+                _do(change, actor, found)
+        except ManifestError as error:
+            faults += error.faults
+            refused.add(name)
+    if faults:
+        raise ManifestError(faults)
+
+
+def _needed(change: Change) -> list[tuple[type[Model], Any]]:
+    """The rows that it names."""
+    state = {} if change.desired is None else change.desired.state
+    return [(rule.ref, state[rule.path]) for rule in change.kind.fields if rule.ref and rule.path in state]
 
 
 def _do(change: Change, actor: Actor, found: _Found) -> None:

@@ -311,6 +311,31 @@ def test_every_fault_is_reported_not_only_the_first(tmp_path: Path) -> None:
     assert all(word in said for word in ("colour", "size", "items[1].kind"))
 
 
+def test_all_that_the_catalog_refuses_is_reported_without_what_follows_from_it(
+    world: worlds.World, tmp_path: Path
+) -> None:
+    def entitlement(name: str, tier: str, concurrency: int, pool: str = "llama-3-8b") -> str:
+        return (
+            f"- kind: TokenEntitlement\n  metadata: {{name: {name}}}\n  spec:\n    tenantRef: {{name: a}}\n"
+            f"    poolRef: {{name: {pool}}}\n    qos: {{tier: {tier}}}\n    resources: {{concurrency: {concurrency}}}\n"
+        )
+
+    pool, tier = world.pool.slug, world.entitlements["acme"].tier.slug
+    broken = "- {kind: TokenPool, metadata: {name: broken}, spec: {model: 'm', policy: {name: nosuch}}}\n"
+    text = _list(
+        broken + TENANT_A + entitlement("one", "gold", 1, pool) + entitlement("two", tier, 0, pool)
+        + entitlement("three", tier, 1, "broken")
+    )  # fmt: skip
+    with pytest.raises(CommandError) as told:
+        _apply(tmp_path, text, "--dry-run")
+    faults = str(told.value).splitlines()[1:]
+    assert len(faults) == 3, faults
+    assert "nosuch" in faults[0]
+    assert "no tier 'gold'" in faults[1]
+    assert "concurrency" in faults[2]
+    assert not Tenant.objects.filter(slug="a").exists()
+
+
 def test_a_late_fault_undoes_everything_before_it(world: worlds.World, tmp_path: Path) -> None:
     text = _list(
         "- {kind: Tenant, metadata: {name: new}, spec: {}}\n",
