@@ -131,7 +131,7 @@ class ByNumber:
     """A viewset whose rows have no name: they are asked for by their number."""
 
     lookup_field = "pk"
-    lookup_url_kwarg = "id"
+    lookup_url_kwarg: str | None = "id"
     lookup_value_regex = "[0-9]{1,18}"
 
 
