@@ -102,7 +102,9 @@ class LedgerEntry(models.Model):
         max_length=63, blank=True, default="", db_default="", help_text="Of the key, if it has one."
     )
     interruptions = models.IntegerField(
-        default=0, db_default=0, help_text="How often its prefill was interrupted for a better tier."
+        default=0,
+        db_default=0,
+        help_text="How often its prefill was interrupted for a request that would have been late.",
     )
     sequences = models.PositiveIntegerField(
         default=1, db_default=1, help_text="Places that it takes while it runs: its answers, or prompts."

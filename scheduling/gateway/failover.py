@@ -1,6 +1,6 @@
 """Runs an admitted request: one attempt at a replica, and further ones while its client has received nothing.
 
-An attempt fails, is interrupted because its replica was ejected, or is taken back for a request of a better tier
+An attempt fails, is interrupted because its replica was ejected, or is taken back for a request that would be late
 (prefill preemption). In each case the request returns to shared state, which grants it again or queues it.
 """
 

@@ -1945,7 +1945,7 @@ export interface components {
             instead_of: string;
             /** @description The reason with which that refused it. */
             instead_why: string;
-            /** @description How often its prefill was interrupted for a better tier. */
+            /** @description How often its prefill was interrupted for a request that would have been late. */
             interruptions?: number;
             /** @description The key's public part. */
             key_id: string;
@@ -2037,7 +2037,7 @@ export interface components {
             instead_of: string;
             /** @description The reason with which that refused it. */
             instead_why: string;
-            /** @description How often its prefill was interrupted for a better tier. */
+            /** @description How often its prefill was interrupted for a request that would have been late. */
             interruptions?: number;
             /** @description The key's public part. */
             key_id: string;

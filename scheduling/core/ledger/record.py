@@ -59,7 +59,7 @@ class LedgerRecord:
     admission: str = ""  # JSON: the figures that it was admitted or refused by; empty: it did not come to that
     cached_tokens: int = 0  # of the input, what the engine's prefix cache held; 0: none, or it does not say
     project: str = ""  # of the key; empty: it opens one entitlement
-    interruptions: int = 0  # of its prefill, for better tiers; no attempts
+    interruptions: int = 0  # of its prefill, for others that would have been late; no attempts
     sequences: int = 1  # places that it takes while it runs: its answers, or prompts, up to MAX_SEQUENCES
     ran_before_s: float = 0.0  # from queued_s on, how long attempts before the last one ran on their replicas
     client_retry: int = 0  # how often its client sent it before, by its own word; no attempts of ours

@@ -1,4 +1,4 @@
-"""Prefill preemption: whose prefill is interrupted for an interactive request of a better tier.
+"""Prefill preemption: whose prefill is interrupted for an interactive request that would be late.
 
 Question: a replica computes a prompt that takes it seconds. Which request may interrupt it, and when?
 An engine computes a prompt to its end, chunk by chunk, and a prompt above a replica's prefill credit runs alone:
@@ -8,7 +8,8 @@ costs its client nothing but time, since no byte of the answer was sent.
 
 **The rule.** A request with a TTFT deadline interrupts a prompt if
 
-* the prompt is of a tier of worse rank, and the policy would put it after the request, too;
+* the prompt is of a tier of worse rank, or of the same rank and late whether it is interrupted or not; and the policy
+  would put it after the request, too;
 * the request has room there but for prefill credit, and would be late if it waited;
 * the request's prompt is no longer than what is left of the other, and that is at least
   :data:`scheduling.core.types.LEAST_CREDITS` times the replica's credit;
@@ -179,9 +180,17 @@ def _may_run_there(claim: Claim, backend: BackendView) -> bool:
     return not elsewhere and backend.has_slot_and_kv(request.kv_tokens) and backend.serves(request.adapter)
 
 
+def _misses_anyhow(other: QueuedRequest, left: int, backend: BackendView, now_s: float) -> bool:
+    """Whether its first token is late even if nothing interrupts it."""
+    due_s, per_s = other.ttft_deadline_s, backend.prefill_per_s
+    return due_s is not None and now_s + (left / per_s if per_s > 0 else 0.0) > due_s
+
+
 def _interrupts(request: QueuedRequest, prompt: LongPrompt, left: int, backend: BackendView, now_s: float) -> bool:
     other, due_s = prompt.request, request.ttft_deadline_s
-    if due_s is None or due_s < now_s or request.rank >= other.rank:
+    if due_s is None or due_s < now_s or request.rank > other.rank:
+        return False
+    if request.rank == other.rank and not _misses_anyhow(other, left, backend, now_s):
         return False
     if not backend.computes_long or not is_long(left, backend.prefill_credit):
         return False

@@ -219,7 +219,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
             </Fact>
           )}
           <Fact name="attempts">{row.attempts}</Fact>
-          {row.interruptions ? <Fact name="prefill interrupted">{row.interruptions === 1 ? "once, for a better tier" : `${compact(row.interruptions)} times, for better tiers`}</Fact> : null}
+          {row.interruptions ? <Fact name="prefill interrupted">{row.interruptions === 1 ? "once, for another request" : `${compact(row.interruptions)} times, for other requests`}</Fact> : null}
         </dl>
       </section>
       {story && <Cost story={story} />}

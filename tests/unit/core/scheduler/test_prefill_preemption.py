@@ -87,6 +87,27 @@ def test_nobody_interrupts(claim: QueuedRequest, prompt: LongPrompt):
 
 
 @pytest.mark.parametrize(
+    ("due_in_s", "interrupts"),
+    [(None, False), (5.0, False), (4.1, False), (3.9, True), (-1.0, True)],
+    ids=["promised nothing", "in time", "just in time", "too long for its promise", "late already"],
+)
+def test_a_prompt_of_the_same_tier_gives_way_only_if_its_first_token_is_late_in_any_case(
+    due_in_s: float | None, interrupts: bool
+):
+    """What is left of it, 40,000 tokens, takes 4 s."""
+    due_s = None if due_in_s is None else NOW_S + due_in_s
+    view = pool_view(replica(prefill_per_s=10_000.0))
+    same = long(rank=0, ttft_deadline_s=due_s)
+    assert bool(preemptions([Claim(urgent())], [same], view, NOW_S, lambda mine, other: True)) is interrupts
+    assert not found(Claim(urgent()), same, view=view), "the policy puts it first"
+
+
+def test_a_prompt_of_a_better_tier_never_gives_way():
+    late = long(rank=0, ttft_deadline_s=NOW_S - 1.0)
+    assert not preemptions([Claim(urgent(rank=1))], [late], pool_view(replica()), NOW_S, lambda mine, other: True)
+
+
+@pytest.mark.parametrize(
     "changes",
     [{"resumes": False}, {"prefill_credit": 0}, {"prefill_used": LEAST_CREDITS * CREDIT - 1}, {"running": 64}],
     ids=["an engine that forgets", "without credit", "little left", "no slot"],
