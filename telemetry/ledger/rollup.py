@@ -39,6 +39,7 @@ from telemetry.models import LedgerEntry, RollupMark, UsageHour
 log = logging.getLogger(__name__)
 
 OVERLAP = 10_000  # ledger rows that are looked at again
+ROWS_AT_ONCE = 200  # of an hour
 KEY = ("pool", "model", "tenant", "tier", "entitlement", "key_id")
 FIGURES = (
     "requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "slot_ms", "slo_met",
@@ -194,13 +195,23 @@ def _changed(hour: datetime, rows: list[UsageHour]) -> list[UsageHour]:
     return [row for row in rows if tuple([getattr(row, name) for name in _COMPARED]) not in stored]
 
 
-@transaction.atomic
 def _write(hour: datetime, rows: list[UsageHour], requests: int) -> None:
-    """``requests``: of the whole hour, with the rows that are stored already."""
+    """``requests``: of the whole hour, with the rows that are stored already.
+
+    Some at a time: this process gives way to all others, and while it writes to SQLite no other does.
+    """
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        if not _write_some(hour, rows[start : start + ROWS_AT_ONCE], requests):
+            return
+
+
+@transaction.atomic
+def _write_some(hour: datetime, rows: list[UsageHour], requests: int) -> bool:
     RollupMark.objects.select_for_update().get(pk=1)  # one at a time
     stored = UsageHour.objects.filter(hour=hour).aggregate(requests=Sum("requests", default=0))["requests"]
     if stored > requests:
-        return  # the ledger has forgotten part of this hour, or somebody has added up more of it meanwhile
+        return False  # the ledger has forgotten part of this hour, or somebody has added up more of it meanwhile
     UsageHour.objects.bulk_create(
-        rows, batch_size=500, update_conflicts=True, unique_fields=["hour", *KEY], update_fields=[*FIGURES, "project"]
+        rows, update_conflicts=True, unique_fields=["hour", *KEY], update_fields=[*FIGURES, "project"]
     )
+    return True

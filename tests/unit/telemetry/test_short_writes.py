@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -80,3 +81,13 @@ def test_an_hour_whose_sums_are_stored_is_not_written_again() -> None:
     rollup.roll_up()
     assert sum(hour.requests for hour in UsageHour.objects.all()) == 51
     assert not UsageHour.objects.filter(slo_retries=None)
+
+
+def test_many_changed_rows_of_an_hour_are_written_some_at_a_time() -> None:
+    writer.write([replace(record(n), key_id=f"key-{n}") for n in range(450)])
+    with held() as statements:
+        rollup.roll_up()
+    assert sum(hour.requests for hour in UsageHour.objects.all()) == 450
+    inserts = f'INSERT INTO "{UsageHour._meta.db_table}"'
+    assert max(sql.count("(%s") for sql in statements if sql.startswith(inserts)) <= 200
+    assert len([sql for sql in statements if "COALESCE(SUM" in sql]) == 3, "a transaction for each"
