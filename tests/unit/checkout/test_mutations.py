@@ -16,6 +16,7 @@ def test_the_formula_stands_where_the_mutation_looks_for_it(mutation: Mutation):
     assert all((ROOT / test.partition("::")[0]).is_file() for test in mutation.tests)
 
 
+@pytest.mark.timeout(600)  # it starts a run of tests of its own, beside all others
 def test_a_mutant_that_no_test_notices_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     file, tests = "scheduling/core/capacity/kv.py", ("tests/unit/core/engine/test_step_time.py",)
     text = (ROOT / file).read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.entry.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.errors import Refusal, message_of
 from scheduling.gateway.estimate.estimates import make_estimate, make_queued
-from scheduling.gateway.estimate.input_tokens import _texts
+from scheduling.gateway.estimate.input_tokens import _asked, _texts
 from tests.support.gateway_world import TIER
 from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import ACCESS, POOL, chat, sent
@@ -168,10 +168,12 @@ def test_a_tokenizer_is_given_what_the_estimate_counts() -> None:
         "chat_template_kwargs": {"persona": "pirate"},
         "messages": [{"role": "assistant", "refusal": "never", "name": "anne"}],
     }
-    text, messages = _texts(prepare(json.dumps(body).encode(), True, POOL))
+    asked = _asked(prepare(json.dumps(body).encode(), True, POOL))
+    assert asked is not None
+    text, messages = _texts(asked)
     assert (set(text.split()), messages) == ({"pirate", "never", "anne"}, 1)
-    text, _ = _texts(prepare(json.dumps({"model": POOL.model, "prompt": "a", "suffix": "b"}).encode(), False, POOL))
-    assert text == "ab"
+    completion = {"model": POOL.model, "prompt": "a", "suffix": "b"}
+    assert _asked(prepare(json.dumps(completion).encode(), False, POOL)) == "ab"
 
 
 @pytest.mark.parametrize(
