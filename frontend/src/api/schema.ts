@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema d5df02ae79177152, body fa840f3a2838fd6f
+// schema 793ca2a05ac98254, body a50228e56608b8a6
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
