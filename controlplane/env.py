@@ -279,7 +279,7 @@ class Env:
 
     prefill_preemption: bool = setting(
         True,
-        "Whether the prefill of a long prompt may be interrupted for an interactive request of a better tier that "
+        "Whether the prefill of a long prompt may be interrupted for an interactive request that "
         "would be late otherwise, on engines that say that they cache prefixes.",
     )
 

@@ -91,8 +91,8 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric(
         "prefill_preemptions_total", "counter", "prompts", ("pool", "backend"),
-        "Long prompts that were taken back from an engine for an interactive request of a better tier; they wait again "
-        "and resume.",
+        "Long prompts that were taken back from an engine for an interactive request that would have been late; they "
+        "wait again and resume.",
     ),
     Metric(
         "queue_wait_seconds", "histogram", "seconds", ("pool", "tier", "outcome"),

@@ -70,7 +70,9 @@ def test_late_prompts_of_owners_leave_others_time_to_be_served(tmp_path: Path) -
     case = Case(str(path), "unified", minutes=5.0, load=1.3, limits=True, equal_limits=True)
     by_part, always = run_case(case), run_case(replace(case, params=(("relegate", 2),)))
     assert by_part["kept.standard"] > 95.0 > 80.0 > always["kept.standard"]
-    assert by_part["kept.premium"] >= always["kept.premium"] - 1.0
+    # of its own long prompts those that are late give way to those that are not, under both: the fewer wait, the better
+    assert by_part["kept.premium"] > 15.0
+    assert by_part["kept.premium"] >= always["kept.premium"] - 5.0
     assert by_part["ttft.p50.premium"] < 30.0, "they are served"
 
 
