@@ -30,9 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduling.core.inside_engine.step import progressed
 from scheduling.core.placement.rule import points_up_to
+from scheduling.core.policies.relegation import will_miss
 from scheduling.core.rights import RIGHTS
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, is_long
 
@@ -182,8 +184,8 @@ def _may_run_there(claim: Claim, backend: BackendView) -> bool:
 
 def _misses_anyhow(other: QueuedRequest, left: int, backend: BackendView, now_s: float) -> bool:
     """Whether its first token is late even if nothing interrupts it."""
-    due_s, per_s = other.ttft_deadline_s, backend.prefill_per_s
-    return due_s is not None and now_s + (left / per_s if per_s > 0 else 0.0) > due_s
+    due_s = other.ttft_deadline_s
+    return due_s is not None and will_miss(due_s, now_s, left, backend.prefill_per_s or inf)
 
 
 def _interrupts(request: QueuedRequest, prompt: LongPrompt, left: int, backend: BackendView, now_s: float) -> bool:
@@ -201,4 +203,4 @@ def _interrupts(request: QueuedRequest, prompt: LongPrompt, left: int, backend: 
     if other.preempted >= MAX_PREEMPTIONS or _runs_on_s(prompt, now_s) > 0 or request.prefill_tokens > left:
         return False
     per_s = backend.prefill_per_s
-    return per_s <= 0 or now_s + (left + request.prefill_tokens) / per_s > due_s
+    return per_s <= 0 or will_miss(due_s, now_s, left + request.prefill_tokens, per_s)
