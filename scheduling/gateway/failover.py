@@ -16,7 +16,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.scheduler.prefill_preemption import interrupted
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.engine.attempts import AttemptCounts
-from scheduling.gateway.engine.failures import EngineTrouble
+from scheduling.gateway.engine.failures import AttemptFailed
 from scheduling.gateway.engine.first_tokens import FirstTokens
 from scheduling.gateway.engine.legs import prefill_elsewhere
 from scheduling.gateway.engine.prefill_leg import needs_leg
@@ -59,7 +59,7 @@ class Failover:
 
     async def run(self, submitted: Submitted, body: bytes) -> Reason:
         """Runs attempts until one has answered, or none may follow (:meth:`_may_retry`). Returns how the answer ended;
-        raises :class:`EngineTrouble` or :class:`Refusal` where there is none."""
+        raises :class:`AttemptFailed` or :class:`Refusal` where there is none."""
         call = submitted.call
         self._budgets.of(submitted.access.entitlement.tenant, time.monotonic()).earn()
         while True:
@@ -73,8 +73,8 @@ class Failover:
                     store = self._stores(submitted.access.pool.id)
                     handed = await prefill_elsewhere(submitted, body, store, self._relay, self._spec)
                 return await self._relay.run(submitted, spec, handed)
-            except EngineTrouble as exc:
-                trouble = exc
+            except AttemptFailed as exc:
+                failure = exc
             except asyncio.CancelledError:
                 why = call.why
                 if why not in RETRYABLE or call.responding:
@@ -86,18 +86,18 @@ class Failover:
                     await self._wait_again(submitted, submitted.preemption)
                     continue
                 if why is Reason.BACKEND_STALLED:
-                    trouble = EngineTrouble(why, "no first token in time", suspect=True)
+                    failure = AttemptFailed(why, "no first token in time", suspect=True)
                 else:
-                    trouble = EngineTrouble(why, "the replica was taken out of service", suspect=False)
+                    failure = AttemptFailed(why, "the replica was taken out of service", suspect=False)
             call.limit(Reason.DEADLINE, NEVER)
             submitted.hang_up()
-            self._report_failure(submitted, trouble)
+            self._report_failure(submitted, failure)
             if call.responding:
-                raise trouble
+                raise failure
             submitted.ran = False
-            if not self._may_retry(submitted, trouble):
-                raise trouble.refusal or trouble
-            await self._retry(submitted, trouble)
+            if not self._may_retry(submitted, failure):
+                raise failure.refusal or failure
+            await self._retry(submitted, failure)
 
     async def _spec(self, replica: str) -> BackendSpec:
         spec = self._keyring().backends.get(replica)
@@ -105,22 +105,22 @@ class Failover:
             await self._catalog.refreshed(CATALOG_WAIT_S)
             spec = self._keyring().backends.get(replica)
             if spec is None:
-                raise EngineTrouble(Reason.BACKEND_LOST, "the replica is not configured", suspect=False)
+                raise AttemptFailed(Reason.BACKEND_LOST, "the replica is not configured", suspect=False)
         return spec
 
-    async def _retry(self, submitted: Submitted, trouble: EngineTrouble) -> None:
+    async def _retry(self, submitted: Submitted, failure: AttemptFailed) -> None:
         access, at, left_s = submitted.access, submitted.at, submitted.call.now_s()
         # with one replica only, the choice is between it and nothing
-        exclude = submitted.backend if len(access.pool.backends) > 1 or trouble.lacks else ""
+        exclude = submitted.backend if len(access.pool.backends) > 1 or failure.lacks else ""
         if submitted.prefill_at:  # the replica that would have written the answer did not fail
             submitted.prefill_failed, submitted.prefill_at, exclude = submitted.prefill_at, "", ""
         try:
-            if trouble.lacks:  # before the leader hears of a request that waits for it
+            if failure.lacks:  # before the leader hears of a request that waits for it
                 submitted.moving = True
-                await self._stores(access.pool.id).suspect(at, trouble.why)
+                await self._stores(access.pool.id).suspect(at, failure.why)
             admission = await self._requeue(submitted, exclude)
         except StateUnavailable:
-            raise trouble.refusal or trouble from None
+            raise failure.refusal or failure from None
         finally:
             submitted.moving = False
         await self._waiter.granted(submitted, admission, left_s)
@@ -164,33 +164,33 @@ class Failover:
         finally:
             submitted.moving = False
 
-    def _may_retry(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
+    def _may_retry(self, submitted: Submitted, failure: AttemptFailed) -> bool:
         """Whether there is another attempt. It costs no retry budget where the replica is at fault (it admitted
         nothing, or others serve what it fails): one sick replica must not fail requests that others would serve. A
         refused input is sent to one other replica, where others serve."""
-        if trouble.lacks or trouble.refused:
+        if failure.lacks or failure.refused:
             return submitted.tries < MAX_REFUSED
         tenant, now_s = submitted.access.entitlement.tenant, time.monotonic()
         others_serve = submitted.tries < MAX_ATTEMPTS and self.attempts.contradicted(
             submitted.access.pool.id, submitted.at, tenant
         )
         budget = self._budgets.of(tenant, now_s)
-        if trouble.refusal is not None:
+        if failure.refusal is not None:
             first, submitted.refused_at = not submitted.refused_at, submitted.at
             return first and others_serve and budget.spend(now_s)
         return others_serve or (submitted.tries == 1 and budget.spend(now_s))
 
-    def _report_failure(self, submitted: Submitted, trouble: EngineTrouble) -> None:
+    def _report_failure(self, submitted: Submitted, failure: AttemptFailed) -> None:
         """Counts a failed attempt, and reports it to the leader at once where that helps."""
-        pool, backend, why = submitted.access.pool.id, submitted.at, trouble.why
-        if trouble.refused:
-            pause_s = self.attempts.refused(pool, backend, why, trouble.retry_after_s)
+        pool, backend, why = submitted.access.pool.id, submitted.at, failure.why
+        if failure.refused:
+            pause_s = self.attempts.refused(pool, backend, why, failure.retry_after_s)
             if pause_s:
                 self._in_background(self._stores(pool).pause(backend, pause_s, why, refused=True))
-        elif trouble.suspect:
+        elif failure.suspect:
             tenant = submitted.access.entitlement.tenant
             began = submitted.call.responding
-            pause_s = self.attempts.failed(pool, backend, tenant, why, misconfigured=trouble.misconfigured, began=began)
+            pause_s = self.attempts.failed(pool, backend, tenant, why, misconfigured=failure.misconfigured, began=began)
             if pause_s and not began:
                 self._in_background(self._stores(pool).pause(backend, pause_s, why, refused=False))
             self._in_background(self._stores(pool).suspect(backend, why))

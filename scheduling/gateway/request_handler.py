@@ -22,7 +22,7 @@ from scheduling.gateway.bodies.grammar import check_grammar
 from scheduling.gateway.bodies.prepare import check_choices, model_named, parse_as
 from scheduling.gateway.conclusion import refused, send_answer
 from scheduling.gateway.endpoints import ENDPOINTS, MESSAGES_PATH, not_served
-from scheduling.gateway.engine.failures import EngineTrouble
+from scheduling.gateway.engine.failures import AttemptFailed
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.entry.authenticator import Authenticator
 from scheduling.gateway.entry.guard import ClientGone, Head, check_size, drain, read_body
@@ -97,7 +97,7 @@ class RequestHandler:
         except Refusal as exc:
             refusal = exc.with_traceback(None)  # the traceback holds this frame, and with it the whole request
             reason = exc.reason
-        except EngineTrouble as exc:
+        except AttemptFailed as exc:
             reason = exc.reason
         except ClientGone:
             reason = Reason.CLIENT_LEFT

@@ -10,7 +10,7 @@ from scheduling.gateway.errors import Refusal
 from scheduling.gateway.stages import Submitted
 
 
-class EngineTrouble(Exception):
+class AttemptFailed(Exception):
     """An attempt failed at the engine. ``suspect``: its replica should be probed; ``misconfigured``: no request can be
     the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``; ``lacks``: it does
     not have the adapter, and serves everything else; ``refusal``: what the client is told if the input is at fault, as
@@ -52,10 +52,10 @@ async def read_error_body(connection: Connection) -> bytes:
     return b"".join(parts)
 
 
-def _input_refused(answer: bytes) -> EngineTrouble:
+def _input_refused(answer: bytes) -> AttemptFailed:
     detail, param = input_error(answer)
     refusal = Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
-    return EngineTrouble(Reason.BACKEND_ERROR, "refuses the input", suspect=False, refusal=refusal)
+    return AttemptFailed(Reason.BACKEND_ERROR, "refuses the input", suspect=False, refusal=refusal)
 
 
 def failure_in_stream(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
@@ -79,7 +79,7 @@ def failure_of_status(submitted: Submitted, connection: Connection, answer: byte
     adapter, endpoint = submitted.access.pool.adapter, submitted.identified.endpoint
     no_path = status == 404 and b'"detail"' in answer  # a model that is not there is an "error"
     if adapter and status == 404 and not no_path:
-        return EngineTrouble(
+        return AttemptFailed(
             Reason.NO_ADAPTER, f"answers 404: it has not got adapter {adapter!r} any more", suspect=False, lacks=True
         )
     detail = f"The engines behind this model do not serve {endpoint.upstream}."
@@ -87,12 +87,12 @@ def failure_of_status(submitted: Submitted, connection: Connection, answer: byte
     if status in NOT_SERVED and endpoint.optional:
         return unserved
     if no_path:  # a model that makes vectors only; or it is no engine, which its leader sees by itself
-        return EngineTrouble(
+        return AttemptFailed(
             Reason.BACKEND_ERROR, f"answers 404: it has no {endpoint.upstream}", suspect=False, refusal=unserved
         )
     why = what_it_means(status, submitted.access.pool.upstream_model)
     if status in NOT_ADMITTED:
-        return EngineTrouble(
+        return AttemptFailed(
             Reason.NO_BACKEND, why, suspect=False, refused=True, retry_after_s=connection.retry_after_s
         )
-    return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=True, misconfigured=misconfigured(status))
+    return AttemptFailed(Reason.BACKEND_ERROR, why, suspect=True, misconfigured=misconfigured(status))

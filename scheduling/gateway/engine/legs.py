@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.engine.failures import EngineTrouble
+from scheduling.gateway.engine.failures import AttemptFailed
 from scheduling.gateway.engine.relay import Relay
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.stages import Submitted
@@ -22,16 +22,16 @@ async def prefill_elsewhere(
     spec_of: Callable[[str], Awaitable[BackendSpec]],
 ) -> bytes:
     """Has the prompt computed by a prefill replica; the body for the decode replica. The leg ends here in any case:
-    what another attempt needs it asks for anew. Raises :class:`EngineTrouble`, with ``submitted.prefill_at`` saying
+    what another attempt needs it asks for anew. Raises :class:`AttemptFailed`, with ``submitted.prefill_at`` saying
     whose it is, or :class:`Refusal`."""
     request, attempt = submitted.estimated.request, submitted.attempt
     try:
         replica = await store.take_leg(request.id, attempt, request.prefill_tokens, submitted.prefill_failed)
     except StateUnavailable:
         why = "no prefill replica could be asked for"
-        raise EngineTrouble(Reason.STATE_UNAVAILABLE, why, suspect=False) from None
+        raise AttemptFailed(Reason.STATE_UNAVAILABLE, why, suspect=False) from None
     if replica is None:
-        raise EngineTrouble(Reason.LEASE_LOST, "its lease was lost before its prompt was computed", suspect=False)
+        raise AttemptFailed(Reason.LEASE_LOST, "its lease was lost before its prompt was computed", suspect=False)
     if not replica:
         raise Refusal(Reason.NO_BACKEND, retry_s=NO_BACKEND_RETRY_MS / 1000)
     submitted.prefill_at = replica

@@ -2,7 +2,7 @@
 
 Everything that is passed on was checked: it has the API's format (``answer_types.py``, ``sse.py``) and answers the
 request sent on this connection (``upstream.py``). Until the first byte is sent to the client, another attempt is
-possible (:class:`EngineTrouble` with ``call.responding`` False); after that a stream can only end with an error frame.
+possible (:class:`AttemptFailed` with ``call.responding`` False); after that a stream can only end with an error frame.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.engine.attempts import AttemptCounts
 from scheduling.gateway.engine.engine_connection import TOO_LARGE, Connection, UpstreamError
 from scheduling.gateway.engine.failures import (
-    EngineTrouble,
+    AttemptFailed,
     Unnamed,
     failure_in_stream,
     failure_of_status,
@@ -83,7 +83,7 @@ class Relay:
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
-        """One attempt, from the request to the client's last byte; how the answer ended. Raises :class:`EngineTrouble`,
+        """One attempt, from the request to the client's last byte; how the answer ended. Raises :class:`AttemptFailed`,
         or :class:`Refusal` where no engine would serve the request."""
         call, prepared = submitted.call, submitted.estimated.prepared
         # an engine takes an id once only, and names its answer by it
@@ -108,7 +108,7 @@ class Relay:
             if exc.why == TOO_LARGE and not prepared.output_bound:  # vectors: the client chose how many
                 submitted.ran = False
                 raise Refusal(Reason.TOO_LARGE, what="answer", limit=limit) from None
-            raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
+            raise AttemptFailed(Reason.BACKEND_LOST, exc.why, suspect=True) from None
 
     async def prefill(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> bytes:
         """Has a prefill replica compute the prompt of ``body``, and returns the body for the decode replica, which says
@@ -122,12 +122,12 @@ class Relay:
         try:
             connection = await self._ask(submitted, spec, leg, name, True, MAX_PREFILL_BYTES)
         except UpstreamError as exc:
-            raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
+            raise AttemptFailed(Reason.BACKEND_LOST, exc.why, suspect=True) from None
         try:
             answer_id, params = read_prefilled(connection.whole_body())
         except Broken as exc:
             self._metrics.answer_rejected(pool, spec.id, BROKEN)
-            raise EngineTrouble(Reason.BACKEND_ERROR, exc.why, suspect=True) from None
+            raise AttemptFailed(Reason.BACKEND_ERROR, exc.why, suspect=True) from None
         self._check_own(submitted, connection, answer_id)
         self._attempts.succeeded(pool, spec.id, submitted.access.entitlement.tenant)
         connection.release()
@@ -158,7 +158,7 @@ class Relay:
         try:
             backend = self._upstream.backend(spec)
         except ValueError as exc:
-            raise EngineTrouble(Reason.BACKEND_LOST, str(exc), suspect=False) from None
+            raise AttemptFailed(Reason.BACKEND_LOST, str(exc), suspect=False) from None
         submitted.ran = True
         entitlement = submitted.access.entitlement
         more = flow_lines(entitlement.tenant, entitlement.tier.name)
@@ -184,12 +184,12 @@ class Relay:
             raise failure_of_status(submitted, connection, answer)
         return connection
 
-    def _broken(self, submitted: Submitted, why: str, *, suspect: bool = True) -> EngineTrouble:
+    def _broken(self, submitted: Submitted, why: str, *, suspect: bool = True) -> AttemptFailed:
         self._metrics.answer_rejected(submitted.access.pool.id, submitted.backend, BROKEN)
-        return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=suspect)
+        return AttemptFailed(Reason.BACKEND_ERROR, why, suspect=suspect)
 
     def _check_own(self, submitted: Submitted, connection: Connection, answer_id: str) -> None:
-        """Raises :class:`EngineTrouble` unless the answer is the one to this request."""
+        """Raises :class:`AttemptFailed` unless the answer is the one to this request."""
         if connection.proves(answer_id):
             return
         self._metrics.answer_rejected(submitted.access.pool.id, submitted.at, FOREIGN)
@@ -198,7 +198,7 @@ class Relay:
             submitted.id,
             submitted.at,
         )
-        raise EngineTrouble(Reason.BACKEND_ERROR, "the answer to another request", suspect=True)
+        raise AttemptFailed(Reason.BACKEND_ERROR, "the answer to another request", suspect=True)
 
     def _count(self, submitted: Submitted, usage: Usage, believed: bool) -> None:
         """Notes the tokens that the request is charged: the engine's figures if they are plausible (``believed``), else
@@ -242,7 +242,7 @@ class Relay:
                 answer = endpoint.read(data, asked, model)
         except Broken as exc:
             if exc.ours:  # which says nothing of the replica
-                raise EngineTrouble(Reason.BACKEND_ERROR, exc.why, suspect=False) from None
+                raise AttemptFailed(Reason.BACKEND_ERROR, exc.why, suspect=False) from None
             raise self._broken(submitted, exc.why) from None
         self._check_own(submitted, connection, answer.id)
         self._served(submitted)
@@ -269,7 +269,7 @@ class Relay:
         while not out and not frames.done:
             data = await connection.read()
             if not data:
-                raise EngineTrouble(Reason.BACKEND_LOST, "the stream ended before it began", suspect=True)
+                raise AttemptFailed(Reason.BACKEND_LOST, "the stream ended before it began", suspect=True)
             out = frames.feed(data)
             if frames.refused:
                 raise failure_in_stream(submitted, connection, frames.refused)
@@ -322,7 +322,7 @@ class Relay:
                     continue
             data = await connection.read()
             if not data:
-                raise EngineTrouble(Reason.BACKEND_LOST, "the stream was cut", suspect=True)
+                raise AttemptFailed(Reason.BACKEND_LOST, "the stream was cut", suspect=True)
             out = pour.named(frames.feed(data))
         assert frames.usage is not None
         self._count(submitted, frames.usage, frames.believed)
