@@ -109,6 +109,9 @@ class Controller:
         if row is None:
             return
         leaving = [b for b in row.backends.all() if b.leaving_since is not None]
+        for backend in row.backends.all():
+            if backend.leaving_since is None:  # called back: when it leaves again, it is watched anew
+                self._empty_since.pop(backend.slug, None)
         due = turn.target is not None or bool(leaving)
         now_s = self._clock()
         if not due and now_s - self._looked.get(row.slug, 0.0) < LOOK_EVERY_S:

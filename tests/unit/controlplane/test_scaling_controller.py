@@ -173,6 +173,22 @@ def test_growing_again_calls_back_what_is_leaving_instead_of_ordering(
     assert [what for what, _ in fleet.orders] == ["grow"]
 
 
+def test_a_replica_that_was_called_back_is_seen_empty_anew_before_it_ends(
+    pool: Pool, fleet: Fleet, controller: Controller
+) -> None:
+    controller.turn(Turn(sample(), 2, decision(1, 2)))
+    (name,) = names(managed=True)
+    controller.turn(Turn(sample(), 1, decision(2, 1)))
+    controller.turn(Turn(sample(at_s=NOW + 10), None))  # empty, not for long
+    controller.turn(Turn(sample(at_s=NOW + 11), 2, decision(1, 2)))
+    controller.turn(Turn(sample({name: 1}, at_s=NOW + 50), None))
+    controller.turn(Turn(sample(at_s=NOW + 100), 1, decision(2, 1)))
+    controller.turn(Turn(sample(at_s=NOW + 101), None))
+    assert names(leaving_since__isnull=False) == [name]
+    controller.turn(Turn(sample(at_s=NOW + 101 + controller_module.EMPTY_FOR_S), None))
+    assert names(managed=True) == []
+
+
 def test_an_engine_that_vanished_takes_its_backend_along(pool: Pool, fleet: Fleet, controller: Controller) -> None:
     controller.turn(Turn(sample(), 3, decision(1, 3)))
     gone = fleet.there.pop()
