@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from scheduling.core.percentiles import nearest_rank
 from telemetry.ledger import prefill
 from telemetry.models import LedgerEntry
 
@@ -126,15 +127,15 @@ def neighbours(
         waited = Waited(spans)
         runs, whole = _runs(pool, spans, live.get(pool, ()))
         rows = holders(waited, runs)
-        lengths = sorted(end - start for start, end in spans)
+        lengths = [end - start for start, end in spans]
         lines.append(
             {
                 "pool": pool,
                 "requests": len(spans),
                 "waited_s": round(waited.seconds, 3),
-                "wait_p50_s": round(lengths[len(lengths) // 2], 3),
-                "wait_p95_s": round(lengths[min(len(lengths) - 1, int(len(lengths) * 0.95))], 3),
-                "longest_s": round(lengths[-1], 3),
+                "wait_p50_s": round(nearest_rank(lengths, 0.5) or 0.0, 3),
+                "wait_p95_s": round(nearest_rank(lengths, 0.95) or 0.0, 3),
+                "longest_s": round(max(lengths), 3),
                 "held": rows,
                 "whole": whole and len(read) <= MAX_WAITS,
             }
