@@ -40,9 +40,11 @@ def deliver() -> int:
     """One attempt at everything that is due; how many were taken."""
     now, taken = timezone.now(), 0
     failed: set[int] = set()
-    for delivery in _due(now)[:BATCH]:
-        if delivery.channel_id in failed:
-            continue
+    for _ in range(BATCH):
+        # one at a time: a batch may be all of a channel that fails
+        delivery = _due(now).exclude(channel__in=failed).first()
+        if delivery is None:
+            break
         if (pause_s := claim(delivery, now)) is None:
             continue
         if _attempt(delivery, pause_s):

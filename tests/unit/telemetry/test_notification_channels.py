@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import smtplib
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
 
@@ -16,7 +16,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry.alerts import channels, lifecycle, notify, webhook
+from telemetry.alerts import attempts, channels, lifecycle, notify, webhook
 from telemetry.alerts.webhook import WebhookError
 from telemetry.models import Alert, AlertDelivery, AlertRule, NotificationChannel
 from tenants.models import AuditEntry
@@ -213,16 +213,30 @@ def test_one_channel_that_fails_holds_up_no_other_and_is_asked_once_a_round() ->
     assert sorted(str(request.url).removeprefix(SLACK) for request in seen) == ["", "2", "2", "2"]
 
 
+def _down_at_pagerduty(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(500 if "pagerduty" in request.url.host else 200, stream=httpx.ByteStream(b"x"))
+
+
+def test_a_channel_with_more_unsent_alerts_than_a_round_takes_holds_up_no_other() -> None:
+    broken = rule(channel("pagerduty", KEY), name="Old")
+    for number in range(attempts.BATCH + 1):
+        fire(broken, f"b{number}")
+    fire(rule(channel()))
+    with posting(_down_at_pagerduty) as seen:
+        assert notify.deliver() == 1
+    assert [request.url.host for request in seen] == ["events.pagerduty.com", "hooks.slack.test"]
+
+
 def test_what_another_process_has_claimed_is_not_sent_twice(answers: list[httpx.Request]) -> None:
     fire(rule(channel()))
-    due = notify._due(timezone.now())
-    with mock.patch.object(notify, "_due", return_value=list(due)):
-        assert notify.deliver() == 1
-    stale = AlertDelivery.objects.select_related("alert__rule", "channel").get()
-    AlertDelivery.objects.update(attempts=1, next_attempt_at=timezone.now() + timedelta(minutes=1))
-    with mock.patch.object(notify, "_due", return_value=[stale]):
+
+    def beaten(row: AlertDelivery, now: datetime) -> float | None:
+        AlertDelivery.objects.update(attempts=1, next_attempt_at=now + timedelta(minutes=1))
+        return attempts.claim(row, now)
+
+    with mock.patch.object(notify, "claim", beaten):
         assert notify.deliver() == 0
-    assert len(answers) == 1
+    assert answers == []
 
 
 def test_redirects_are_not_followed() -> None:
