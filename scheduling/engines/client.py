@@ -14,10 +14,11 @@ import httpx
 
 from scheduling.core.capacity.engine_limits import EngineFacts
 from scheduling.core.engine.calibration import LoggedStep
-from scheduling.engines.reach import Transport
+from scheduling.engines.reach import HEAD_BYTES, Transport, counted_bytes
 from scheduling.tls import authorities, refused
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
+SMALL_PIECES, PIECE_BYTES = 512, 256  # so many pieces may be of any size, all further ones have so much on average
 FACTS_TIMEOUT_S = 30.0  # an engine may look at its whole machine before it answers the first time
 SCRAPE_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 30.0
@@ -264,22 +265,27 @@ async def fetch(
         EngineUnreachable, EngineProtocolError: there is no such answer.
     """
     try:
-        async with http.stream(
-            method,
-            url,
-            json=json,
-            headers={**(headers or {}), "accept-encoding": "identity"},
-            timeout=timeout_s,
-            extensions={FRESH: True} if fresh else None,
-        ) as answer:
-            if answer.headers.get("content-encoding", "identity").lower() != "identity":
-                raise EngineProtocolError(f"{call} answered in an encoding that was not asked for")
-            body = bytearray()
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > limit:
-                    raise EngineProtocolError(f"{call} answered more than {limit} bytes")
-            return answer.status_code, bytes(body)
+        with counted_bytes() as wire:
+            async with http.stream(
+                method,
+                url,
+                json=json,
+                headers={**(headers or {}), "accept-encoding": "identity"},
+                timeout=timeout_s,
+                extensions={FRESH: True} if fresh else None,
+            ) as answer:
+                wire.left = 2 * limit + HEAD_BYTES  # with what frames it
+                if answer.headers.get("content-encoding", "identity").lower() != "identity":
+                    raise EngineProtocolError(f"{call} answered in an encoding that was not asked for")
+                body, pieces = bytearray(), 0
+                async for chunk in answer.aiter_bytes():
+                    body += chunk
+                    pieces += 1
+                    if len(body) > limit:
+                        raise EngineProtocolError(f"{call} answered more than {limit} bytes")
+                    if pieces > SMALL_PIECES + len(body) // PIECE_BYTES:
+                        raise EngineProtocolError(f"{call} answered in {pieces} pieces of next to nothing")
+                return answer.status_code, bytes(body)
     except httpx.TimeoutException as error:
         raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: a host that is no name

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MOST_SERIES = 4096  # of one name; a server of 64 engines has a few hundred
+
 
 def samples(page: str, name: str) -> list[float]:
     """The values of every series called exactly ``name``, in page order; labels are ignored.
 
-    Values that are no finite number are left out (an exporter writes NaN for "nothing known yet").
+    Values that are no finite number are left out (an exporter writes NaN for "nothing known yet"). Of a name with more
+    than :data:`MOST_SERIES` nothing is known.
     """
     values: list[float] = []
     start = 0 if page.startswith(name) else page.find("\n" + name) + 1
@@ -26,6 +29,8 @@ def samples(page: str, name: str) -> list[float]:
             value = _value(page[after:line_end])
             if value is not None:
                 values.append(value)
+                if len(values) > MOST_SERIES:
+                    return []
         nxt = page.find("\n" + name, line_end)
         if nxt < 0:
             return values

@@ -128,12 +128,18 @@ def keeps_prefixes(page: str) -> bool:
 
 
 def _cache_configs(page: str) -> Iterator[dict[str, str]]:
-    """The labels of each engine's cache configuration; empty ones for a line that has no end."""
+    """The labels of each engine's cache configuration; empty ones for a line that has no end, and for those beyond
+    :data:`scheduling.engines.prometheus_text.MOST_SERIES`."""
+    seen = 0
     start = 0 if page.startswith(_CACHE_CONFIG) else page.find("\n" + _CACHE_CONFIG) + 1
     while start > 0 or (start == 0 and page.startswith(_CACHE_CONFIG)):
-        line, _, _ = page[start : start + MAX_LINE_CHARS].partition("\n")
-        labels, closed, _ = line[len(_CACHE_CONFIG) :].partition("}")
-        yield dict(_LABEL.findall(labels)) if closed else {}
+        end = page.find("}", start, start + MAX_LINE_CHARS)
+        line = page[start + len(_CACHE_CONFIG) : end]
+        seen += 1
+        if end < 0 or "\n" in line or seen > prom.MOST_SERIES:
+            yield {}
+            return
+        yield dict(_LABEL.findall(line))
         start = page.find("\n" + _CACHE_CONFIG, start) + 1
         if start == 0:
             return
