@@ -1,4 +1,4 @@
-"""Where passwords are hashed: in a web process one at a time, by a helper that gives way to everything else.
+"""Where passwords are hashed: in a web process one at a time, by a helper that gives way where there are many.
 
 A password's hash is slow by intent, a third of a second of a processor or more. OpenSSL gives up the interpreter's lock
 meanwhile but not the core: 200 at once made a one-token request of ``/v1`` wait 0.8 s instead of 0.02 s. So whatever
@@ -7,7 +7,10 @@ has) waits for its turn, in a short line and for a bounded time, and is told to 
 Strangers from many addresses can fill that line for good, so who has signed in from the same address before goes ahead.
 
 The helper is a process and not a thread: one with a lower priority that holds the interpreter's lock would keep the
-gateway waiting for as long as others keep it from the processor.
+gateway waiting for as long as others keep it from the processor. It gives way to everything else only beyond an
+allowance, which people who sign in do not use up and guesses do: on a machine with thirteen others that wanted its two
+processors, a low priority made one sign-in last a quarter of a minute. A process cannot take back its priority, so
+there are two of them, of which the second is started once it is needed.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from typing import IO
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
 NICE = 10  # as the worker's tasks: the gateway goes first, and it still gets a tenth of a core
+QUICK = 3  # hashes at once that need not give way, of strangers; as many of those who go ahead
+QUICK_EVERY_S = 10.0  # and one more in this time: a thirtieth of a core
 LINE = 4  # who may wait behind the one that is hashed
 LINE_AHEAD = 2  # of those who go ahead, so many more
 WAIT_S = 5.0  # for one's turn
@@ -36,12 +41,13 @@ RETRY_S = 5
 _HELPER = """
 import hashlib, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-os.nice({nice})
-try:
-    with open("/proc/self/autogroup", "w") as group:  # nice alone compares within a session
-        group.write("{nice}")
-except OSError:
-    pass
+if {nice}:
+    os.nice({nice})
+    try:
+        with open("/proc/self/autogroup", "w") as group:  # nice alone compares within a session
+            group.write("{nice}")
+    except OSError:
+        pass
 asked, answers = sys.stdin.buffer, sys.stdout.buffer
 while True:
     head = asked.readline().split()
@@ -61,8 +67,71 @@ class HashingBusy(Exception):
     """No hash was made: others are before this one. Trying again later may help."""
 
 
+class _Allowance:
+    """How many hashes need not give way: a few at once, and then one from time to time."""
+
+    def __init__(self) -> None:
+        self._left, self._at_s = float(QUICK), time.monotonic()
+
+    def take(self) -> bool:
+        now_s = time.monotonic()
+        self._left = min(QUICK, self._left + (now_s - self._at_s) / QUICK_EVERY_S)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class _Process:
+    """A process that hashes. Started when the first hash is asked for, and again after it died."""
+
+    def __init__(self, nice: int) -> None:
+        self._nice = nice
+        self.running: subprocess.Popen[bytes] | None = None
+
+    def ask(self, question: bytes, within_s: float) -> bytes:
+        """Raises HashingBusy where it does not answer."""
+        for _ in range(2):  # it may have died since the last time
+            process = self.running
+            if process is None or process.poll() is not None:
+                self.stop()
+                process = self.running = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(question)
+                process.stdin.flush()
+                return bytes.fromhex(_line_within(process.stdout, within_s).decode())
+            except TimeoutError:
+                self.stop()  # an answer that comes late must not be taken for another's
+                break
+            except (OSError, EOFError):
+                self.stop()
+        raise HashingBusy
+
+    def stop(self) -> None:
+        process, self.running = self.running, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):  # what it did not read any more
+                        pipe.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our own text above
+            [sys.executable, "-I", "-S", "-c", _HELPER.format(nice=self._nice)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # which gives way as a whole
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},  # no secrets of ours
+        )
+
+
 class Helper:
-    """The process that hashes, one at a time. Started when the first hash is asked for, and again after it died."""
+    """Hashes one password at a time: quickly within an allowance, and beyond it by a process that gives way."""
 
     def __init__(self, *, line: int = LINE, wait_s: float = WAIT_S, hash_s: float = HASH_S) -> None:
         self._line, self._wait_s, self._hash_s = line, wait_s, hash_s
@@ -70,7 +139,8 @@ class Helper:
         self._hashing = False
         self._inside = 0
         self._ahead = 0  # who wait and go ahead
-        self._process: subprocess.Popen[bytes] | None = None
+        self._allowances = {first: _Allowance() for first in (False, True)}
+        self._quick, self._giving_way = _Process(0), _Process(NICE)
 
     def pbkdf2(self, digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
         """The same as ``hashlib.pbkdf2_hmac``. Blocks; may be called from any thread.
@@ -93,10 +163,10 @@ class Helper:
             finally:
                 self._ahead -= first
                 self._turn.notify_all()
+            process = self._quick if self._allowances[first].take() else self._giving_way
+        question = b"%s %d %d %d\n" % (digest.encode(), iterations, len(password), len(salt)) + password + salt
         try:
-            return self._ask(
-                b"%s %d %d %d\n" % (digest.encode(), iterations, len(password), len(salt)) + password + salt
-            )
+            return process.ask(question, self._hash_s)
         finally:
             with self._turn:
                 self._hashing = False
@@ -104,43 +174,9 @@ class Helper:
                 self._turn.notify_all()
 
     def stop(self) -> None:
-        """Ends the process; the next hash starts another."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):  # what it did not read any more
-                        pipe.close()
-
-    def _ask(self, question: bytes) -> bytes:
-        for _ in range(2):  # the helper may have died since the last time
-            process = self._process
-            if process is None or process.poll() is not None:
-                self.stop()
-                process = self._process = self._started()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            try:
-                process.stdin.write(question)
-                process.stdin.flush()
-                return bytes.fromhex(_line_within(process.stdout, self._hash_s).decode())
-            except TimeoutError:
-                self.stop()  # an answer that comes late must not be taken for another's
-                break
-            except (OSError, EOFError):
-                self.stop()
-        raise HashingBusy
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - our own text above
-            [sys.executable, "-I", "-S", "-c", _HELPER.format(nice=NICE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # which gives way as a whole
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},  # no secrets of ours
-        )
+        """Ends its processes; the next hash starts another."""
+        self._quick.stop()
+        self._giving_way.stop()
 
 
 def _line_within(stream: IO[bytes], seconds: float) -> bytes:

@@ -273,13 +273,20 @@ def test_who_signs_in_again_and_again_is_refused_before_anything_is_hashed_and_o
     assert seen("grace", RIGHT).status_code == 302
 
 
-def test_passwords_are_hashed_by_one_process_that_gives_way(full_web: Web) -> None:
+def _helpers(web: Web) -> list[psutil.Process]:
+    """The processes that hash, those that give way last."""
+    assert web.process is not None
+    found = (p for p in psutil.Process(web.process.pid).children() if "hashlib" in " ".join(p.cmdline()))
+    return sorted(found, key=lambda p: p.nice())
+
+
+def test_the_hashes_of_many_guesses_give_way_and_a_first_one_does_not(full_web: Web) -> None:
     assert asyncio.run(_guess(full_web, 12, "grace"))[200] == FAILURES
     assert full_web.process is not None
-    helpers = [p for p in psutil.Process(full_web.process.pid).children() if "hashlib" in " ".join(p.cmdline())]
-    assert len(helpers) == 1
-    assert helpers[0].nice() > psutil.Process(full_web.process.pid).nice()
-    helpers[0].kill()  # another takes its place
+    quick, giving_way = _helpers(full_web)
+    assert quick.nice() == psutil.Process(full_web.process.pid).nice() < giving_way.nice()
+    for helper in (quick, giving_way):
+        helper.kill()  # another takes its place
     with full_web.browser("127.0.0.5") as browser:
         assert browser.login("ada", PASSWORD).status_code == 302
 
@@ -292,11 +299,11 @@ def test_strangers_at_many_addresses_do_not_keep_out_who_has_signed_in_from_hers
     def next_stranger(number: int) -> Future[int]:
         return several.submit(once, f"nobody-{number}", f"198.51.100.{number}")
 
-    assert web.process is not None
     assert once("ada", "203.0.113.1") == 302
-    (helper,) = (p for p in psutil.Process(web.process.pid).children() if "hashlib" in " ".join(p.cmdline()))
+    helpers = _helpers(web)
     with ThreadPoolExecutor(AT_ONCE + 2) as several:
-        helper.suspend()
+        for helper in helpers:
+            helper.suspend()
         try:
             asked = [next_stranger(number) for number in range(AT_ONCE + 1)]
             wait(asked, timeout=60, return_when=FIRST_COMPLETED)
@@ -304,7 +311,8 @@ def test_strangers_at_many_addresses_do_not_keep_out_who_has_signed_in_from_hers
             ada = several.submit(once, "ada", "203.0.113.1")
             assert not wait([ada], timeout=0.5).done
         finally:
-            helper.resume()
+            for helper in helpers:
+                helper.resume()
         assert ada.result() == 302
 
 

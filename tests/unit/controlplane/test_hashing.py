@@ -29,14 +29,21 @@ def helper() -> Iterator[hashing.Helper]:
 
 
 def process(helper: hashing.Helper) -> psutil.Process:
-    assert helper._process is not None
-    return psutil.Process(helper._process.pid)
+    """The one that need not give way: the first hashes are its."""
+    assert helper._quick.running is not None
+    return psutil.Process(helper._quick.running.pid)
 
 
 @contextmanager
 def stopped(helper: hashing.Helper) -> Iterator[None]:
     """Its process answers nothing meanwhile, however fast the machine is; whoever gave it up has ended it."""
-    one = process(helper)
+    with stopped_process(process(helper).pid):
+        yield
+
+
+@contextmanager
+def stopped_process(pid: int) -> Iterator[None]:
+    one = psutil.Process(pid)
     one.suspend()
     try:
         yield
@@ -132,6 +139,36 @@ def test_an_answer_that_comes_too_late_is_nobody_elses() -> None:
         assert helper.pbkdf2("sha256", b"x", b"salt", 7) == hashlib.pbkdf2_hmac("sha256", b"x", b"salt", 7)
     finally:
         helper.stop()
+
+
+def test_a_few_hashes_need_not_give_way_and_those_of_a_flood_do_but_it_slows_nobody_who_goes_ahead(
+    helper: hashing.Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "QUICK_EVERY_S", 1e9)  # no more in the time of the test
+    for _ in range(hashing.QUICK):
+        assert helper.pbkdf2("sha256", b"x", b"salt", 1)
+    assert helper._giving_way.running is None
+    assert helper.pbkdf2("sha256", b"x", b"salt", 1)
+    assert helper._giving_way.running is not None
+    own = psutil.Process().nice()
+    assert process(helper).nice() == own
+    assert psutil.Process(helper._giving_way.running.pid).nice() == min(19, own + hashing.NICE)
+
+    def known() -> bytes:
+        hashing.ahead.set(True)
+        return helper.pbkdf2("sha256", b"x", b"salt", 1)
+
+    with ThreadPoolExecutor(1) as pool, stopped_process(helper._giving_way.running.pid):
+        assert pool.submit(known).result(60), "which the process that gives way has not answered"
+
+
+def test_time_gives_hashes_back_that_need_not_give_way(helper: hashing.Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(hashing.QUICK + 1):
+        helper.pbkdf2("sha256", b"x", b"salt", 1)
+    assert helper._giving_way.running is not None
+    monkeypatch.setattr(hashing, "QUICK_EVERY_S", 1e-9)
+    with stopped_process(helper._giving_way.running.pid):
+        assert helper.pbkdf2("sha256", b"x", b"salt", 1)
 
 
 def test_a_helper_that_died_is_replaced_and_a_stopped_one_is_gone(helper: hashing.Helper) -> None:
