@@ -235,10 +235,11 @@ def test_no_page_of_the_router_is_left_out() -> None:
 
 
 def named(page: Page, outage: str, address: str = "") -> Locator:
-    """The notice of an outage, of the first pool where each has its own: all of them are there."""
-    notices = page.locator(f"[data-outage={outage}]")
-    expect(notices, address).to_have_count(POOLS if outage in OF_EACH_POOL else 1)
-    return notices.first
+    """The notice of an outage: one, that names all pools where each has its own."""
+    notice = page.locator(f"[data-outage={outage}]")
+    if outage in OF_EACH_POOL:
+        expect(notice, address).to_contain_text(f"{POOLS} pools")
+    return notice
 
 
 def keep_picture(page: Page, outage: str, address: str) -> None:

@@ -1,6 +1,6 @@
 import type { ReactNode } from "react";
 import { useOutages, useRetry } from "../feed/live";
-import { cutsPast, hides, isBlind, type Outage } from "../feed/outages";
+import { alike, cutsPast, hides, isBlind, type Outage } from "../feed/outages";
 import { moment } from "../lib/format";
 import { Badge, type Tone } from "./Badge";
 import { Icon } from "./icons";
@@ -19,8 +19,50 @@ export function UnknownNow() {
   return <span data-unknown>{unknownSince(cutsPast(useOutages()))}</span>;
 }
 
-/** What is away, and what that means: what cannot be seen, and what works all the same. */
-export function sentence(outage: Outage): { what: string; means: string } {
+const MOST_NAMES = 5;
+const TOGETHER_S = 10; // what began within this time began at once
+
+/** "a, b and c"; of many the first ones. */
+const listed = (names: string[]): string => {
+  const shown = names.length > MOST_NAMES + 1 ? [...names.slice(0, MOST_NAMES), `${names.length - MOST_NAMES} more`] : names;
+  return shown.length > 1 ? `${shown.slice(0, -1).join(", ")} and ${shown.at(-1)}` : shown.join();
+};
+
+/** Since when the first of them is away. */
+function sinceFirst(outages: readonly Outage[]): string {
+  const known = outages.filter((one) => one.since !== undefined).sort((a, b) => a.since! - b.since!);
+  const [first, last] = [known[0], known.at(-1)];
+  if (!first || !last) return "";
+  return last.since! - first.since! > TOGETHER_S ? `, the first ${since(first)}` : ` ${since(first)}`;
+}
+
+/** What several pools or replicas have in common, in one sentence that names them. */
+function common(outages: readonly Outage[]): { what: string; means: string } {
+  const [outage] = outages as [Outage];
+  const pools = [...new Set(outages.map(({ pool }) => pool ?? ""))].sort();
+  const names = outage.source === "engine" ? (pools.length > 1 ? outages.map(({ backend, pool }) => `${backend} of ${pool}`) : outages.map(({ backend }) => backend ?? "")) : pools;
+  const these = `${names.length} ${outage.source === "engine" ? `replicas${pools.length > 1 ? "" : ` of pool ${pools[0]}`}` : "pools"}`;
+  const end = `${sinceFirst(outages)}: ${listed(names)}.`;
+  switch (outage.source) {
+    case "leader":
+      return { what: `No scheduler has led ${these}${end}`, means: "Their queues, slots, weights, debts and the health of their replicas are unknown, and their alert rules are not evaluated. Free slots still go to requests that wait, but not in the policy's order. Requests that ended since are not in the ledger yet." };
+    case "rules":
+      return { what: `The alert rules of ${these} have not been evaluated${end}`, means: "No new alerts are sent for them; live figures continue." };
+    case "ledger":
+      return { what: `The database has taken no requests of ${these}${end}`, means: "Requests that ended since are missing in the ledger and in usage; they are kept in Redis and stored as soon as the database can be written. Changes may fail. Inference and live queues continue." };
+    default:
+      if (outage.ejected) return { what: `${these} have been ejected${end}`, means: "They failed requests or probes. Until a probe succeeds there they receive no work and are left out of their pool's totals." };
+      if (outage.serves) return { what: `The figures of ${these} have not been read${end}`, means: "They are unknown and left out of their pool's totals. These replicas receive work until requests or probes fail there." };
+      return outage.since === undefined
+        ? { what: `${these} have not been seen yet${end}`, means: "Their figures are unknown, and they receive no work." }
+        : { what: `${these} have not been seen${end}`, means: "Their figures are unknown. Until they answer they receive no work and are left out of their pool's totals." };
+  }
+}
+
+/** What is away, and what that means: what cannot be seen, and what works all the same. Of one thing, or of several alike. */
+export function sentence(outages: readonly Outage[]): { what: string; means: string } {
+  const [outage] = outages as [Outage];
+  if (outages.length > 1) return common(outages);
   const when = since(outage);
   switch (outage.source) {
     case "server":
@@ -50,45 +92,41 @@ export function sentence(outage: Outage): { what: string; means: string } {
   }
 }
 
-const MOST_SENTENCES = 6; // sentences; a fleet may have lost a hundred replicas
-
 /** Above every page: what cannot be seen, since when, and what still works. */
 export function Outages() {
   const all = useOutages();
   const retry = useRetry();
   if (all.length === 0) return null;
-  const outages = all.length > MOST_SENTENCES ? all.slice(0, MOST_SENTENCES - 1) : all;
-  const left = all.slice(outages.length);
   return (
     <div role="alert" data-testid="outages" className="mb-4 rounded-lg border border-amber bg-warn-bg px-4 py-2.5 text-sm">
       <ul className="space-y-1.5">
-      {outages.map((outage) => {
-        const { what, means } = sentence(outage);
-        return (
-          <li key={`${outage.source} ${outage.pool ?? ""} ${outage.backend ?? ""}`} data-outage={outage.source} className="flex flex-wrap items-start gap-x-2 gap-y-1">
-            <span className="mt-0.5 text-warn">
-              <Icon name="alert" />
-            </span>
-            <p className="min-w-0 flex-1 basis-64 text-ink">
-              <strong className="font-semibold">{what}</strong> {means}
-            </p>
-            {outage.source === "server" && (
-              <button type="button" className="button" onClick={retry}>
-                Retry now
-              </button>
-            )}
-          </li>
-        );
-      })}
-      {left.length > 0 && (
-        <li className="text-ink">
-          And {left.length} more, of {new Set(left.map(({ pool }) => pool)).size} pools:{" "}
-          <a className="link underline" href="/pools">
-            all pools
-          </a>
-          .
-        </li>
-      )}
+        {alike(all).map((outages) => {
+          const { what, means } = sentence(outages);
+          const { source, ejected, serves } = outages[0]!;
+          return (
+            <li key={`${source} ${ejected} ${serves} ${outages[0]!.since === undefined}`} data-outage={source} className="flex flex-wrap items-start gap-x-2 gap-y-1">
+              <span className="mt-0.5 text-warn">
+                <Icon name="alert" />
+              </span>
+              <p className="min-w-0 flex-1 basis-64 text-ink">
+                <strong className="font-semibold">{what}</strong> {means}
+                {outages.length > MOST_NAMES && (
+                  <>
+                    {" "}
+                    <a className="link underline" href="/pools">
+                      All pools
+                    </a>
+                  </>
+                )}
+              </p>
+              {source === "server" && (
+                <button type="button" className="button" onClick={retry}>
+                  Retry now
+                </button>
+              )}
+            </li>
+          );
+        })}
       </ul>
     </div>
   );

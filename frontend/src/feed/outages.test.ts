@@ -1,8 +1,9 @@
 import { expect, it } from "vitest";
 import { sentence } from "../components/Outages";
+import { moment } from "../lib/format";
 import { heading } from "../pages/welcome/steps";
 import { blank } from "./blank";
-import { cutsPast, hides, hidesAlert, isBlind, isHeard, outagesOf } from "./outages";
+import { alike, cutsPast, hides, hidesAlert, isBlind, isHeard, outagesOf } from "./outages";
 import { freshness, initialFeed, isStale, reduce, type FeedEvent, type FeedState } from "./reducer";
 import type { Away, ServerMessage, Snapshot } from "./types";
 
@@ -34,7 +35,7 @@ it("tells what the server cannot see from the first word on, and which pools the
 it("says why a Redis that is there refuses what it is asked", () => {
   const [outage] = outagesOf(play(hello([{ source: "redis", since: T - 50, refuses: "OOM" }])), T);
   expect(outage).toEqual({ source: "redis", since: T - 50, refuses: "OOM" });
-  expect(sentence(outage!).what).toMatch(/^Redis has refused what it is asked \(OOM\) since /);
+  expect(sentence([outage!]).what).toMatch(/^Redis has refused what it is asked \(OOM\) since /);
 });
 
 it("takes nothing that the server still had for news while Redis is away", () => {
@@ -101,6 +102,25 @@ it("says that everything is set up only where a backend is seen to be ready", ()
   expect([heading(false, true, true).title, heading(false, false, false).title].join()).not.toContain("Everything");
 });
 
+it("tells what takes many pools in one sentence that names them, and since when the first of them is away", () => {
+  const pools = Array.from({ length: 13 }, (_, i) => ({ source: "leader" as const, pool: `pool-${String(i).padStart(2, "0")}`, since: T - i }));
+  const all = alike([...pools, { source: "rules", pool: "pool-00", since: T }]);
+  expect(all.map((group) => group.length)).toEqual([13, 1]);
+  const { what } = sentence(all[0]!);
+  expect(what).toContain("No scheduler has led 13 pools, the first since ");
+  expect(what).toContain(moment(T - 12));
+  expect(what).toMatch(/: pool-00, pool-01, pool-02, pool-03, pool-04 and 8 more\.$/);
+});
+
+it("tells replicas together that have the same in common, and names the pool of each where there are several", () => {
+  const lost = (backend: string, pool: string, ejected = false) => ({ source: "engine" as const, backend, pool, since: T, ...(ejected ? { ejected } : {}) });
+  const groups = alike([lost("gpu-0", "llama"), lost("gpu-1", "llama"), lost("gpu-2", "llama", true), lost("gpu-3", "qwen", true)]);
+  expect(groups.map((group) => sentence(group).what)).toEqual([
+    expect.stringMatching(/^2 replicas of pool llama have not been seen.*: gpu-0 and gpu-1\.$/),
+    expect.stringMatching(/^2 replicas have been ejected.*: gpu-2 of llama and gpu-3 of qwen\.$/),
+  ]);
+});
+
 it("does not say of a replica that was just ejected that nobody has seen it", () => {
   const sick = { "gpu-0": { state: "ejected" as const, observed_s: T - 1 }, "gpu-1": { state: "probing" as const } };
   const state = play(hello(), message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: sick } }));
@@ -112,7 +132,7 @@ it("does not say of a replica that was just ejected that nobody has seen it", ()
 
 it("does not say of a replica that serves, and whose figures cannot be read, that it receives no work", () => {
   const mute = { "gpu-0": { state: "ready" as const, unseen_since: T - 60, running: 2 }, "gpu-1": { state: "ejected" as const, unseen_since: T - 60 } };
-  const [serves, out] = outagesOf(play(hello(), message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: mute } })), T).map(sentence);
+  const [serves, out] = outagesOf(play(hello(), message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: mute } })), T).map((one) => sentence([one]));
   expect(serves!.means).toContain("It receives work until requests or probes fail there");
   expect(out!.means).toContain("receives no work");
 });

@@ -63,6 +63,15 @@ export function outagesOf(state: FeedState, now: number): Outage[] {
   return [...told, ...written, ...engines(state, now)];
 }
 
+const kindOf = ({ source, refuses, ejected, serves, since }: Outage): string => [source, refuses, ejected, serves, source === "engine" && since === undefined].join();
+
+/** Outages of one kind together: what takes thirteen pools is one thing to know, and not thirteen. */
+export function alike(outages: readonly Outage[]): Outage[][] {
+  const kinds = new Map<string, Outage[]>();
+  for (const outage of outages) kinds.set(kindOf(outage), [...(kinds.get(kindOf(outage)) ?? []), outage]);
+  return [...kinds.values()];
+}
+
 /** Whether the feed has said what every pool does: before that nothing may be called healthy. */
 export const isHeard = (state: FeedState): boolean =>
   state.connection === "open" && state.known !== undefined && state.known.every((pool) => state.pools[pool] !== undefined);
