@@ -3,6 +3,7 @@ import uPlot from "uplot";
 import { clock, day, minute, zone } from "../lib/format";
 import type { Mark } from "./marks";
 import { ceiling, reach, reachAround, stack } from "./columns";
+import { labelled } from "./labels";
 import { blank, plainTick, type Panel, type Series } from "./panels";
 import { Turns } from "./turns";
 
@@ -10,6 +11,8 @@ import { Turns } from "./turns";
 const HEIGHT = "h-[172px]";
 const WALL_HEIGHT = "h-[172px] [@media(min-width:2200px)_and_(min-height:1300px)]:h-[252px]";
 const LEAST_WHOLE_TOP = 4;
+const Y_AXIS = 56; // px
+const RIGHT = 18; // of the plot
 const STEPS = Array.from({ length: 13 }, (_, i) => i - 3).flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
 /** Of durations in ms: what people count in. */
 const MS_STEPS = [...STEPS.filter((step) => step >= 1 && step < 10_000), 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_200_000, 3_600_000, 7_200_000];
@@ -74,7 +77,7 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
   return {
     width: clientWidth || 300,
     height: clientHeight,
-    padding: [8, 18, 0, 0],
+    padding: [8, RIGHT, 0, 0],
     legend: { show: false },
     cursor: {
       y: false,
@@ -97,8 +100,8 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
       },
     },
     axes: [
-      { ...axis, size: 28, gap: 8, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t, i) => `${step < 60 ? clock(t) : step < 86_400 ? minute(t) : day(t)}${i === 0 ? ` ${zone(t)}` : ""}`) },
-      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.time ? MS_STEPS : panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => (blank(live.current.panel) ? [] : ticks.map((t) => plainTick((live.current.panel.tick ?? live.current.panel.format)(t)))) },
+      { ...axis, size: 28, gap: 8, space: 70, values: (plot, ticks, _axis, _space, step) => timeLabels(plot, ticks, step < 60 ? clock : step < 86_400 ? minute : day, font, live.current) },
+      { ...axis, size: Y_AXIS, gap: 6, space: 34, incrs: panel.time ? MS_STEPS : panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => (blank(live.current.panel) ? [] : ticks.map((t) => plainTick((live.current.panel.tick ?? live.current.panel.format)(t)))) },
     ],
     series: [
       {},
@@ -127,6 +130,16 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
       ],
     },
   };
+}
+
+/** Of the ticks of time. The zone is beside the first that has room for it: one near the edge would be cut. */
+function timeLabels(plot: uPlot, ticks: number[], label: (t: number) => string, font: string, { from, to }: Props): string[] {
+  plot.ctx.save();
+  plot.ctx.font = font;
+  const widthOf = (text: string) => plot.ctx.measureText(text).width;
+  const made = labelled(ticks.map(label), ticks.map((t) => ((t - from) / (to - from)) * (plot.width - Y_AXIS - RIGHT)), ` ${zone(ticks[0])}`, plot.width - Y_AXIS, widthOf);
+  plot.ctx.restore();
+  return made;
 }
 
 const identity = (series: Series[], dark: boolean): string => dark + series.map((s) => s.label + s.color + s.dashed).join("|");
