@@ -1,6 +1,7 @@
 """What uploads that have not ended take of the temporary folder: of a tenant, and in all, in this process.
 
-Memory, where that folder is one. The declared size counts from the beginning, what comes without one as it comes.
+Memory, where that folder is one. The declared size counts from the beginning, what comes without one as it comes. A
+tenant takes no more than it leaves free: who comes next finds as much, however many declare files that never come.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Upload:
         for arrived, limit, whose in (
             (of_tenant, self._arriving.most_of_tenant, "this tenant"), (of_all, self._arriving.most, "all"),
         ):  # fmt: skip
-            if arrived + more > limit:
+            free = limit - arrived - more
+            if free < 0 or (whose == "all" and of_tenant + more > free):
                 what = f"bytes of uploads of {whose}"
                 raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=arrived, limit=limit, what=what)
         self._count(more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from controlplane.batches.arriving import IN_ALL, OF_TENANT, Arriving
@@ -31,12 +33,31 @@ def test_a_tenant_has_few_files_on_their_way_whether_they_say_their_size_or_not(
 
 def test_all_tenants_together_fill_no_more_than_the_process_has_for_them() -> None:
     arriving = Arriving(LARGEST)
-    for number in range(IN_ALL):
-        arriving.upload(f"t{number}", ROOMY).__enter__().is_of(LARGEST)
+    taken = 0
+    for number in range(2 * IN_ALL):
+        one = arriving.upload(f"t{number}", ROOMY).__enter__()
+        with suppress(Refusal):
+            for size in range(1, LARGEST + 1):
+                one.is_of(size)
+        taken += arriving.bytes_of(f"t{number}")[0]
+    assert IN_ALL * LARGEST - 2 <= taken <= IN_ALL * LARGEST
     with arriving.upload("late", ROOMY) as late, pytest.raises(Refusal) as refused:
-        late.is_of(1)
+        late.is_of(2)
     said = message_of(refused.value.reason, **refused.value.fields)
-    assert "800 of 800 bytes of uploads of all" in said, "it is nothing of this tenant's"
+    assert f"{taken} of 800 bytes of uploads of all" in said, "it is nothing of this tenant's"
+
+
+def test_tenants_that_declare_files_and_send_nothing_leave_room_to_others() -> None:
+    """Four tenants with two files each filled a process: no other's smallest file was taken for ten minutes."""
+    arriving = Arriving(LARGEST)
+    for number in range(8):
+        one = arriving.upload(f"t{number % 4}", ROOMY).__enter__()
+        with suppress(Refusal):
+            one.is_of(LARGEST)
+    with arriving.upload("late", ROOMY) as late:
+        late.is_of(LARGEST // 2)
+    with arriving.upload("later", ROOMY) as later:
+        later.is_of(LARGEST // 4)
 
 
 @pytest.mark.usefixtures("db")
