@@ -20,7 +20,7 @@ from tenants.connections import own_connection
 
 log = logging.getLogger(__name__)
 
-_UNWRITTEN = 500  # that wait for a database that is away
+_UNWRITTEN = 300  # of a pool that wait for a database that is away
 A_MINUTE = 60  # of one pool: a replica that comes and goes must not fill the table
 
 
@@ -29,7 +29,7 @@ class Happenings:
 
     def __init__(self) -> None:
         self._before: dict[str, Mapping[str, Any]] = {}
-        self._unwritten: deque[PoolEvent] = deque(maxlen=_UNWRITTEN)
+        self._unwritten: dict[str, deque[PoolEvent]] = {}
         self._written: dict[str, deque[float]] = {}
 
     def add(self, snapshot: Mapping[str, Any]) -> None:
@@ -45,18 +45,20 @@ class Happenings:
         pool, at_s = snapshot["pool"], snapshot["at"]
         before, self._before[pool] = self._before.get(pool), snapshot
         recent = self._written.setdefault(pool, deque(maxlen=A_MINUTE))
+        waiting = self._unwritten.setdefault(pool, deque(maxlen=_UNWRITTEN))
         at = datetime.fromtimestamp(at_s, UTC)
         for kind, subject, line in changes(before, snapshot):
             if len(recent) == A_MINUTE and at_s - recent[0] < 60.0:
                 continue
             recent.append(at_s)
-            self._unwritten.append(PoolEvent(pool=pool, at=at, kind=kind, subject=subject[:150], line=line[:300]))
-        if self._unwritten:
-            self._write()
+            line = line.replace("\x00", "")[:300]  # PostgreSQL refuses it, and all that is written with it
+            waiting.append(PoolEvent(pool=pool, at=at, kind=kind, subject=subject[:150], line=line))
+        if rows := [row for one in self._unwritten.values() for row in one]:
+            self._write(rows)
 
     @own_connection
-    def _write(self) -> None:
-        PoolEvent.objects.bulk_create(list(self._unwritten), ignore_conflicts=True)
+    def _write(self, rows: list[PoolEvent]) -> None:
+        PoolEvent.objects.bulk_create(rows, batch_size=200, ignore_conflicts=True)
         self._unwritten.clear()
 
 

@@ -36,9 +36,10 @@ class EngineUnreachable(EngineError):
 
 
 class EngineRefused(EngineError):
-    """It answered with an HTTP error. ``status`` is the code, ``detail`` the beginning of the body."""
+    """It answered with an HTTP error. ``status`` is the code, ``detail`` the beginning of the body, on one line."""
 
     def __init__(self, call: str, status: int, detail: str) -> None:
+        detail = " ".join("".join(c if c.isprintable() else " " for c in detail).split())  # it is stored and shown
         super().__init__(f"{call} answered {status}: {detail}" if detail else f"{call} answered {status}")
         self.status = status
         self.detail = detail

@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -40,7 +41,8 @@ MAX_POINTS = 900  # of one answer
 STEPS = (1, *KEPT_S)  # of answers; 1: from the live store
 _AT_ONCE = 4  # coarse rows made in one go: a second has other things to do
 FORGET_EVERY_S = 600.0
-_UNWRITTEN = 400  # rows that wait for a database that is away: an hour of one pool
+_UNWRITTEN = 420  # rows of a pool that wait for a database that is away: an hour
+_WRITTEN_AT_ONCE = 200  # after an hour without a database there are thousands
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class _Pool:
 
     open: dict[int, tuple[int, list[Point]]] = field(default_factory=dict)  # step -> (its beginning, points of it)
     made: dict[int, int] = field(default_factory=dict)  # coarse step -> end of the last row of it
+    done: deque[PastPoint] = field(default_factory=lambda: deque(maxlen=_UNWRITTEN))
 
 
 class Past:
@@ -56,7 +59,6 @@ class Past:
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
-        self._unwritten: deque[PastPoint] = deque(maxlen=_UNWRITTEN)
         self._available = True
         self._forgot_s = float("-inf")
 
@@ -72,7 +74,7 @@ class Past:
         points = [history.point(snapshot) | history.watched(snapshot)]
         for step in SEEN:  # a minute is made of its steps of ten seconds
             points = list(self._step(snapshot["pool"], pool, step, points))
-        if self._unwritten and self._write():
+        if self._write():
             self._condense(snapshot["pool"], pool, int(snapshot["at"]))
 
     def _step(self, name: str, pool: _Pool, step: int, points: list[Point]) -> Iterator[Point]:
@@ -82,16 +84,17 @@ class Past:
             since, collected = pool.open.get(step, (begin, []))
             if begin != since and collected:
                 done = history.merged(collected)
-                self._unwritten.append(
-                    PastPoint(pool=name, step_s=step, at=since, point=msgspec.json.encode(done).decode())
-                )
+                pool.done.append(PastPoint(pool=name, step_s=step, at=since, point=msgspec.json.encode(done).decode()))
                 yield done
                 collected = []
             collected.append(point)
             pool.open[step] = (begin, collected)
 
     def _write(self) -> bool:
-        rows = list(self._unwritten)
+        """Writes what waits, of whichever pool; whether something was written."""
+        rows = list(islice((row for pool in self._pools.values() for row in pool.done), _WRITTEN_AT_ONCE))
+        if not rows:
+            return False
         own = not connection.in_atomic_block
         if own:
             close_old_connections()
@@ -105,7 +108,8 @@ class Past:
                 log.warning("the dashboard's past cannot be written (%s); it waits", type(error).__name__)
             self._available = False
             return False
-        self._unwritten.clear()
+        for row in rows:
+            self._pools[row.pool].done.popleft()
         self._available = True
         return True
 

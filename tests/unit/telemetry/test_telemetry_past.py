@@ -137,6 +137,18 @@ def test_a_database_that_is_away_delays_the_past_and_loses_nothing() -> None:
     assert PastPoint.objects.filter(step_s=10).count() == 2
 
 
+def test_while_the_database_is_away_no_pool_takes_the_places_of_anothers_past() -> None:
+    kept, pools, begin = past.Past(), [f"p{n}" for n in range(13)], int(NOW // 60 * 60)
+    snapshot = shot(begin)
+    with mock.patch.object(PastPoint.objects, "bulk_create", side_effect=OperationalError("away")):
+        for at in range(begin, begin + 610, 10):
+            for pool in pools:
+                kept.add(snapshot | {"pool": pool, "at": float(at)})
+    for second in range(610, 620):
+        kept.add(snapshot | {"pool": "p0", "at": begin + second})
+    assert [PastPoint.objects.filter(pool=pool, at=begin).count() for pool in pools] == [2] * 13
+
+
 def test_the_past_is_kept_for_a_day_finely_and_for_a_week_coarsely() -> None:
     for step, age_s in ((10, 23 * 3600), (10, 25 * 3600), (60, 6 * 86_400), (60, 8 * 86_400)):
         PastPoint.objects.create(pool="llama", step_s=step, at=int(NOW - age_s), point="{}")
