@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser import axe
 from tests.browser.stage import Stage
 
 pytestmark = pytest.mark.browser
@@ -101,7 +102,7 @@ def test_a_leaked_key_is_found_by_typing_and_its_secret_is_never_sent(page: Page
     stage.open("/requests")
     expect(page.get_by_label("Query")).to_be_visible()
     page.keyboard.press("Control+k")
-    box = page.get_by_role("searchbox", name="Page, object, key id or action")
+    box = page.get_by_role("combobox", name="Page, object, key id or action")
     box.fill("qm-k2iTIrq3.thesecret")
     expect(page.get_by_role("option", name=re.compile("ci .qm-k2iTIrq3"))).to_be_visible()
     assert stage.asked
@@ -115,7 +116,9 @@ def test_the_palette_is_used_by_keyboard_alone(page: Page, stage: Stage) -> None
     stage.open("/requests")
     expect(page.get_by_label("Query")).to_be_visible()
     page.keyboard.press("Control+k")
-    expect(page.get_by_role("searchbox", name="Page, object, key id or action")).to_be_focused()
+    expect(page.get_by_role("combobox", name="Page, object, key id or action")).to_be_focused()
+    expect(page.get_by_role("option", name=re.compile("Overview"))).to_be_visible()
+    assert axe.serious(page) == [], "its list scrolls, and is reached from the field"
     page.keyboard.type("queu")
     expect(page.get_by_role("option", name=re.compile("Queue"))).to_be_visible()
     page.keyboard.press("ArrowDown")

@@ -297,7 +297,7 @@ def test_a_leaked_key_is_pasted_found_and_revoked(page: Page, running: Running, 
     task = Task(page, running)
     key = call(page, "POST", "keys", {"entitlement": f"{crowded.victim}-share", "name": "leaked"})
     page.keyboard.press("Control+k")
-    expect(page.get_by_role("searchbox", name="Page, object, key id or action")).to_be_focused()
+    expect(page.get_by_role("combobox", name="Page, object, key id or action")).to_be_focused()
     page.keyboard.insert_text(key["key"])
     page.get_by_role("option", name=re.compile("Rotate or revoke key")).click()
     page.get_by_role("button", name="Revoke leaked").click()
@@ -310,7 +310,7 @@ def test_a_leaked_key_is_pasted_found_and_revoked(page: Page, running: Running, 
 def test_what_a_tenant_cost_this_month_is_one_line_away(page: Page, running: Running, crowded: Crowded) -> None:
     task = Task(page, running, "operator")
     page.keyboard.press("Control+k")
-    expect(page.get_by_role("searchbox", name="Page, object, key id or action")).to_be_focused()
+    expect(page.get_by_role("combobox", name="Page, object, key id or action")).to_be_focused()
     page.keyboard.type(crowded.victim)
     page.get_by_role("option", name=f"Cost of {crowded.victim} this month").click()
     expect(page.get_by_role("group", name="Time").get_by_role("button", name="this month")).to_have_attribute(

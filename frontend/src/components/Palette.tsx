@@ -57,7 +57,7 @@ export default function Palette({ onClose, onAct }: { onClose: () => void; onAct
       <span id="react-aria-pressable-style" hidden />
       <Autocomplete inputValue={text} onInputChange={setText}>
         <SearchField aria-label="Page, object, key id or action" className="border-b border-line">
-          <Input className="w-full bg-transparent px-4 py-3 text-base outline-none" placeholder="Page, tenant, backend, key id, request id, action" spellCheck={false} autoComplete="off" />
+          <Input role="combobox" aria-expanded aria-haspopup="listbox" className="w-full bg-transparent px-4 py-3 text-base outline-none" placeholder="Page, tenant, backend, key id, request id, action" spellCheck={false} autoComplete="off" />
         </SearchField>
         <ListBox aria-label="Found" className="max-h-[60dvh] overflow-y-auto p-1.5" selectionMode="none" onAction={(key) => run(String(key))} renderEmptyState={() => <p className="p-4 text-center text-sm text-soft">Nothing with this name is visible to you.</p>}>
           {SECTIONS.filter((section) => list.some((one) => one.section === section)).map((section) => (

@@ -34,7 +34,7 @@ export function Partition({ pool }: { pool: string }) {
       ) : (
         <div className="mt-3 grid grid-cols-[auto_minmax(0,1fr)] gap-x-1.5 text-2xs text-faint">
           <p className="col-span-2 mb-2">% of requests per bar</p>
-          <div className="relative w-8" aria-hidden="true">
+          <div className="relative w-9 whitespace-nowrap" aria-hidden="true">
             {levels.map(({ at, share }) => (
               <span key={share} className="absolute right-0 translate-y-1/2 leading-none" style={{ bottom: `${at * 100}%` }}>
                 {Number((share * 100).toPrecision(2))} %
