@@ -89,12 +89,8 @@ class Sample:
     turnaround_s: float | None = None  # from a first token in shared state to the next prompt in its engine
     oldest_waits_s: dict[str, float] = field(default_factory=dict)  # tier -> of the oldest request that waits
     wanted: bool = False  # requests wait or came lately, and no replica serves: one should be woken or added
-    wakes_in_s: float = (
-        0.0  # in how long the pool is expected to serve again, where none serves; 0: some do, or unknown
-    )
-    waiting_sequences: dict[str, int] = field(
-        default_factory=dict
-    )  # entitlement -> places that its waiting ones will take
+    wakes_in_s: float = 0.0  # until the pool is expected to serve, where no replica does; 0: one does, or unknown
+    waiting_sequences: dict[str, int] = field(default_factory=dict)  # entitlement -> places that what waits will take
     headroom: int = 0  # free slots that are kept for baselines now
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 

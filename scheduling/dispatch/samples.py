@@ -34,16 +34,10 @@ class Sampler:
         policy: str,
         waiting: Iterable[QueuedRequest],
         backends: Sequence[BackendStatus],
-        *,
         parts: Sequence[QueuePart] = (),
-        skew_s: float | None = None,
-        bucket_gaps: Mapping[str, float] | None = None,
-        ledger_since_s: float | None = None,
-        turnaround_s: float | None = None,
-        shares: Mapping[str, float] | None = None,
     ) -> Sample:
-        """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of. ``skew_s``: of this
-        process' clock, by which the sample is dated as replicas' figures are: people compare it with theirs."""
+        """As far as shared state says it. ``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue
+        consists of. It is dated by this process' clock, as replicas' figures are: people compare it with theirs."""
         now_s = snapshot.now_ms / 1000.0
         waiting = list(waiting)
         oldest = oldest_waits(waiting, now_s)
@@ -61,16 +55,11 @@ class Sampler:
             bucket_levels={name: e.level_tokens for name, e in entitlements.items() if e.level_tokens is not None},
             backends=backends,
             standings=dict(snapshot.standings),
-            shares=dict(shares or {}),
             kv_used=snapshot.kv_running(waiting),
             served_per_s=self._served(snapshot),
             totals_rebuilt=snapshot.rebuilt,
             ledger_unread=snapshot.counts.unread,
-            clock_skew_s=skew_s,
-            ledger_since_s=ledger_since_s,
-            turnaround_s=turnaround_s,
             state_lost_s=snapshot.lost_ms / 1000,
-            bucket_gaps=dict(bucket_gaps or {}),
             waiting_sequences=_sequences(entitlements, waiting),
             parts=_leaves(parts),
         )

@@ -420,23 +420,19 @@ class Term:
     def _sample(self, snapshot: PoolSnapshot, waiting: Sequence[QueuedRequest], parts: Sequence[QueuePart]) -> None:
         if self._sampling is not None and not self._sampling.done():
             return  # the thread is busy: a dashboard may miss a second
-        sample = self._sampler.sample(
-            replace(snapshot, standings=self.standings),
-            self._pool,
-            self.policy,
-            waiting,
-            self.monitor.statuses(),
-            parts=parts,
-            skew_s=self._skew.seconds,
-            bucket_gaps=self.bucket_audit.gaps,
-            ledger_since_s=self._ledger.behind_since_s,
-            shares={} if self._standings is None else self._standings.shares,
-            turnaround_s=self._clock.measured_s,
-        )
+        sleep = self.monitor.sleep
         asked = asyncio.get_running_loop().time() - self._asked_s < WANTED_S
-        wanted = not self.monitor.sleep.serves and (asked or snapshot.waiting > 0)
+        known = replace(snapshot, standings=self.standings)
         sample = replace(
-            sample, wanted=wanted, wakes_in_s=self.monitor.sleep.wakes_in_s, headroom=self.scheduler.headroom
+            self._sampler.sample(known, self._pool, self.policy, waiting, self.monitor.statuses(), parts),
+            shares={} if self._standings is None else dict(self._standings.shares),
+            headroom=self.scheduler.headroom,
+            clock_skew_s=self._skew.seconds,
+            turnaround_s=self._clock.measured_s,
+            ledger_since_s=self._ledger.behind_since_s,
+            bucket_gaps=dict(self.bucket_audit.gaps),
+            wanted=not sleep.serves and (asked or snapshot.waiting > 0),
+            wakes_in_s=sleep.wakes_in_s,
         )
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)
