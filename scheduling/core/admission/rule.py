@@ -306,79 +306,156 @@ def decide_admission(
 ) -> AdmissionDecision:
     """Pure: the same facts give the same decision. The checks are in the order of ``docs/reference/admission.md``.
     Source: token pools 4.3 and Table 1."""
-    unable = _unable(ask, view, no_backend_retry_ms)
-    if unable is not None:
-        return unable
-    served_ms = served_every_ms(view.ent_running + view.ent_waiting, view.ent_stay_ms, ask.sequences)
+    return _unable(ask, view, no_backend_retry_ms) or _Case(spec, pool, ask, view).decide()
 
-    def refuse(reason: Reason, first_ms: float | None, every_ms: float = served_ms) -> AdmissionDecision:
+
+class _Case:
+    """One request on its way through the checks."""
+
+    __slots__ = (
+        "ask", "charge", "may_burst", "missed", "pool", "protected", "refused", "rights", "room", "served_ms", "spec",
+        "view", "waits_over", "within",
+    )  # fmt: skip
+
+    def __init__(self, spec: EntitlementSpec, pool: PoolSpec, ask: Ask, view: AdmissionView) -> None:
+        self.spec, self.pool, self.ask, self.view = spec, pool, ask, view
+        self.rights = rights_of(spec)
+        inflight = view.ent_running + view.ent_waiting
+        self.served_ms = served_every_ms(inflight, view.ent_stay_ms, ask.sequences)
+        self.within = inflight < spec.concurrency
+        self.protected = self.rights.reserved and self.within
+        self.room = _room_for(pool, ask, view, self.rights, within=self.within)
+        self.may_burst = self.rights.bursts and not self.room.contended
+        self.waits_over = spec.tier.over_limit is OverLimit.WAIT
+        self.charge = ask.charge  # what it pays if it is admitted
+        self.missed: MissedDeadline | None = None  # whose place it takes
+        self.refused: AdmissionDecision | None = None  # and what it would have been told without that
+
+    def decide(self) -> AdmissionDecision:
+        """The first check that it does not pass refuses it."""
+        refusal = self._over_concurrency() or self._over_tokens() or self._over_kv() or self._outranked()
+        return refusal or self._at_once() or self._evicting() or self._queue_full() or self._queued()
+
+    def _over_concurrency(self) -> AdmissionDecision | None:
+        if self.within or self.may_burst or self.waits_over:
+            return None
+        refusal = self._concurrency()
+        if not self._supersedes(refusal):
+            return refusal
+        self.protected = self.rights.reserved
+        return None
+
+    def _over_tokens(self) -> AdmissionDecision | None:
+        if self.charge <= self.view.level:
+            return None
+        if self.room.contended or not self.room.slot_left or not self.rights.over_budget:
+            return self._refuse(Reason.TOKEN_BUDGET, *self._bucket_covers())
+        self.charge = 0
+        return None
+
+    def _over_kv(self) -> AdmissionDecision | None:
+        most, others = self.spec.kv_tokens, self.view.ent_kv - (0 if self.missed is None else self.missed.kv)
+        if most <= 0 or others + self.ask.kv <= most or self.may_burst:
+            return None
+        return self._refuse(Reason.KV_BUDGET, self.served_ms if self.ask.kv <= most else None)
+
+    def _outranked(self) -> AdmissionDecision | None:
+        if not self.room.contended or self.protected or self.waits_over or not _outranked(self.pool, self.view):
+            return None
+        return self._refuse(Reason.LOW_PRIORITY, self.view.service_ms / max(1, self.room.slots))
+
+    def _at_once(self) -> AdmissionDecision | None:
+        """Granted, if there is room that is left to it, on a replica for which it would not rather wait."""
+        room, view = self.room, self.view
+        if room.contended or not room.slot_left or not (self.within or self.rights.bursts):
+            return None
+        if not goes_at_once(view.backends, room.backend, room.first, self.ask.prefill):
+            return None
+        may_wait = view.decides and (self.protected or not (self._has_no_place() or self._pool_has_no_place()))
+        if may_wait and waits_for_replica(room.replicas, room.need):
+            return None
+        assert room.backend is not None
+        return AdmissionDecision(AdmissionAnswer.GRANT, backend=room.backend, charge=self.charge)
+
+    def _evicting(self) -> AdmissionDecision | None:
+        """Granted in the place of preemptible requests."""
+        rights, room = self.rights, self.room
+        if room.roomy or not self.within or not rights.evicts or not (rights.reserved or self.view.able == 0):
+            return None
+        victims = choose_victims(self.view.preemptible, room.replicas, room.need)
+        if victims is None:
+            return None
+        return AdmissionDecision(AdmissionAnswer.GRANT, backend=victims[0], evict=victims[1], charge=self.charge)
+
+    def _queue_full(self) -> AdmissionDecision | None:
+        if self.protected:
+            return None
+        spec, view, slots = self.spec, self.view, max(1, self.room.slots)
+        if self._has_no_place():
+            # The time its own waiting requests take to get through the slots it may use.
+            each_ms = served_every_ms(max(1, min(spec.concurrency, slots)), view.ent_service_ms, self.ask.sequences)
+            refusal = self._refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * each_ms)
+            if not self._supersedes(refusal):
+                return refusal
+        if self._pool_has_no_place():
+            return self._refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / slots)
+        return None
+
+    def _queued(self) -> AdmissionDecision:
+        if not self.within and not self.waits_over:
+            self._supersedes(self._concurrency())  # it keeps no more waiting than can be in time
+        if self.refused is None or self.missed is None:
+            return AdmissionDecision(AdmissionAnswer.QUEUE, charge=self.charge)
+        return replace(
+            self.refused, verdict=AdmissionAnswer.QUEUE, charge=self.charge, supersedes=self.missed.id,
+            reason=Reason.SUPERSEDED,
+        )  # fmt: skip
+
+    # --- what the checks share
+
+    def _supersedes(self, refusal: AdmissionDecision) -> bool:
+        """Whether it takes the place of a late request of its entitlement instead of this refusal. It does so once."""
+        if self.missed is not None or self.view.missed is None:
+            return False
+        self.missed, self.refused = self.view.missed, refusal
+        return True
+
+    def _refuse(self, reason: Reason, first_ms: float | None, every_ms: float | None = None) -> AdmissionDecision:
+        """``first_ms``: until there is room for it, were there nobody else (None: never). ``every_ms``: how often there
+        is room for one more; None: as often as its entitlement's requests are served."""
         if first_ms is None:
             return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason)
-        retry_ms, told_ms = come_back(first_ms, every_ms, view.told_ms)
+        every_ms = self.served_ms if every_ms is None else every_ms
+        retry_ms, told_ms = come_back(first_ms, every_ms, self.view.told_ms)
         return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=retry_ms, told_ms=told_ms)
 
-    def over_concurrency() -> AdmissionDecision:
-        return refuse(Reason.CONCURRENCY, served_every_ms(spec.concurrency, view.ent_service_ms, ask.sequences))
+    def _concurrency(self) -> AdmissionDecision:
+        spec, ask = self.spec, self.ask
+        first_ms = served_every_ms(spec.concurrency, self.view.ent_service_ms, ask.sequences)
+        return self._refuse(Reason.CONCURRENCY, first_ms)
 
-    tier = spec.tier
-    rights = rights_of(spec)
-    within = view.ent_running + view.ent_waiting < spec.concurrency
-    protected = rights.reserved and within
-    room = _room_for(pool, ask, view, rights, within=within)
-    contended = room.contended
-    may_burst = rights.bursts and not contended
-    may_wait_over = tier.over_limit is OverLimit.WAIT
+    def _bucket_covers(self) -> tuple[float | None, float]:
+        """When the token bucket covers its charge [ms from now; None: never, it is deeper than the bucket], and how
+        often it covers one more [ms]."""
+        spec, view, charge = self.spec, self.view, self.charge
+        covered_ms = (charge - view.level) / spec.tokens_per_s * 1000 if charge <= spec.burst_tokens else None
+        # What runs uses less than its charge, and says more; nothing: one charge after the other.
+        return covered_ms, self.served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
 
-    full: AdmissionDecision | None = None  # what its entitlement's limit would have said
-    if not within and not may_burst and not may_wait_over:
-        full = over_concurrency()
-        if view.missed is None:
-            return full
-        protected = rights.reserved
-    missed = view.missed if full is not None else None
-    charge = ask.charge
-    if charge > view.level:
-        if contended or not room.slot_left or not rights.over_budget:
-            return refuse(Reason.TOKEN_BUDGET, *_bucket_covers(spec, view, charge, served_ms))
-        charge = 0
-    ent_kv = view.ent_kv - (0 if missed is None else missed.kv)
-    if spec.kv_tokens > 0 and ent_kv + ask.kv > spec.kv_tokens and not may_burst:
-        in_reach = ask.kv <= spec.kv_tokens
-        return refuse(Reason.KV_BUDGET, served_ms if in_reach else None)
+    def _has_no_place(self) -> bool:
+        """Whether its entitlement's queue is full, without the request that is superseded."""
+        return self.view.ent_waiting - (self.missed is not None) >= self.spec.tier.queue_limit
 
-    if contended and not protected and not may_wait_over and _outranked(pool, view):
-        return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, room.slots))
-    queue_full = view.ent_waiting - (missed is not None) >= tier.queue_limit
-    based = rights.baseline and within
-    pool_full = _pool_full(pool, ask, view, missed, based=based)
-    at_once = not contended and room.slot_left and (within or rights.bursts)
-    at_once = at_once and goes_at_once(view.backends, room.backend, room.first, ask.prefill)
-    if at_once and view.decides and (protected or not (queue_full or pool_full)):
-        at_once = not waits_for_replica(room.replicas, room.need)
-    if at_once:
-        assert room.backend is not None
-        return AdmissionDecision(AdmissionAnswer.GRANT, backend=room.backend, charge=charge)
-    if not room.roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        victim = choose_victims(view.preemptible, room.replicas, room.need)
-        if victim is not None:
-            return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
-    if not protected:
-        if queue_full:
-            # The time its own waiting requests take to get through the slots it may use.
-            lanes = max(1, min(spec.concurrency, room.slots))
-            each_ms = served_every_ms(lanes, view.ent_service_ms, ask.sequences)
-            full = refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * each_ms)
-            if missed is not None or view.missed is None:
-                return full
-            missed = view.missed
-            pool_full = _pool_full(pool, ask, view, missed, based=based)
-        if pool_full:
-            return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, room.slots))
-    if missed is None and not within and not may_wait_over and view.missed is not None:
-        missed, full = view.missed, over_concurrency()  # it keeps no more waiting than can be in time
-    if full is None or missed is None:
-        return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
-    return replace(full, verdict=AdmissionAnswer.QUEUE, charge=charge, supersedes=missed.id, reason=Reason.SUPERSEDED)
+    def _pool_has_no_place(self) -> bool:
+        """Likewise the pool's."""
+        view, missed = self.view, self.missed
+        waiting, waiting_bytes = view.waiting, view.waiting_bytes
+        if missed is not None:
+            waiting, waiting_bytes = waiting - 1, waiting_bytes - missed.body_bytes
+        places, room = self.pool.queue_limit, self.pool.queue_bytes
+        if self.rights.baseline and self.within:
+            places, room = places + places // EXTRA_PLACES, room + room // EXTRA_PLACES
+        return waiting >= places or waiting_bytes + self.ask.body_bytes > room
 
 
 def _unable(ask: Ask, view: AdmissionView, no_backend_retry_ms: int) -> AdmissionDecision | None:
@@ -431,28 +508,6 @@ def _room_for(pool: PoolSpec, ask: Ask, view: AdmissionView, rights: Rights, *, 
     # who has a baseline is refused for the sake of others within theirs only: the rest may wait for credit, not slots
     contended = not roomy or left <= (view.due if rights.baseline else able)
     return _Room(replicas, need, slots, choose_backend(replicas, need), roomy, first, left > first, contended)
-
-
-def _bucket_covers(
-    spec: EntitlementSpec, view: AdmissionView, charge: int, served_ms: float
-) -> tuple[float | None, float]:
-    """When the token bucket covers a charge that it does not cover now [ms from now; None: never, it is deeper than the
-    bucket], and how often it covers one more [ms]."""
-    covered_ms = (charge - view.level) / spec.tokens_per_s * 1000 if charge <= spec.burst_tokens else None
-    # What runs uses less than its charge, and says more; nothing: one charge after the other.
-    return covered_ms, served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
-
-
-def _pool_full(pool: PoolSpec, ask: Ask, view: AdmissionView, missed: MissedDeadline | None, *, based: bool) -> bool:
-    """Whether the pool's queue has no place, without the request that is superseded. ``based``: for one within its
-    entitlement's baseline."""
-    waiting, waiting_bytes = view.waiting, view.waiting_bytes
-    if missed is not None:
-        waiting, waiting_bytes = waiting - 1, waiting_bytes - missed.body_bytes
-    places, room = pool.queue_limit, pool.queue_bytes
-    if based:
-        places, room = places + places // EXTRA_PLACES, room + room // EXTRA_PLACES
-    return waiting >= places or waiting_bytes + ask.body_bytes > room
 
 
 def _outranked(pool: PoolSpec, view: AdmissionView) -> bool:
