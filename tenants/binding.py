@@ -79,4 +79,5 @@ def for_members(reason: str) -> str:
 
 def _shortage(claim: Claim, dimension: str, left: Amounts) -> str:
     wanted, room = getattr(claim.share, dimension), max(0.0, getattr(left, dimension))
-    return f"needs {wanted:.10g} {DIMENSIONS[dimension]}, the pool has {room:.10g} {_LEFT}"
+    unit = "slot" if dimension == "slots" and wanted == 1 else DIMENSIONS[dimension]
+    return f"needs {wanted:.10g} {unit}, the pool has {room:.10g} {_LEFT}"

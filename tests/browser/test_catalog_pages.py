@@ -287,7 +287,7 @@ def test_deleting_says_what_goes_with_it(page: Page, running: Running) -> None:
     make_tenant(page, running, name)
     page.get_by_role("button", name=re.compile("^Delete " + name)).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("One key is deleted with it and stops working.")
+    expect(dialog).to_contain_text("One key is deleted with it: new requests are refused, and those that wait or run end")
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     assert axe.serious(page) == []
     dialog.get_by_role("button", name="Delete").click()

@@ -86,9 +86,10 @@ def test_reservations_bind_in_order_until_the_capacity_is_spoken_for() -> None:
     [
         ([(1, 800, 0.0), (1, 300, 0.0)], "needs 300 KV tokens, the pool has 200 left"),
         ([(1, 0, 800.0), (1, 0, 300.0)], "needs 300 tokens/s, the pool has 200 left"),
+        ([(10, 0, 0.0), (1, 0, 0.0)], "needs 1 slot, the pool has 0 left"),
     ],
 )
-def test_kv_cache_and_throughput_are_reserved_as_well(shares: list[tuple[int, int, float]], reason: str) -> None:
+def test_slots_kv_cache_and_throughput_are_reserved(shares: list[tuple[int, int, float]], reason: str) -> None:
     room = Amounts(10, 1000, 1000.0)
     claims = [_claim(str(n), *share) for n, share in enumerate(shares)]
     [_, short] = judge(room, room, claims, NOW)

@@ -1,6 +1,6 @@
 import type { Effects, PoolEffect } from "../../api/catalog";
 import { Icon } from "../../components/icons";
-import { bars, findings, said, type Bar } from "./effects";
+import { bars, findings, ofRequests, said, type Bar } from "./effects";
 
 const share = (n: number, whole: number): string => `${Math.min(100, (n / whole) * 100)}%`;
 
@@ -63,6 +63,11 @@ export function EffectsPanel({ effects, pending, own }: { effects: Effects | und
               </li>
             ))}
           </ul>
+          {ofRequests(effects).map((text) => (
+            <p key={text} className="mt-1.5 text-sm text-soft">
+              {text}
+            </p>
+          ))}
           {pools.length > 0 && (
             <div className="mt-3 space-y-4">
               {pools.map((pool) => (

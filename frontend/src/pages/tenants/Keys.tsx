@@ -41,7 +41,7 @@ function Rotate({ secret, onDone, onClose }: { secret: Key; onDone: (issued: Iss
           ))}
         </select>
       </label>
-      {overlap > 0 && <p>The old key ends {moment(Date.now() / 1000 + overlap)}.</p>}
+      <p>{overlap > 0 ? `The old key ends ${moment(Date.now() / 1000 + overlap)}.` : "The old key ends at once: its requests that wait or run end with an error."}</p>
     </Confirm>
   );
 }
@@ -224,7 +224,7 @@ export function Keys({ tenant }: { tenant: string }) {
           }}
         >
           <p>
-            Requests with <span className="font-mono text-xs">qm-{revoking.id}</span> are refused within seconds. A revoked key cannot be restored.
+            New requests with <span className="font-mono text-xs">qm-{revoking.id}</span> are refused within seconds, and those that wait or run end with an error. A revoked key cannot be restored.
           </p>
           {revoking.user && (
             <label className="flex items-center gap-1.5">

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Effects, PoolEffect, PoolPicture } from "../../api/catalog";
-import { bars, findings, said } from "./effects";
+import { bars, findings, ofRequests, said } from "./effects";
 
 const picture = (reserved: number, promised: number, capacity = 32): PoolPicture => ({
   capacity: { slots: capacity, kv_tokens: 100_000 },
@@ -42,6 +42,15 @@ it("names others who would suffer", () => {
 
 it("counts the keys that go with it", () => {
   const gone = { action: "delete", kind: "apikey", object: "qm-1", before: {}, after: null };
-  expect(findings({ pools: [], changes: [gone, gone] })).toEqual([{ mood: "warn", text: "2 keys are deleted with it and stop working." }]);
-  expect(findings({ pools: [], changes: [gone] })[0]!.text).toBe("One key is deleted with it and stops working.");
+  expect(findings({ pools: [], changes: [gone, gone] })).toEqual([{ mood: "warn", text: "2 keys are deleted with it: new requests are refused, and those that wait or run end with an error." }]);
+  expect(findings({ pools: [], changes: [gone] })[0]!.text).toContain("One key is deleted with it: ");
+});
+
+it("says what becomes of requests that wait or run already", () => {
+  const of = (kind: string, action: string, before: Record<string, unknown>, after: Record<string, unknown> | null) => ofRequests({ pools: [], changes: [{ kind, action, object: "one", before, after }] });
+  expect(of("entitlement", "change", { tier: "premium" }, { tier: "batch" })).toEqual(["Requests that wait or run already keep what they were admitted with."]);
+  expect(of("entitlement", "change", { description: "" }, { description: "theirs" })).toEqual([]);
+  expect(of("backend", "delete", {}, null)).toEqual(["Requests that run there are answered; it receives no new ones."]);
+  expect(of("backend", "change", { slots: 8 }, { slots: 2 })).toEqual(["Requests that run there are answered, also those beyond the new slots."]);
+  expect(of("backend", "change", { slots: 2 }, { slots: 8 })).toEqual([]);
 });

@@ -84,10 +84,27 @@ export function findings(effects: Effects, own?: string): Finding[] {
       if (said) found.push(said);
     }
   const keys = effects.changes.filter((change) => change.kind === "apikey" && change.action === "delete").length;
-  if (keys) found.push({ mood: "warn", text: `${keys === 1 ? "One key is deleted" : `${keys} keys are deleted`} with it and stop${keys === 1 ? "s" : ""} working.` });
+  if (keys) found.push({ mood: "warn", text: `${keys === 1 ? "One key is deleted" : `${keys} keys are deleted`} with it: new requests are refused, and those that wait or run end with an error.` });
   if (effects.pools.length && own && !found.some((f) => f.mood === "warn")) {
     const touched = effects.pools.some((pool) => pool.entitlements.some((changed) => changed.entitlement === own));
     if (!touched) found.push({ mood: "good", text: "It fits, and no other entitlement is affected." });
   }
   return found;
+}
+
+const OF_A_CONTRACT = ["entitlement", "tier", "slo"];
+const NO_CONTRACT = ["description", "project"];
+
+/** What becomes of requests that wait or run already. */
+export function ofRequests({ changes }: Effects): string[] {
+  const said = new Set<string>();
+  for (const { action, kind, before, after } of changes) {
+    if (kind === "backend" && action === "delete") said.add("Requests that run there are answered; it receives no new ones.");
+    if (action !== "change") continue;
+    const fields = Object.keys(after ?? {});
+    if (OF_A_CONTRACT.includes(kind) && fields.some((field) => !NO_CONTRACT.includes(field))) said.add("Requests that wait or run already keep what they were admitted with.");
+    if (kind === "backend" && fields.some((field) => field === "pool" || field === "url")) said.add("Requests that run there are answered, as long as that engine answers; new ones go to the new place.");
+    if (kind === "backend" && Number(after?.slots) < Number(before?.slots)) said.add("Requests that run there are answered, also those beyond the new slots.");
+  }
+  return [...said];
 }
