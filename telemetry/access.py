@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 
+from telemetry.ledger import whose
 from telemetry.models import LedgerEntry
 from tenants.access import Scope, scope_for
-from tenants.models import Tenant
+from tenants.models import AuditEntry, Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Viewer:
 
     role: str
     tenants: frozenset[str] | None
+    former: Mapping[str, datetime] = field(default_factory=dict)  # until when another tenant had one of these names
 
     @property
     def sees_something(self) -> bool:
@@ -27,17 +31,25 @@ class Viewer:
         """The ledger's visible rows."""
         if self.tenants is None:
             return LedgerEntry.objects.all()
-        return LedgerEntry.objects.filter(tenant__in=self.tenants)
+        return LedgerEntry.objects.filter(whose.of(self.tenants, self.former, "received_at"))
+
+    def tenants_at(self, at_s: float) -> frozenset[str] | None:
+        """Those of :attr:`tenants` that had their names at a moment of the past [epoch s]."""
+        if self.tenants is None or not self.former:
+            return self.tenants
+        return self.tenants - {name for name, until in self.former.items() if at_s < until.timestamp()}
 
 
 def viewer_in(scope: Scope) -> Viewer:
     """Telemetry's view of a scope of the catalog."""
     if scope.sees_all:
         return Viewer(str(scope.role), None)
-    names = scope.visible(Tenant).values_list("slug", flat=True)
-    return Viewer(str(scope.role or ""), frozenset(names))
+    names = frozenset(scope.visible(Tenant).values_list("slug", flat=True))
+    ended = AuditEntry.objects.filter(kind="tenant", object_id__in=names, action="delete", outcome="done")
+    former = dict(ended.order_by().values_list("object_id").annotate(Max("at"))) if names else {}
+    return Viewer(str(scope.role or ""), names, former)
 
 
 def viewer_for(user: AbstractBaseUser | AnonymousUser | None) -> Viewer:
-    """What this user may see now: at most two queries."""
+    """What this user may see now: at most three queries."""
     return viewer_in(scope_for(user))

@@ -22,6 +22,7 @@ from telemetry.alerts.conditions import NO_THRESHOLD, OF_POOL_ONLY, OF_TENANT_ON
 from telemetry.api.answers import OpenAlertsSerializer
 from telemetry.api.common import ChangedInTurn, OperatorsSeeAdminsWrite, Telemetry, viewer_of
 from telemetry.feed.sources import sources
+from telemetry.ledger import whose
 from telemetry.models import ONE_TIME, Alert, AlertRule, NotificationChannel, RuleKind, Severity
 from tenants import audit
 from tenants.access import operators, scope_of
@@ -58,9 +59,9 @@ class NewestFirst(inputs.NewestFirst):
 
 class _VisibleAlerts(Telemetry):
     def rows(self, request: Request) -> QuerySet[Alert]:
-        tenants = viewer_of(request).tenants
+        viewer = viewer_of(request)
         rows = Alert.objects.select_related("rule")
-        return rows if tenants is None else rows.filter(tenant__in=tenants)
+        return rows if viewer.tenants is None else rows.filter(whose.of(viewer.tenants, viewer.former, "at"))
 
 
 class AlertsView(_VisibleAlerts, generics.ListAPIView[Alert]):

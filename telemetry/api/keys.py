@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from telemetry.access import Viewer
 from telemetry.api.common import Telemetry, viewer_of
-from telemetry.ledger import rollup
+from telemetry.ledger import rollup, whose
 from telemetry.models import LedgerEntry, UsageHour
 
 FIRST_LOOK = timedelta(days=1)  # of the ledger, while nothing was added up yet
@@ -33,7 +33,8 @@ def last_used(viewer: Viewer, tenant: str = "") -> dict[str, datetime]:
     hours = UsageHour.objects.filter(hour__lt=seam)
     recent = LedgerEntry.objects.filter(received_at__gte=seam)
     if names is not None:
-        hours, recent = hours.filter(tenant__in=names), recent.filter(tenant__in=names)
+        hours = hours.filter(whose.of(names, viewer.former, "hour"))
+        recent = recent.filter(whose.of(names, viewer.former, "received_at"))
     used_at = dict(hours.order_by().values("key_id").annotate(at=Max("hour")).values_list("key_id", "at"))
     used_at |= dict(recent.order_by().values("key_id").annotate(at=Max("received_at")).values_list("key_id", "at"))
     return {key: at.astimezone(UTC) for key, at in used_at.items() if key}

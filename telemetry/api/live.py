@@ -134,7 +134,8 @@ class LiveHistoryView(Telemetry, APIView):
         if step_s > 1:
             recent = history.in_steps((p for p in recent if p["at"] > since_s), step_s)
         points += [p for p in recent if since_s < p["at"] <= until_s]
-        frames = history.narrowed([history.slim(history.visible(p, viewer.tenants)) for p in points], MAX_ROWS)
+        own = (history.visible(p, viewer.tenants_at(p["at"])) for p in points)
+        frames = history.narrowed([history.slim(p) for p in own], MAX_ROWS)
         # Straight to JSON: a week of a hundred rows is megabytes.
         body = msgspec.json.encode({"pool": pool, "step_s": step_s, "frames": frames})
         return HttpResponse(body, content_type="application/json")

@@ -87,7 +87,8 @@ class StatementView(Telemetry, APIView):
         given = query.validated_data
         begin, end = given["begin"], given["end"]
         only = {"tenant": given["tenant"]} if "tenant" in given else {}
-        lines = statement.lines(viewer_of(request).tenants, begin, end, by_user=given["by_user"], **only)
+        viewer = viewer_of(request)
+        lines = statement.lines(viewer.tenants, begin, end, viewer.former, by_user=given["by_user"], **only)
         kind, user = getattr(request.accepted_renderer, "format", ""), request.user.pk
         if kind in ("csv", "parquet"):
             rows, name = (line.row() for line in lines), f"statement-{given['month']}.{kind}"

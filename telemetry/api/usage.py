@@ -90,7 +90,8 @@ class UsageView(Telemetry, APIView):
         given = query.validated_data
         since, until, groups = given["from"], given["to"], given["group_by"]
         only = {name: given[name] for name in FILTERS if name in given}
-        rows = usage.usage(viewer_of(request).tenants, since, until, groups, **only)
+        viewer = viewer_of(request)
+        rows = usage.usage(viewer.tenants, since, until, groups, viewer.former, **only)
         columns = [*groups, *usage.FIGURES]
         kind, name = getattr(request.accepted_renderer, "format", ""), f"usage-{since:%Y%m%d}-{until:%Y%m%d}"
         if kind == "csv":

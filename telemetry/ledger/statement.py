@@ -8,7 +8,7 @@ that each amount can be checked by hand: quantities times prices. What stood rea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -18,6 +18,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from scheduling.core.ledger.money import RateSpec, amount, rate_at
+from telemetry.ledger import whose
 from telemetry.ledger.usage import cells
 from telemetry.models import ReservedHour
 from tenants import prices
@@ -92,11 +93,17 @@ def users_known(begin: datetime) -> bool:
 
 
 def lines(
-    tenants: frozenset[str] | None, begin: datetime, end: datetime, *, by_user: bool = False, **only: str
+    tenants: frozenset[str] | None,
+    begin: datetime,
+    end: datetime,
+    former: Mapping[str, datetime] | None = None,
+    *,
+    by_user: bool = False,
+    **only: str,
 ) -> Iterator[Line]:
     """What requests cost, then what stood ready."""
     groups = [*GROUPS, "user"] if by_user else list(GROUPS)
-    for key, cell in cells(tenants, begin, end, groups, **only):
+    for key, cell in cells(tenants, begin, end, groups, former, **only):
         names = dict(zip(groups, key, strict=True))
         left = [cell.counts[0], *(cell.counts[place] for place in (5, 7, 6)), cell.slot_us]
         for number, (rate, amounts) in enumerate(sorted(cell.priced.items(), key=lambda one: one[0].since_s)):
@@ -107,15 +114,17 @@ def lines(
         if not cell.priced or any(left[1:]):
             counted, unknown = (0, 0) if cell.priced else (left[0], cell.without_tokens)
             yield replace(Line("requests", names, None, counted, *left[1:]), tokens_unknown=unknown)
-    yield from _reserved(tenants, begin, end, **only)
+    yield from _reserved(tenants, begin, end, former, **only)
 
 
-def _reserved(tenants: frozenset[str] | None, begin: datetime, end: datetime, **only: str) -> Iterator[Line]:
+def _reserved(
+    tenants: frozenset[str] | None, begin: datetime, end: datetime, former: Mapping[str, datetime] | None, **only: str
+) -> Iterator[Line]:
     rows = ReservedHour.objects.filter(hour__gte=begin, hour__lt=end, **only)
     if tenants is not None:
-        rows = rows.filter(tenant__in=tenants)
+        rows = rows.filter(whose.of(tenants, former, "hour"))
     used: dict[tuple[str, datetime], int] = {}
-    for (entitlement, hour), cell in cells(tenants, begin, end, ["entitlement", "hour"], **only):
+    for (entitlement, hour), cell in cells(tenants, begin, end, ["entitlement", "hour"], former, **only):
         used[entitlement, hour] = cell.slot_us
     rates = prices.rates()
     sums: dict[tuple[str, ...], dict[RateSpec | None, list[int]]] = {}

@@ -10,11 +10,13 @@ A member's place and count are of its own tenants' rows alone (``mine``): what o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.db.models import BooleanField, Case, Q, QuerySet, Value, When
 
+from telemetry.ledger import whose
 from telemetry.ledger.spans import SPANS
 from telemetry.models import LedgerEntry
 
@@ -37,13 +39,16 @@ class Tail:
     whole: bool  # no row that fits was left out since the place that was handed in
 
 
-def since(fits: Q, place: Place | None, mine: Collection[str] | None = None) -> Tail:
+def since(
+    fits: Q, place: Place | None, mine: Collection[str] | None = None, former: Mapping[str, datetime] | None = None
+) -> Tail:
     """The rows that fit and were stored since; without a place the newest few, to begin with.
 
     ``fits`` may name durations as ``waited_s``, ``ttft_s`` and ``total_s``. ``mine``: the tenants whose rows may be
-    read; None: all.
+    read; None: all; ``former`` as :func:`telemetry.ledger.whose.of` takes it.
     """
-    seen = LedgerEntry.objects.all() if mine is None else LedgerEntry.objects.filter(tenant__in=mine)
+    rows = LedgerEntry.objects
+    seen = rows.all() if mine is None else rows.filter(whose.of(mine, former, "received_at"))
     last = seen.order_by("-id").values_list("id", flat=True).first() or 0
     now = Place(last, _stored(seen, last - LATE, last))
     furthest = last - FURTHEST if mine is None else 0

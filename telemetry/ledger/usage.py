@@ -10,7 +10,7 @@ its slot's share of a GPU for as long as it held the slot (``scheduling/core/led
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -21,7 +21,7 @@ from django.db.models.functions import TruncDay, TruncHour, TruncMonth
 
 from scheduling.core.ledger.money import PICOS, RateSpec, rate_at
 from scheduling.core.ledger.slo import Kept
-from telemetry.ledger import rollup
+from telemetry.ledger import rollup, whose
 from telemetry.ledger.selectors import tokens_unknown
 from telemetry.models import LedgerEntry, UsageHour
 from tenants import prices
@@ -115,21 +115,32 @@ class Cell:
 
 
 def usage(
-    tenants: frozenset[str] | None, since: datetime, until: datetime, groups: Sequence[str], **only: str
+    tenants: frozenset[str] | None,
+    since: datetime,
+    until: datetime,
+    groups: Sequence[str],
+    former: Mapping[str, datetime] | None = None,
+    **only: str,
 ) -> Iterator[dict[str, Any]]:
     """One dictionary per group with :data:`FIGURES`, ordered by the groups as far as the roll-up goes.
     Arguments and errors are those of :func:`cells`."""
-    for key, cell in cells(tenants, since, until, groups, **only):
+    for key, cell in cells(tenants, since, until, groups, former, **only):
         yield _shown(groups, key, cell)
 
 
 def cells(
-    tenants: frozenset[str] | None, since: datetime, until: datetime, groups: Sequence[str], **only: str
+    tenants: frozenset[str] | None,
+    since: datetime,
+    until: datetime,
+    groups: Sequence[str],
+    former: Mapping[str, datetime] | None = None,
+    **only: str,
 ) -> Iterator[tuple[tuple[Any, ...], Cell]]:
     """The groups and their sums, ordered by the groups as far as the roll-up goes.
 
     Args:
         tenants: whose; None for everybody's.
+        former: as :func:`telemetry.ledger.whose.of` takes it.
         since, until: requests received at or after the one and before the other.
         only: ``tenant="acme"``, ``pool="llama"``, ... by the names of :data:`COLUMNS`.
 
@@ -138,8 +149,9 @@ def cells(
     """
     rates = _rates()
     where = Q(**{COLUMNS[name]: value for name, value in only.items()})
-    if tenants is not None:
-        where &= Q(tenant__in=tenants)
+    of_ledger, of_hours = (
+        where if tenants is None else where & whose.of(tenants, former, moment) for moment in ("received_at", "hour")
+    )
     first, last = since, since  # the part of the range that the roll-up answers for
     seam = rollup.rolled_until()
     if seam is not None and not LEDGER_ONLY & (set(groups) | set(only)):
@@ -150,11 +162,11 @@ def cells(
     edges: dict[tuple[Any, ...], Cell] = {}
     for begin, end in ((since, first), (last, until)):
         if begin < end:
-            rows = LedgerEntry.objects.filter(where, received_at__gte=begin, received_at__lt=end)
+            rows = LedgerEntry.objects.filter(of_ledger, received_at__gte=begin, received_at__lt=end)
             for key, cell in _sums(rows, "received_at", groups, rates):
                 edges.setdefault(key, Cell()).add(cell)
     if first < last:  # else it may be asked for what hours do not know
-        hours = UsageHour.objects.filter(where, hour__gte=first, hour__lt=last)
+        hours = UsageHour.objects.filter(of_hours, hour__gte=first, hour__lt=last)
         for key, cell in _sums(hours, "hour", groups, rates):
             edge = edges.pop(key, None)
             if edge is not None:
