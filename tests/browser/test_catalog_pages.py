@@ -236,6 +236,24 @@ def test_a_dialog_with_fields_is_answered_by_keyboard_and_keeps_the_focus_when_i
     expect(page.get_by_role("button", name="New token ci-by-keyboard")).to_be_visible()
 
 
+def test_a_token_that_could_not_be_revoked_is_told_and_stays(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.goto(f"{running.url}/people?new=token")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("ci-leaked")
+    dialog.get_by_role("button", name="Create token").click()
+    expect(dialog.get_by_test_id("secret")).to_contain_text("qma-")
+    dialog.get_by_role("button", name="Done").click()
+    away = "The database does not answer. Try again."
+    page.route("**/api/v1/tokens/*/revoke", lambda route: route.fulfill(status=503, json={"detail": away}), times=1)
+    revoke = page.get_by_role("button", name="Revoke ci-leaked")
+    revoke.click()
+    expect(page.get_by_role("status").get_by_text(away)).to_be_visible()
+    revoke.click()
+    expect(page.get_by_text("ci-leaked was revoked.")).to_be_visible()
+    expect(revoke).to_be_hidden()
+
+
 def test_the_page_of_people_is_one_of_the_catalog_and_the_palette_finds_it(page: Page, running: Running) -> None:
     running.log_in(page)
     expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")

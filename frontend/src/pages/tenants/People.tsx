@@ -1,3 +1,4 @@
+import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import type { BrowserSession, GroupRule, Invitation, IssuedInvitation, IssuedToken, Person, Tenant, Token } from "../../api/catalog";
 import { send } from "../../api/client";
@@ -28,6 +29,24 @@ const action = (label: string, of: string, run: () => void) => (
   </button>
 );
 
+/** A button that ends one thing at once: a session, a token, an invitation. */
+function End({ label, of, path, done }: { label: string; of: string; path: string; done: string }) {
+  const refresh = useRefresh();
+  const end = useMutation({
+    mutationFn: () => send("POST", path),
+    onSuccess: () => {
+      notify(done);
+      void refresh();
+    },
+    onError: (error) => notify(error.message),
+  });
+  return (
+    <button type="button" className="button h-7" onClick={() => !end.isPending && end.mutate()} aria-disabled={end.isPending} aria-label={`${label} ${of}`}>
+      {label}
+    </button>
+  );
+}
+
 /** A secret that is shown once: the link of an invitation, an access token. */
 function Once({ title, text, secret, onClose }: { title: string; text: string; secret: string; onClose: () => void }) {
   return (
@@ -45,6 +64,28 @@ function Once({ title, text, secret, onClose }: { title: string; text: string; s
         </button>
       </div>
     </Modal>
+  );
+}
+
+/** Makes an access token, then shows it. */
+function NewToken({ owner, path, onClose }: { owner: string; path: string; onClose: () => void }) {
+  const refresh = useRefresh();
+  const [issued, setIssued] = useState<IssuedToken | null>(null);
+  if (issued) return <Once title={`Token "${issued.name}" is ready`} text="Only a hash of it is stored." secret={issued.token} onClose={onClose} />;
+  return (
+    <Sheet title="New access token" subtitle={`For ${owner}`} onClose={onClose}>
+      <ResourceForm<IssuedToken>
+        specs={tokenSpecs}
+        method="POST"
+        path={path}
+        submit="Create token"
+        onCancel={onClose}
+        onSaved={(saved) => {
+          setIssued(saved);
+          void refresh();
+        }}
+      />
+    </Sheet>
   );
 }
 
@@ -72,7 +113,6 @@ function Accounts() {
   const sheet = useSheet("service account");
   const [asked, setAsked] = useState<{ person: Person; what: "disable" | "enable" | "end-sessions" | "reset-second-factor" } | null>(null);
   const [forWhom, setForWhom] = useState<Person | null>(null);
-  const [issued, setIssued] = useState<IssuedToken | null>(null);
   const [made, setMade] = useState({ username: "", description: "" });
   const columns: Column<Person>[] = [
     {
@@ -165,23 +205,7 @@ function Accounts() {
           <p>{outcomes[asked.what]}</p>
         </Confirm>
       )}
-      {forWhom && (
-        <Sheet title="New access token" subtitle={`For ${forWhom.username}`} onClose={() => setForWhom(null)}>
-          <ResourceForm<IssuedToken>
-            specs={tokenSpecs}
-            method="POST"
-            path={`people/${forWhom.id}/token`}
-            submit="Create token"
-            onCancel={() => setForWhom(null)}
-            onSaved={(saved) => {
-              setForWhom(null);
-              setIssued(saved);
-              void refresh();
-            }}
-          />
-        </Sheet>
-      )}
-      {issued && <Once title={`Token "${issued.name}" is ready`} text="Only a hash of it is stored." secret={issued.token} onClose={() => setIssued(null)} />}
+      {forWhom && <NewToken owner={forWhom.username} path={`people/${forWhom.id}/token`} onClose={() => setForWhom(null)} />}
     </Section>
   );
 }
@@ -203,13 +227,7 @@ function Invitations() {
     columns.push({
       label: "",
       right: true,
-      cell: (row) =>
-        row.status === "open" &&
-        action("Revoke", row.name, async () => {
-          await send("POST", `invitations/${row.id}/revoke`);
-          notify(`The invitation for ${row.name} was revoked.`);
-          void refresh();
-        }),
+      cell: (row) => row.status === "open" && <End label="Revoke" of={row.name} path={`invitations/${row.id}/revoke`} done={`The invitation for ${row.name} was revoked.`} />,
     });
   return (
     <Section id="invitations" title="Invitations" intro="A link that creates one local account with one role, once, until it expires." make={mayWrite ? "New invitation" : undefined} primary onMake={sheet.openNew}>
@@ -265,7 +283,6 @@ function Groups() {
 
 /** Browsers that are signed in: one's own, for admins all. */
 function Sessions() {
-  const refresh = useRefresh();
   const columns: Column<BrowserSession>[] = [
     ...(mayWrite ? [{ label: "User", by: (row: BrowserSession) => row.user, cell: (row: BrowserSession) => row.user }] : []),
     { label: "Since", by: (row) => row.created_at ?? "", cell: (row) => <When at={row.created_at} /> },
@@ -278,11 +295,7 @@ function Sessions() {
         row.current ? (
           <span className="text-faint">this one</span>
         ) : (
-          action("End", `session of ${row.user}`, async () => {
-            await send("POST", `sessions/${row.id}/revoke`);
-            notify("The session was ended.");
-            void refresh();
-          })
+          <End label="End" of={`session of ${row.user}`} path={`sessions/${row.id}/revoke`} done="The session was ended." />
         ),
     },
   ];
@@ -295,9 +308,7 @@ function Sessions() {
 
 /** Access tokens to the management API: one's own, for admins all. */
 function Tokens() {
-  const refresh = useRefresh();
   const sheet = useSheet("token");
-  const [issued, setIssued] = useState<IssuedToken | null>(null);
   const columns: Column<Token>[] = [
     {
       label: "Token",
@@ -317,35 +328,13 @@ function Tokens() {
     {
       label: "",
       right: true,
-      cell: (row) =>
-        row.status === "active" &&
-        action("Revoke", row.name, async () => {
-          await send("POST", `tokens/${row.id}/revoke`);
-          notify(`${row.name} was revoked.`);
-          void refresh();
-        }),
+      cell: (row) => row.status === "active" && <End label="Revoke" of={row.name} path={`tokens/${row.id}/revoke`} done={`${row.name} was revoked.`} />,
     },
   ];
   return (
     <Section id="tokens" title="Access tokens" intro="For programs that use the management API in your name. At most 50 per user." make="New token" primary={!mayWrite} onMake={sheet.openNew}>
       <Rows<Token> path="tokens" label="Access tokens" columns={columns} id={(row) => row.id} empty="No access tokens." />
-      {sheet.isNew && (
-        <Sheet title="New access token" subtitle={`For ${user.name}`} onClose={sheet.close}>
-          <ResourceForm<IssuedToken>
-            specs={tokenSpecs}
-            method="POST"
-            path="tokens"
-            submit="Create token"
-            onCancel={sheet.close}
-            onSaved={(saved) => {
-              sheet.close();
-              setIssued(saved);
-              void refresh();
-            }}
-          />
-        </Sheet>
-      )}
-      {issued && <Once title={`Token "${issued.name}" is ready`} text="Only a hash of it is stored." secret={issued.token} onClose={() => setIssued(null)} />}
+      {sheet.isNew && <NewToken owner={user.name} path="tokens" onClose={sheet.close} />}
     </Section>
   );
 }
