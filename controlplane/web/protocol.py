@@ -263,11 +263,16 @@ class ClientConnection(HttpToolsProtocol):
             self._head_open = False
             self.limits.refused[Reason.SERVER_FULL.value] += 1
             raise _Enough
-        if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in self.headers):
+        hosts, other_coding = 0, False
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                other_coding = True
+        if other_coding:
             # The parser takes any codings of which the last is chunked, and unpacks no other one.
             self._refuse(400, "The only transfer coding that this server reads is chunked.", Reason.INVALID_REQUEST)
             raise _Enough
-        hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
             # A proxy before this server may have gone by another one (RFC 9112, 3.2).
             self._refuse(400, "A request has one Host header.", Reason.INVALID_REQUEST)
