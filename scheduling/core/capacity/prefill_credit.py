@@ -238,7 +238,8 @@ class PrefillCredit:
         before, full, at_most = self.credit, self._fullness(), self._fullness(self._lost)
         most = MAX_BUDGETS * self.step
         if not empty:
-            most = min(most, max(self.step, round(MOST_AHEAD_S * self._prefill / self._stretch_s)))
+            ahead = min(float(most), MOST_AHEAD_S * self._prefill / self._stretch_s)  # infinite in next to no time
+            most = max(self.step, round(ahead))
         self._inherited = 0
         wanted = before
         if limited > OFTEN and (at_most is None or at_most < NOT_FULL) and not self._queued and before < most:

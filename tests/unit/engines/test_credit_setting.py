@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduling.core.capacity.prefill_credit import (
@@ -34,6 +34,7 @@ LOOKS = st.lists(
 
 
 @given(budget=st.none() | st.integers(-5, 10**9), looks=LOOKS, prompts=st.lists(st.integers(0, 10**9), max_size=40))
+@example(budget=None, looks=[(0.0, None, 0.0, 0.0, False), (5e-324, None, 16.0, 0.0, False)], prompts=[])
 def test_whatever_an_engine_counts_the_credit_fills_a_step_and_is_bounded(
     budget: int | None, looks: list[tuple[float, float | None, float, float, bool]], prompts: list[int]
 ) -> None:
