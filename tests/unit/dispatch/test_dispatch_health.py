@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduling.core.types import FULL_SPEED, BackendSpec, PoolView
 from scheduling.dispatch.replicas.monitor import BackendMonitor
+from scheduling.dispatch.replicas.progress import IDLE_S
 from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
 from tests.support.dispatch_world import Engines, on_virtual_time
 from tests.support.state_world import backend, pool_spec
@@ -177,10 +178,21 @@ async def test_a_busy_engine_that_moves_is_never_ejected(w: Ward):
 
 
 @ward
-async def test_an_idle_engine_is_never_ejected(w: Ward):
+async def test_an_idle_engine_that_generates_is_never_ejected_and_rarely_asked(w: Ward):
     await w.live(600)
     assert set(w.store.ready) == {"b1", "b2"}
-    assert w.engines["b1"].probes == 1
+    assert 9 <= w.engines["b1"].probes <= 1 + 600 / IDLE_S
+
+
+@ward
+async def test_an_idle_engine_that_hangs_is_found_before_a_request_meets_it(w: Ward):
+    w.engines["b1"].generates = False  # it answers every scrape
+    await w.live(IDLE_S + 20)
+    assert set(w.store.ready) == {"b2"}
+    assert w.why("b1").startswith("idle for 60 s; a probe failed")
+    w.engines["b1"].generates = True
+    await w.live(15)
+    assert set(w.store.ready) == {"b1", "b2"}
 
 
 @ward
@@ -402,7 +414,7 @@ async def test_while_redis_is_away_old_lease_counts_eject_nobody(w: Ward):
     w.engines["b1"].tokens_per_scrape, w.engines["b1"].running = 1.0, 3
     await w.live(2)
     w.engines["b1"].tokens_per_scrape, w.engines["b1"].running = 0.0, 0
-    await asyncio.sleep(120.0)  # no look at Redis succeeds
+    await asyncio.sleep(IDLE_S - 5)  # no look at Redis succeeds
     assert w.state("b1") == "ready"
     assert w.engines["b1"].probes == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.dispatch.replicas.progress import DOUBTFUL_S, STALLED_S, HealthStep, ProgressWatch
+from scheduling.dispatch.replicas.progress import DOUBTFUL_S, IDLE_S, STALLED_S, HealthStep, ProgressWatch
 from scheduling.engines.client import EngineMetrics
 
 
@@ -101,3 +101,18 @@ def test_failures_that_gateways_report_have_one_that_reports_nothing_asked_for_a
         assert watch.answered(1, True, 1.0) is HealthStep.KEEP
     watch.suspected()
     assert watch.failed("no answer") is HealthStep.PROBE
+
+
+def test_the_token_that_an_idle_engine_is_asked_for_is_no_traffic() -> None:
+    watch = ProgressWatch()
+
+    def look(at_s: float, prompt: float, generated: float) -> HealthStep:
+        return watch.seen(EngineMetrics(0, 0, 0.0, generated, prompt, 0.0, 0.0), leases=0, now_s=at_s)
+
+    steps = [look(float(second), 100.0, 10.0) for second in range(int(IDLE_S) + 3)]
+    assert steps.index(HealthStep.PROBE) == IDLE_S + 1
+    watch.alive()
+    assert look(IDLE_S + 3, 108.0, 11.0) is HealthStep.KEEP
+    assert (watch.rates.input_tokens_per_s, watch.rates.output_tokens_per_s) == (0.0, 0.0)
+    assert look(IDLE_S + 4, 508.0, 61.0) is HealthStep.KEEP
+    assert watch.rates.output_tokens_per_s == pytest.approx(50.0), "what follows is traffic"
