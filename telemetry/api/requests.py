@@ -296,8 +296,8 @@ class TailView(Telemetry, APIView):
         query = TailQuery(data=request.query_params)
         times, rest = query.lookups(viewer.tenants is None)
         sealed = rest.pop("place", None)
-        place = None if sealed is None else _opened(sealed)
-        found = tail.since(Q(**times, **rest), place, viewer.tenants, viewer.former)
+        begin = None if sealed is None else _opened(sealed)
+        found = tail.since(Q(**times, **rest), begin, viewer.tenants, viewer.former)
         rows = RequestSerializer(found.rows, many=True, context={"request": request}).data
         # Sealed: from its number a member would learn how many requests others send.
         place = seal(f"{found.place.last} {found.place.late}", _PLACE)

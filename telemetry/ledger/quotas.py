@@ -338,7 +338,7 @@ def of_accounts(pool: str | None, budgets: Mapping[str, BudgetSpec], now_s: floa
     for scope in sorted({budget.scope for budget in budgets.values()}):
         tenants = frozenset(budget.tenant for budget in budgets.values() if budget.scope == scope)
         groups = ["tenant"] if scope == "tenant" else ["tenant", scope]
-        for key, cell in cells(tenants, month, until, groups, **only):
+        for key, cell in cells(tenants, month, until, groups, None, **only):
             name = account(key[0], scope, "" if scope == "tenant" else key[1])
             if name in budgets:
                 yield name, cell

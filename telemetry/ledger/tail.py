@@ -47,8 +47,8 @@ def since(
     ``fits`` may name durations as ``waited_s``, ``ttft_s`` and ``total_s``. ``mine``: the tenants whose rows may be
     read; None: all; ``former`` as :func:`telemetry.ledger.whose.of` takes it.
     """
-    rows = LedgerEntry.objects
-    seen = rows.all() if mine is None else rows.filter(whose.of(mine, former, "received_at"))
+    own = Q() if mine is None else whose.of(mine, former, "received_at")
+    seen = LedgerEntry.objects.filter(own)
     last = seen.order_by("-id").values_list("id", flat=True).first() or 0
     now = Place(last, _stored(seen, last - LATE, last))
     furthest = last - FURTHEST if mine is None else 0
