@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from controlplane.tuning import recent
 from controlplane.tuning.partitions import traffic_changed_at
-from scheduling.tuning.guard import Tally, tally, watch
+from scheduling.tuning.guard_rails import Tally, tally, watch
 from scheduling.tuning.settings import LoopSettings
 from telemetry.ledger.spans import SPANS
 from telemetry.models import LedgerEntry

@@ -21,7 +21,7 @@ from typing import Any
 from scheduling.core.percentiles import interpolated
 from scheduling.simulator.result import Outcome, served
 from scheduling.simulator.workload import SimRequest
-from scheduling.tuning.guard import PATIENT
+from scheduling.tuning.guard_rails import PATIENT
 from scheduling.tuning.merit import TierMerit, added, as_json, from_json, merit_of, plain_reward, worst_loss
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving, Traffic

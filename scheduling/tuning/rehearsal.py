@@ -18,7 +18,7 @@ from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replay import Replay
 from scheduling.simulator.result import Outcome, outcome_of
 from scheduling.tuning.gate import Gate, promised_s
-from scheduling.tuning.guard import Tally, tally, watch
+from scheduling.tuning.guard_rails import Tally, tally, watch
 from scheduling.tuning.merit import merit_of, plain_reward, reward
 from scheduling.tuning.search import GATED, Search, apart
 from scheduling.tuning.settings import LoopSettings

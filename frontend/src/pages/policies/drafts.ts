@@ -65,7 +65,7 @@ export function replayIn(traffic: { since: string; requests: number; needed: num
   return `Its replay needs ${traffic.needed} requests; ${traffic.requests} have ended since ${since}.`;
 }
 
-/** What stops a trial, with its numbers (scheduling/tuning/guard.py). */
+/** What stops a trial, with its numbers (scheduling/tuning/guard_rails.py). */
 export function thresholds(settings: Record<string, number>): string[] {
   const say = (name: string, format: (value: number) => string) => (settings[name] === undefined ? "unknown" : format(settings[name]));
   return [
