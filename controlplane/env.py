@@ -68,7 +68,7 @@ class Env:
     secret_key_fallbacks: str = setting(
         "",
         "Other secrets, separated by spaces, with which this installation signs, or did: what they signed and sealed "
-        "is read as well (`docs/guide/operations.md`).",
+        "is read as well (`docs/guide/maintenance.md`).",
         secret=True,
     )
     database_url: str = setting("", "`postgresql://user:password@host:port/name`. Empty: SQLite in HOME.", secret=True)

@@ -41,7 +41,7 @@ def refusal(names: list[str]) -> str:
     """What to do about it, for people."""
     return (
         f"The database was migrated by a newer release: {', '.join(names)}. Take that release again, or go back with "
-        f'it first (docs/guide/operations.md, "Roll back"):\n{way_back(names)}'
+        f'it first (docs/guide/maintenance.md, "Roll back"):\n{way_back(names)}'
     )
 
 

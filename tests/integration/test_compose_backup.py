@@ -189,7 +189,7 @@ def test_a_dump_of_an_older_version_replaces_what_a_newer_one_has_made_of_the_da
     half = database.backups / "half.dump"
     half.write_bytes(whole[: len(whole) * 3 // 4])
 
-    text = (ROOT / "docs" / "guide" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "maintenance.md").read_text(encoding="utf-8")
     guide = textwrap.dedent(re.findall(r"^    \{ echo \"BEGIN;.*?tail -n 1$", text, re.M | re.S)[0])
     environ = os.environ | {
         "PATH": f"{programs()}:{os.environ['PATH']}",

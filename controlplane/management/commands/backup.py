@@ -15,7 +15,7 @@ from controlplane.embedded import backup
 class Command(BaseCommand):
     help = (
         "Copies the database, the secret key, the demo's keys and the files of batches into a new folder, checks the "
-        "copy, and prints the folder's name last. For SQLite; with PostgreSQL, use pg_dump (docs/guide/operations.md)."
+        "copy, and prints the folder's name last. For SQLite; with PostgreSQL, use pg_dump (docs/guide/maintenance.md)."
     )
     requires_system_checks = ()
 
@@ -24,7 +24,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not settings.ENV.embedded:
-            raise CommandError("The database is PostgreSQL: use pg_dump (docs/guide/operations.md).")
+            raise CommandError("The database is PostgreSQL: use pg_dump (docs/guide/maintenance.md).")
         try:
             done = backup.save(settings.ENV.home, options["folder"])
             entries = backup.check(done / backup.DATABASE)

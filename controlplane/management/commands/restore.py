@@ -24,7 +24,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not settings.ENV.embedded:
-            raise CommandError("The database is PostgreSQL: use pg_restore (docs/guide/operations.md).")
+            raise CommandError("The database is PostgreSQL: use pg_restore (docs/guide/maintenance.md).")
         try:
             former = backup.restore(settings.ENV.home, options["backup"])
             entries = backup.check(settings.ENV.home / backup.DATABASE)
