@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -10,6 +11,8 @@ from typing import Any
 
 from scheduling.core.types import ServiceClass
 from telemetry.feed.store import LiveStore, LiveUnavailable, Memory
+
+log = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
 FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
@@ -167,8 +170,9 @@ class PoolGauges:
         while True:
             try:
                 self.refresh()
-            finally:
-                self._tried.set()
+            except Exception:  # the next look may go well; without this thread there would be none
+                log.exception("the figures of pools for /metrics could not be read")
+            self._tried.set()
             if self._stop.wait(REFRESH_S):
                 return
             with self._starting:

@@ -232,7 +232,7 @@ def _read(row: bytes, keys: Collection[str]) -> dict[str, Any] | None:
     """The stored row, or None if it lacks one of ``keys``: a row of another release must not end every socket."""
     try:
         value = msgspec.json.decode(row)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) and all(key in value for key in keys) else None
 

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.replicas.adapters import AdapterStatus
 from scheduling.gateway.ports import GatewayMetrics
+from telemetry import pool_gauges
 from telemetry.feed import snapshots
 from telemetry.feed.store import LiveStore, Stored
 from telemetry.feed.window import Window
@@ -266,3 +267,24 @@ def test_adapters_of_replicas_are_a_gauge_where_they_are_known() -> None:
     gauges.refresh()
     found = {labels[2]: value for labels, value in gauges.samples()["backend_adapter_loaded"]}
     assert found == {"sql": 1.0, "law": 0.0, "new": 0.0, "bad": 0.0}
+
+
+def test_a_look_at_the_pools_that_goes_wrong_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_gauges, "REFRESH_S", 0.01)
+    store = MemoryStore()
+    shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+    looks: list[object] = [RuntimeError("once")]
+
+    def load_all(versions: object = None) -> dict[str, Stored | None]:
+        if looks:
+            raise looks.pop()  # type: ignore[misc]
+        return {"llama": Stored(1, 1, shot)}
+
+    store.load_all = load_all  # type: ignore[method-assign]
+    gauges = PoolGauges(store, {}, clock=lambda: NOW)
+    gauges.wanted()
+    try:
+        while not gauges.samples()["queue_depth"]:  # the test's own limit ends it
+            time.sleep(0.01)
+    finally:
+        gauges.close()
