@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from scheduling.gateway.answers.stored import Kept, Owner, input_items
+from scheduling.gateway.bodies.prepare import MAX_PARTS
 from scheduling.gateway.config import GatewayConfig
 from tests.support.fake_engine import raw_answer
 from tests.support.gateway_world import gateway_world
@@ -142,6 +143,22 @@ async def test_a_conversation_has_the_bounds_of_a_body(redis_url: str, pool_id: 
             asked["previous_response_id"] = answers[-1].json().get("id")
         assert [answer.status_code for answer in answers] == [200, 200, 413]
         assert answers[-1].json()["error"]["param"] == "previous_response_id"
+
+
+async def test_what_a_body_may_not_have_does_not_come_from_its_conversation_either(
+    redis_url: str, pool_id: str
+) -> None:
+    """A hundred bytes had four megabytes of small objects read, while every stream of the process waits."""
+    store = Memory()
+    many = [{"type": "input_text", "text": ""}] * (MAX_PARTS // 8)  # five strings and objects each
+    async with simulated_world(redis_url, pool_id, responses=store) as (world, _), world.http() as client:
+        asked, answers = ASK | {"input": [{"role": "user", "content": many}]}, []
+        for _turn in range(3):
+            answers.append(await client.post("/v1/responses", json=asked))
+            asked["previous_response_id"] = answers[-1].json().get("id")
+        assert [answer.status_code for answer in answers] == [200, 200, 400]
+        assert answers[-1].json()["error"]["param"] == "previous_response_id"
+        assert "stored conversation" in answers[-1].json()["error"]["message"]
 
 
 def test_items_are_listed_as_openai_lists_them() -> None:

@@ -16,6 +16,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.gateway.answers.answer_types import decode_top
 from scheduling.gateway.bodies.checks import invalid
 from scheduling.gateway.bodies.openai_types import MAX_MESSAGES, consume
+from scheduling.gateway.bodies.prepare import check_parts
 from scheduling.gateway.bodies.responses_types import Item, ItemPart, ResponsesRequest
 from scheduling.gateway.entry.auth import Access
 from scheduling.gateway.errors import Refusal
@@ -133,6 +134,7 @@ class Stored:
             raise invalid(f"Previous response with id {response_id[:64]!r} not found.", PREVIOUS)
         if kept.bytes > self._largest:
             raise Refusal(Reason.TOO_LARGE, what="stored conversation", limit=self._largest, param=PREVIOUS)
+        check_parts(kept.context, "The stored conversation", PREVIOUS)  # many bodies, each within its bound, made it
         try:
             return [*_decode_items(kept.context), *_decode_items(bytes(decode_top(kept.answer)["output"]))]
         except msgspec.ValidationError as problem:

@@ -162,18 +162,23 @@ def parse(data: bytes, chat: bool) -> ChatRequest | CompletionRequest:
     return parse_as(data, CHAT_FORM) if chat else parse_as(data, COMPLETION_FORM)
 
 
+def check_parts(data: bytes, what: str, param: str | None = None) -> None:
+    """Refuses JSON (400) that is costly to read."""
+    if len(data) > 3 * MAX_PARTS:  # a shorter one has no room for more, as in [[],[],
+        parts, values = _counted(data)
+        if parts > MAX_PARTS:
+            raise invalid(f"{what} has more than {MAX_PARTS} strings, objects and arrays. Send a shorter one.", param)
+        if values > MAX_VALUES:
+            raise invalid(f"{what} has more than {MAX_VALUES} values. Send fewer, or a prompt as text.", param)
+
+
 def parse_as(data: bytes, form: Form[T]) -> T:
     """A body of this form; raises :class:`Refusal` (400) for anything else."""
     decode = form.decode
     try:
         if not data.isascii():
             data.decode()  # the parser looks into no part that goes to the engine as it is, and the engine would fail
-        if len(data) > 3 * MAX_PARTS:  # a shorter one has no room for more, as in [[],[],
-            parts, values = _counted(data)
-            if parts > MAX_PARTS:
-                raise invalid(f"The body has more than {MAX_PARTS} strings, objects and arrays. Send a shorter one.")
-            if values > MAX_VALUES:
-                raise invalid(f"The body has more than {MAX_VALUES} values. Send fewer, or a prompt as text.")
+        check_parts(data, "The body")
         try:
             return decode(data)
         except msgspec.ValidationError as exc:
