@@ -17,7 +17,7 @@ from scheduling.core.engine.step_time import StepTime
 from telemetry.ledger.selectors import tokens_unknown
 from telemetry.models import Calibration, LedgerEntry
 
-LONGEST = timedelta(minutes=5)  # a prompt received so long before is computed by now
+LONGEST = timedelta(minutes=15)  # a prompt received so long before is computed by now; shipped batch waits for ten
 MAX_ROWS = 20_000
 _COLUMNS = (
     "tenant", "backend", "input_tokens", "input_tokens_est", "reason", "granted_at", "first_token_at", "done_at",

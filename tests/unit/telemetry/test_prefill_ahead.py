@@ -52,6 +52,12 @@ def test_prompts_that_were_granted_before_and_had_no_first_token_were_ahead() ->
     assert (ahead.requests, ahead.tokens, ahead.ranked()) == (2, 14_000, {"globex": 14_000})
 
 
+def test_a_prompt_that_waited_as_long_as_batch_may_was_ahead_all_the_same() -> None:
+    ahead = prefill.ahead_of(stored(short(), long_prompt(2, received_s=NOW - 21 - 600, queued_s=NOW - 21 - 600)))
+    assert ahead is not None
+    assert ahead.ranked() == {"globex": 7000}
+
+
 def test_a_prompt_whose_gateway_was_lost_counts_as_it_was_estimated() -> None:
     lost = {"outcome": "failed", "reason": "gateway_lost", "first_token_s": None, "input_tokens": 0}
     row = stored(short(), long_prompt(2, **lost, input_tokens_est=6500, output_tokens=0))
