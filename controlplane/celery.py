@@ -20,7 +20,9 @@ from celery import Celery
 from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
 from django.conf import settings
 
+from controlplane import env_loading
 from controlplane.embedded.child import die_with_parent, give_way
+from controlplane.env import SettingsError
 from controlplane.garbage_collection import look_rarely
 
 if TYPE_CHECKING:
@@ -107,6 +109,10 @@ def _host_dispatch(**_: Any) -> None:
     """Before the worker looks for its steps. Who only sends need not import what dispatches."""
     from scheduling.dispatch.bootstep import host_dispatch
 
+    try:
+        env_loading.needs_redis(settings.ENV)
+    except SettingsError as error:
+        raise SystemExit(str(error)) from None
     if not settings.ENV.embedded:
         from controlplane import database
 

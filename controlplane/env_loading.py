@@ -57,6 +57,20 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
     return env
 
 
+def needs_redis(env: Env) -> None:
+    """For what serves and what leads; commands such as ``migrate`` need none.
+
+    Raises:
+        SettingsError: none is named.
+    """
+    if not env.redis_url:
+        raise SettingsError(
+            f"{env_name('redis_url')} is not set: web processes, workers and standbys need the Redis of their "
+            "installation, such as redis://redis:6379/0. `make up` starts one for its own processes, and writes its "
+            "address to $QUARTERMASTER_HOME/run/redis-url."
+        )
+
+
 def _from_file(path: str) -> str:
     """What a file holds; nothing where none is named. ValueError where it holds too much to be a secret."""
     if not path:

@@ -14,6 +14,7 @@ import sys
 import threading
 from types import FrameType
 
+from controlplane import env_loading
 from controlplane.env import SettingsError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -24,9 +25,11 @@ log = logging.getLogger("quartermaster.dispatch")
 def main() -> int:
     """Returns the exit code, at SIGTERM or Ctrl-C."""
     import django
+    from django.conf import settings
 
     try:
         django.setup()
+        env_loading.needs_redis(settings.ENV)
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2

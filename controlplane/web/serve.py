@@ -115,6 +115,7 @@ def inherited(fd: int) -> socket.socket:
 def main() -> int:
     try:
         env = env_loading.load()
+        env_loading.needs_redis(env)
         places = affordable(env.max_connections)
     except SettingsError as error:
         print(error, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What `manage.py` says where the database cannot be asked."""
+"""What `manage.py` says where the database cannot be asked, and other processes where no Redis is named."""
 
 from __future__ import annotations
 
@@ -76,3 +76,28 @@ def test_a_fault_of_ours_keeps_its_traceback(tmp_path: Path) -> None:
     told = run(tmp_path, "shell", "--no-imports", "-c", "raise ValueError('a fault')")
     assert told.returncode == 1
     assert "Traceback" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "controlplane.web.serve"],
+        ["-m", "controlplane.standby"],
+        ["-m", "celery", "--app", "controlplane.celery", "--quiet", "worker", "--concurrency", "1"],
+    ],
+)
+def test_what_serves_or_leads_without_a_redis_says_so_in_a_line_and_does_not_start(
+    tmp_path: Path, words: list[str]
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("QUARTERMASTER_")}
+    told = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environ | {"QUARTERMASTER_HOME": str(tmp_path), "QUARTERMASTER_PORT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.returncode > 0
+    assert "QUARTERMASTER_REDIS_URL is not set" in told.stderr
+    assert "Traceback" not in told.stderr
