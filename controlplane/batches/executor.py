@@ -154,6 +154,8 @@ class BatchRun:
                 ends_as = Status.COMPLETED  # what it really is stands in its row
             if ends_as and self._status:
                 await asyncio.to_thread(services.finalize, self.work, ends_as, self._problem)
+            if keeping.done():
+                keeping.result()  # raises why nothing is stored
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
@@ -318,6 +320,10 @@ class BatchRun:
                 continue
             except asyncio.CancelledError:
                 self._unstored[:0] = unstored
+                raise
+            except Exception:
+                self._status = ""  # nobody renews the lease any more: as if it were another's
+                self._changed.set()
                 raise
             finally:
                 self._storing = False

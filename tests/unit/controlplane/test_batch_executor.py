@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from controlplane.batches import services
 from controlplane.batches.executor import BatchRun, Pace
 from controlplane.batches.gateway import LineAnswer, SurplusGateway
 from controlplane.batches.lines import Line
@@ -119,3 +122,23 @@ async def test_a_key_that_is_revoked_has_one_name_whether_a_line_of_it_had_begun
     assert run._problem is not None
     assert run._problem["code"] == "key_revoked"
     assert len(run._pending) == 1, "it is not a result of the line"
+
+
+async def test_a_fault_in_storing_results_ends_the_run_instead_of_keeping_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = {"custom_id": "c", "method": "POST", "url": "/v1/x", "body": {"model": "chat"}}
+    gateway = _Gateway({"prompt_tokens": 5})
+    gateway.go.set()
+
+    def torn(*_: object) -> str:
+        raise RuntimeError("torn")
+
+    monkeypatch.setattr(gateway, "config", SimpleNamespace(max_body_bytes=1000), raising=False)
+    monkeypatch.setattr(services, "done_lines", lambda work: set())
+    monkeypatch.setattr(services, "open_input", lambda work: io.BytesIO(json.dumps(line).encode()))
+    monkeypatch.setattr(services, "store", torn)
+    run = batch_of(gateway, room_of({"pool-chat": 0}), "")
+    with pytest.raises(RuntimeError, match="torn"):
+        async with asyncio.timeout(20):
+            await run.run()
