@@ -290,4 +290,5 @@ async def fetch(
     except httpx.TimeoutException as error:
         raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: a host that is no name
-        raise EngineUnreachable(f"{call} failed: {refused(error) or error or type(error).__name__}") from error
+        cut = "the connection was cut" if isinstance(error, httpx.NetworkError) else type(error).__name__
+        raise EngineUnreachable(f"{call} failed: {refused(error) or str(error) or cut}") from error

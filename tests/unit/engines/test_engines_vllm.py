@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -297,6 +299,20 @@ async def test_a_call_ends_in_time_however_slowly_its_answer_drips() -> None:
         async with asyncio.timeout(10):
             with pytest.raises(EngineUnreachable):
                 await VllmClient(f"http://127.0.0.1:{port}", http=http).scrape(timeout_s=0.5)
+
+
+async def test_an_engine_that_resets_the_connection_is_told_in_words() -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    server = await asyncio.start_server(reset, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, control_http() as http:
+        with pytest.raises(EngineUnreachable, match=r"failed: the connection was cut$"):
+            await VllmClient(f"http://127.0.0.1:{port}", http=http).models()
 
 
 async def test_only_models_that_can_be_are_listed() -> None:
