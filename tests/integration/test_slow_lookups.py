@@ -131,7 +131,10 @@ async def test_a_leader_says_which_name_is_not_found(asked: list[str], monkeypat
 
 
 async def test_an_engine_that_does_not_answer_is_given_up_after_the_lookup(asked: list[str]):
-    server = await asyncio.start_server(lambda *_: asyncio.sleep(600), "127.0.0.1", 0)
+    async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(600)
+
+    server = await asyncio.start_server(never, "127.0.0.1", 0)
     try:
         async with control_http() as http:
             url = f"http://engine.example:{server.sockets[0].getsockname()[1]}"

@@ -93,4 +93,6 @@ def test_a_worker_looks_for_cycles_as_rarely_as_a_web_process_once_it_is_ready()
         text=True,
         check=True,
     )
-    assert found.stdout.split() == ["700", str(YOUNG_OBJECTS), "True"]
+    before, after, frozen = found.stdout.split()
+    assert int(before) < int(after) == YOUNG_OBJECTS  # before: 700, or what this Python begins with
+    assert frozen == "True"
