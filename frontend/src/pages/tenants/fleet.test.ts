@@ -35,6 +35,13 @@ it("a lost replica is named with its slots, and without any nothing is said to r
   expect(standing({ backends: {} }).why).toBe("no replica: nothing can run");
 });
 
+it("to a member a pool that no replica serves is not idle, and one that sleeps is asleep", () => {
+  const own = (...states: string[]) => standing({ scope: "own", slo: {}, running: 0, backends: Object.fromEntries(states.map((state, i) => [`gpu-${i}`, { state }])) });
+  expect(own("ejected", "probing")).toEqual({ level: "failing", why: "no replica serves" });
+  expect(own("ejected", "asleep")).toEqual({ level: "asleep", why: "its replicas sleep" });
+  expect(own("ejected", "ready").level).toBe("idle");
+});
+
 it("sleeping replicas are no loss", () => {
   const asleep = { state: "asleep", slots: 8 };
   expect(standing({ backends: {}, wakes_in_s: 20 })).toEqual({ level: "asleep", why: "would serve in 20.0 s" });

@@ -102,6 +102,11 @@ export function standingOf(snapshot: Snapshot | undefined, hidden: string | unde
   // Without any replica only a pool that may have none says in how long it would serve; with one that failed it says nothing.
   if (replicas?.all === 0 && snapshot.wakes_in_s !== undefined) return { level: "asleep", why: `would serve in ${text(seconds(snapshot.wakes_in_s))}` };
   if (replicas && replicas.all > 0 && replicas.asleep === replicas.all) return { level: "asleep", why: snapshot.wakes_in_s === undefined ? "its replicas sleep" : `would serve in ${text(seconds(snapshot.wakes_in_s))}` };
+  const states = snapshot.scope === "own" ? Object.values(snapshot.backends ?? {}).map(({ state }) => state) : [];
+  if (states.length > 0 && !states.some((state) => state === "ready" || state === "unknown")) {
+    if (states.includes("asleep")) return { level: "asleep", why: "its replicas sleep" };
+    failing.push("no replica serves"); // how many there are is no business of tenants
+  }
   if (replicas?.all === 0) failing.push("no replica: nothing can run");
   else if (replicas && replicas.ready === 0 && room.usable === 0) failing.push(`no replica serves: ${replicasText(replicas)}`);
   else if (lost.length > 0) gone.push(missing({ ...room, lost }, at));
