@@ -1,6 +1,6 @@
 """One tree's side of the decision benchmark of :mod:`tests.bench.turns`: started with a checkout on its path, it
 answers a line on stdin (ordering, modifiers or ``-``, tenants, requests that wait, steps) with a line of JSON: the CPU
-us of a step."""
+us of a step. It uses nothing of that checkout that an older one may lack."""
 
 from __future__ import annotations
 
