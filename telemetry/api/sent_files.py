@@ -8,6 +8,7 @@ they are made is told in the answer instead of a file that ends in the middle.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -19,17 +20,25 @@ from rest_framework.exceptions import Throttled
 
 IN_MEMORY = 256 * 1024  # bytes: longer files are on disk
 MAX_BYTES = 256 * 1024 * 1024
-AT_ONCE = 4  # files of one user that are being sent by one process
+AT_ONCE = 4  # files of one user that are being made or sent by one process
 _PIECE = 64 * 1024
 
-_sending: dict[object, WeakSet[SentFile]] = {}  # by user
+
+class _Place:
+    """What one file takes of those, from before it is made until it was sent or nobody holds it any more."""
+
+    __slots__ = ("__weakref__",)
+
+
+_places: dict[object, WeakSet[_Place]] = {}  # by user
+_lock = threading.Lock()  # pages are made in several threads
 
 
 class SentFile(StreamingHttpResponse):
     """An answer that is read from a temporary file piece by piece."""
 
-    def __init__(self, file: Any, content_type: str, name: str) -> None:
-        self._file = file
+    def __init__(self, file: Any, content_type: str, name: str, user: object, place: _Place) -> None:
+        self._file, self._user, self._place = file, user, place
         super().__init__(self._pieces(), content_type=content_type)
         self["Content-Disposition"] = f'attachment; filename="{name}"'
 
@@ -50,8 +59,7 @@ class SentFile(StreamingHttpResponse):
 
     def _done(self) -> None:
         self._file.close()
-        for files in _sending.values():
-            files.discard(self)
+        _give_back(self._user, self._place)
 
 
 def send(user: object, pieces: Iterable[bytes], content_type: str, name: str) -> SentFile:
@@ -61,10 +69,7 @@ def send(user: object, pieces: Iterable[bytes], content_type: str, name: str) ->
         Throttled: the user is being sent so many already.
         ValidationError: it would be too large.
     """
-    for known in [one for one, files in _sending.items() if not files]:
-        del _sending[known]
-    if len(_sending.get(user, ())) >= AT_ONCE:
-        raise Throttled(detail=f"You are being sent {AT_ONCE} files already. Wait until one of them is there.")
+    place = _take(user)
     file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115  the answer closes it
     size = 0
     try:
@@ -77,8 +82,29 @@ def send(user: object, pieces: Iterable[bytes], content_type: str, name: str) ->
             file.write(piece)
     except BaseException:
         file.close()
+        _give_back(user, place)
         raise
     file.seek(0)
-    answer = SentFile(file, content_type, name)
-    _sending.setdefault(user, WeakSet()).add(answer)
-    return answer
+    return SentFile(file, content_type, name, user, place)
+
+
+def _take(user: object) -> _Place:
+    """Before the file is made: made side by side, any number would be as many as are left."""
+    with _lock:
+        for other in [one for one, places in _places.items() if not places]:
+            del _places[other]
+        mine = _places.setdefault(user, WeakSet())
+        if len(mine) >= AT_ONCE:
+            raise Throttled(detail=f"You are being sent {AT_ONCE} files already. Wait until one of them is there.")
+        place = _Place()
+        mine.add(place)
+        return place
+
+
+def _give_back(user: object, place: _Place) -> None:
+    with _lock:
+        mine = _places.get(user)
+        if mine is not None:
+            mine.discard(place)
+            if not mine:
+                del _places[user]

@@ -18,9 +18,9 @@ PIECE = b"x" * 100_000
 @pytest.fixture(autouse=True)
 def nothing_is_sent() -> Iterator[None]:
     gc.collect()
-    sent_files._sending.clear()
+    sent_files._places.clear()
     yield
-    sent_files._sending.clear()
+    sent_files._places.clear()
 
 
 def made(user: object, pieces: int = 10) -> SentFile:
@@ -71,12 +71,25 @@ def test_one_user_is_sent_few_files_at_once_and_others_are_not_concerned() -> No
     assert made("anna"), "what nobody holds is not sent"
 
 
+def test_files_that_are_made_side_by_side_take_their_places_before_they_are_there() -> None:
+    def piece_after(others: int) -> Iterator[bytes]:
+        if others:
+            made_beside.append(send("anna", piece_after(others - 1), "text/csv", "a.csv"))
+        yield PIECE
+
+    made_beside: list[SentFile] = []
+    with pytest.raises(Throttled):
+        send("anna", piece_after(AT_ONCE), "text/csv", "a.csv")
+    assert made_beside == []
+    assert made("anna"), "those that failed have given their places back"
+
+
 def test_a_file_that_grows_too_large_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sent_files, "MAX_BYTES", 950_000)
     with pytest.raises(ValidationError, match="Shorten the range"):
         made("anna")
     assert made("anna", 9)
-    assert len(sent_files._sending["anna"]) <= 1
+    assert len(sent_files._places["anna"]) <= 1
 
 
 def test_what_goes_wrong_while_a_file_is_made_is_raised_before_anything_is_sent() -> None:
@@ -86,4 +99,4 @@ def test_what_goes_wrong_while_a_file_is_made_is_raised_before_anything_is_sent(
 
     with pytest.raises(RuntimeError, match="is gone"):
         send("anna", pieces(), "text/csv", "a.csv")
-    assert "anna" not in sent_files._sending
+    assert "anna" not in sent_files._places
