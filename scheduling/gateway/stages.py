@@ -49,6 +49,7 @@ class Call:
         "deadline_reason",
         "dialect",
         "estimated",
+        "hold",
         "id",
         "identified",
         "last_deadline",
@@ -76,6 +77,9 @@ class Call:
         self.scope = scope
         self.receive = receive
         self.send = send
+        extensions = scope.get("extensions")
+        # What stands for the engine of an admission-only request; None where an engine serves it.
+        self.hold: Any = extensions.get(HOLD) if extensions else None
         self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
         self.started_s = time.time()  # its head came
         self.received_s = self.started_s  # all of it came: it has not arrived before
@@ -98,12 +102,6 @@ class Call:
         self.responding = False  # the response has begun
         self.streaming = False
         self.status = 0
-
-    @property
-    def hold(self) -> Any:
-        """What stands for the engine of an admission-only request; None where an engine serves it."""
-        extensions = self.scope.get("extensions")
-        return extensions.get(HOLD) if extensions else None
 
     def now_s(self) -> float:
         """The time of this request [epoch s]: when it began plus a monotonic clock, so that a changed system clock has

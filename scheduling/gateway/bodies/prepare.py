@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -73,6 +73,7 @@ class Prepared:
     teaches: bool = True  # whether the engine's count says how good ``raw_input`` is: not where it may leave parts out
     prompts: int = 1
     copies: int = 1  # answers to each prompt
+    choices: int = field(init=False)  # answers in all
     longest: float = 0.0  # of several prompts: raw tokens of the longest
     kept: float = math.inf  # tokens of a prompt that the engine does not cut off
     media: float = 0.0  # of ``raw_input``: what images, audio and video are taken for
@@ -81,10 +82,8 @@ class Prepared:
     surely_left: int = 0  # the bound to send where an engine refuses one that may pass the context's end; 0: none may
     named: bool = False  # the body names the answer, beside the header: ``name_in``
 
-    @property
-    def choices(self) -> int:
-        """Answers in all."""
-        return self.prompts * self.copies
+    def __post_init__(self) -> None:
+        self.choices = self.prompts * self.copies
 
     @property
     def prompt_field(self) -> str:

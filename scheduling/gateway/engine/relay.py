@@ -231,8 +231,9 @@ class Relay:
         self._attempts.empty(submitted.access.pool.id, submitted.backend, submitted.access.entitlement.tenant)
 
     async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
-        call, access, idempotency = submitted.call, submitted.access, submitted.identified.idempotency
-        endpoint, data, asked = submitted.identified.endpoint, connection.whole_body(), _asked(submitted.estimated)
+        call, access, identified = submitted.call, submitted.access, submitted.identified
+        endpoint, idempotency, keeping = identified.endpoint, identified.idempotency, identified.keeping
+        data, asked = connection.whole_body(), _asked(submitted.estimated)
         model = None if access.rename is None else access.pool.model
         try:
             if len(data) > LONG:
@@ -252,8 +253,8 @@ class Relay:
         submitted.connection = None
         self._count(submitted, answer.usage, answer.believed)
         reason, body = ending_of(answer.finish), answer.body
-        if submitted.identified.keeping is not None:
-            body = await submitted.identified.keeping.settle(body)
+        if keeping is not None:
+            body = await keeping.settle(body)
         if idempotency is not None:
             await idempotency.settle(reason, body)
         headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *answer_headers(call)]
