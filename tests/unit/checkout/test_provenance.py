@@ -125,7 +125,7 @@ def test_an_image_runs_as_nobody_and_has_neither_tests_nor_their_servers() -> No
         assert name not in shipped or name in {"openai"}, f"{name} is a test's"
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_every_supported_python_can_read_the_tree(version: str) -> None:
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:

@@ -47,7 +47,7 @@ def test_tests_come_before_anything_is_published() -> None:
 
 def test_all_supported_pythons_are_tested() -> None:
     matrix = read("ci.yml")["jobs"]["pythons"]["strategy"]["matrix"]["python"]
-    assert matrix == ["3.11", "3.12", "3.13"]
+    assert matrix == ["3.11", "3.12", "3.13", "3.14"]
     steps = read("ci.yml")["jobs"]["whole"]["steps"]
     assert any(step.get("run") == ".ci/run" for step in steps)
 
