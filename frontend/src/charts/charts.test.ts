@@ -149,7 +149,8 @@ describe("the panels", () => {
   it("say that nothing was only of a period that was seen from its beginning to its end, without a break", () => {
     const said = (ats: readonly number[]) => panels({ ...context, from: 0, to: 10, points: ats.map((at) => ({ at, depth: 0, tenants: {} })) }).find((p) => p.id === "queue")!.empty;
     expect(said([1, 2, 3, 5, 7, 9])).toBe("Nothing waited in this period.");
-    for (const broken of [[], [6, 7, 8, 9], [1, 2, 8, 9], [1, 2, 3]]) expect(said(broken)).toBe("None is known in this period.");
+    for (const broken of [[6, 7, 8, 9], [1, 2, 8, 9], [1, 2, 3]]) expect(said(broken)).toBe("None was seen, but a part of this time is not known.");
+    for (const outside of [[], [-9, 12]]) expect(said(outside)).toBe("Nothing is known of this time.");
     expect(panels({ ...context, points: [] }).find((p) => p.id === "ttft-tiers")!.empty).toContain("No tier of this pool has a target");
   });
 

@@ -256,12 +256,15 @@ export const groups: Record<Group, string> = {
 
 const IN_PERIOD = " in this period."; // how a panel's text ends that speaks of all of it
 
+/** What stands where nothing is drawn of a time that was not seen from its beginning to its end. */
+export const unseen = (all: boolean): string => (all ? "Nothing is known of this time." : "None was seen, but a part of this time is not known.");
+
 export function panels(context: Context): Panel[] {
   const { points, from, to, dark, step = 1 } = context;
   const [usual, high, worst] = percentileColors(dark);
   const breakS = step > 1 ? 2.5 * step : BREAK_S;
   const whole = seenThroughout(points, from, to, breakS);
-  const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: Drawn): Panel => ({ ...panel, empty: whole || !panel.empty.endsWith(IN_PERIOD) ? panel.empty : `None is known${IN_PERIOD}`, series: drawn.series, ...columns(points, from, to, drawn.picks, breakS) });
+  const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: Drawn): Panel => ({ ...panel, empty: whole || !panel.empty.endsWith(IN_PERIOD) ? panel.empty : unseen(!points.some(({ at }) => at >= from && at <= to)), series: drawn.series, ...columns(points, from, to, drawn.picks, breakS) });
   const tiered = (id: string, of: string, target: string, none: string, drawn: Drawn): Panel =>
     make({ id, group: "promises", title: `${of} p95 against target`, unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: drawn.series.length > 0 ? none + IN_PERIOD : `No tier of this pool has a target for ${target}.` }, drawn);
   const percentile = (name: "ttft" | "tbt" | "ttlt"): Drawn => ({

@@ -42,6 +42,6 @@ it("after the moment from which on nothing is stored, figures are unknown and no
   expect(panel("requests", cut).values).toEqual([[null, 2, null, null]]);
   expect(panel("waited", cut).values[1]).toEqual([null, 500, null, null]);
   expect(endedAt(asked(), undefined)).toEqual(asked());
-  expect(panel("requests", cut).empty).toBe("None is known in this time.");
+  expect(panel("requests", cut).empty).toBe("None was seen, but a part of this time is not known.");
   expect(panel("requests", asked({}, [10, 10, 10, 5])).empty).toBe("No request came in this time.");
 });

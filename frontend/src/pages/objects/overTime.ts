@@ -1,7 +1,7 @@
 /** An object's requests over time as charts. Pure. */
 
 import type { Explored } from "../../api/requests";
-import type { Panel, Series } from "../../charts/panels";
+import { type Panel, type Series, unseen } from "../../charts/panels";
 import { category, percentileColors } from "../../charts/palette";
 import { duration, percent, rate, text } from "../../lib/format";
 
@@ -45,7 +45,7 @@ export function panelsOf(asked: OverTime, dark: boolean, nowS: number): Panel[] 
   const [usual, high] = percentileColors(dark);
   const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: readonly (Series & { values: Column })[]): Panel => ({
     ...panel,
-    empty: asked.known_s.every((known) => known > 0) ? panel.empty : "None is known in this time.",
+    empty: asked.known_s.every((known) => known > 0) ? panel.empty : unseen(asked.known_s.every((known) => !known)),
     points: asked.known_s.filter((known) => known > 0).length < 8,
     series: drawn.map(({ label, color }) => ({ label, color })),
     times,
