@@ -305,7 +305,8 @@ def test_deleting_says_what_goes_with_it(page: Page, running: Running) -> None:
     make_tenant(page, running, name)
     page.get_by_role("button", name=re.compile("^Delete " + name)).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("One key is deleted with it: new requests are refused, and those that wait or run end")
+    said = "One key is deleted with it: new requests are refused, and those that wait or run end"
+    expect(dialog).to_contain_text(said)
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     assert axe.serious(page) == []
     dialog.get_by_role("button", name="Delete").click()
