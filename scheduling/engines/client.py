@@ -82,6 +82,11 @@ class EngineMetrics:
         """Numbers one of which moves whenever the engine does work, and which fall only when it restarts."""
         return self.generation_tokens, self.prompt_tokens, self.successes
 
+    def fuller(self, before: EngineMetrics) -> bool:
+        """Whether its KV cache has filled since ``before``. That is all that moves while vLLM computes one long prompt:
+        it counts the tokens of a prompt, and the steps that gave none, once the first token is there."""
+        return self.kv_usage is not None and before.kv_usage is not None and self.kv_usage > before.kv_usage
+
     def restarted(self, before: EngineMetrics) -> bool:
         """Whether another process counts than did in ``before``, as far as both say."""
         pairs = zip(self.progress, before.progress, strict=True)

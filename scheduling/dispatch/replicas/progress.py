@@ -53,7 +53,7 @@ class ProgressWatch:
     def seen(self, metrics: EngineMetrics, leases: int, now_s: float) -> HealthStep:
         """A scrape came back. ``leases``: what we believe runs there (the engine's own count where we do not know)."""
         self._learn_rates(metrics, now_s)
-        moved = self._last is None or metrics.progress != self._last.progress
+        moved = self._last is None or metrics.progress != self._last.progress or metrics.fuller(self._last)
         self._last, self._last_s = metrics, now_s
         self._failures = 0
         self._suspected = False

@@ -103,6 +103,18 @@ def test_failures_that_gateways_report_have_one_that_reports_nothing_asked_for_a
     assert watch.failed("no answer") is HealthStep.PROBE
 
 
+def test_an_engine_that_computes_one_long_prompt_works_and_one_whose_cache_stays_as_it_is_does_not() -> None:
+    watch = ProgressWatch()
+
+    def look(at_s: int, kv_usage: float | None) -> HealthStep:
+        return watch.seen(EngineMetrics(1, 0, kv_usage, 10.0, 100.0, 1.0, 0.0), leases=1, now_s=float(at_s))
+
+    long = 4 * int(STALLED_S)
+    assert {look(at_s, 0.1 + at_s // 5 * 0.01) for at_s in range(long)} == {HealthStep.KEEP}
+    hangs = [look(long + at_s, 0.2 - at_s // 5 * 0.01) for at_s in range(int(STALLED_S) + 1)]
+    assert (hangs[0], hangs[-1]) == (HealthStep.KEEP, HealthStep.PROBE), "a cache that empties is no work"
+
+
 def test_the_token_that_an_idle_engine_is_asked_for_is_no_traffic() -> None:
     watch = ProgressWatch()
 
