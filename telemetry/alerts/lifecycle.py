@@ -4,13 +4,15 @@ rule's own until it takes them; to channels by :mod:`telemetry.alerts.notify`.""
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Value
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from telemetry.alerts import notify
@@ -116,10 +118,15 @@ def tidy() -> None:
 
 
 def deliver() -> int:
-    """One attempt at each alert, and each end of one, that is due; how many were taken. Without a webhook alerts are
-    only shown."""
+    """One attempt at each alert, and each end of one, that is due; how many were taken. A receiver that fails is left
+    alone for the rest of the round, so that it holds up no other. Without a webhook alerts are only shown."""
     now, taken = timezone.now(), 0
-    for alert in _due(now - GIVE_UP_AFTER).filter(due(now))[:BATCH]:
+    failed: set[str] = set()
+    for _ in range(BATCH):
+        # one at a time: a batch may be all of a receiver that fails
+        alert = _due(now - GIVE_UP_AFTER, failed).filter(due(now)).first()
+        if alert is None:
+            break
         ended = alert.delivered_at is not None
         if (pause_s := claim(alert, now)) is None:
             continue
@@ -129,7 +136,9 @@ def deliver() -> int:
             post(address, settings.QUARTERMASTER_WEBHOOK_SECRET, body["id"], body)
         except Exception as error:  # whatever is wrong with one alert, the others are delivered
             message = "; ".join(error.messages) if isinstance(error, ValidationError) else error
-            if not isinstance(error, (WebhookError, ValidationError)):
+            if isinstance(error, WebhookError):
+                failed.add(_own_webhook(alert))
+            elif not isinstance(error, ValidationError):
                 log.exception("alert %s cannot be sent as it is", alert.name)
             log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, message, pause_s)
         else:
@@ -139,19 +148,26 @@ def deliver() -> int:
     return taken
 
 
-def _due(since: Any) -> QuerySet[Alert]:
+def _due(since: Any, failed: Collection[str]) -> QuerySet[Alert]:
+    """``failed``: webhooks to leave out, as :func:`_own_webhook` names them."""
     undelivered = Q(delivered_at=None, at__gt=since)
     ended = Q(delivered_at__isnull=False, resolution_delivered_at=None, resolved_at__gt=since)
     heard = Q(silenced_until=None) | Q(silenced_until__lte=timezone.now())
     rows = Alert.objects.filter(undelivered | ended).filter(heard).select_related("rule")
+    rows = rows.alias(webhook=Coalesce("rule__webhook", Value(""))).exclude(webhook__in=failed)
     if not settings.QUARTERMASTER_ALERT_WEBHOOK:
-        rows = rows.filter(rule__isnull=False).exclude(rule__webhook="")
+        rows = rows.exclude(webhook="")
     return rows.order_by("id")
+
+
+def _own_webhook(alert: Alert) -> str:
+    """Its rule's; empty: the installation's is its receiver."""
+    return "" if alert.rule is None else alert.rule.webhook
 
 
 def _address(alert: Alert) -> str:
     """Raises ValidationError: the rule's host is not allowed (any more)."""
-    if alert.rule is None or not alert.rule.webhook:
+    if not (own := _own_webhook(alert)):
         return str(settings.QUARTERMASTER_ALERT_WEBHOOK)
-    check_webhook(alert.rule.webhook)
-    return alert.rule.webhook
+    check_webhook(own)
+    return own

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.db import DatabaseError
 
-from telemetry.alerts import lifecycle, webhook
+from telemetry.alerts import attempts, lifecycle, webhook
 from telemetry.alerts.delivery import Delivery
-from telemetry.models import Alert
+from telemetry.models import Alert, AlertRule
 
 
 class Sender:
@@ -88,6 +88,28 @@ def test_two_processes_do_not_send_the_same_alert_to_the_webhook(
     assert lifecycle.deliver() == 1
     assert sent == [f"alert-{Alert.objects.get().pk}"]
     assert lifecycle.deliver() == 0
+
+
+@pytest.mark.django_db
+def test_a_receiver_that_fails_is_tried_once_a_round_and_holds_up_no_other(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.QUARTERMASTER_ALERT_WEBHOOK = "http://down.test/"
+    settings.QUARTERMASTER_WEBHOOK_HOSTS = "hooks.test"
+    for number in range(attempts.BATCH + 1):
+        lifecycle.raise_alert("quota_hard", f"n{number}", "acme used its quota")
+    own = AlertRule.objects.create(name="own", kind="ttft", threshold=1, webhook="https://hooks.test/")
+    lifecycle.raise_alert("ttft", "last", "premium is late", rule=own)
+    tried: list[str] = []
+
+    def post(address: str, secret: str, number: str, body: Any) -> None:
+        tried.append(address)
+        if "down" in address:
+            raise webhook.WebhookError("did not answer within 15 s")
+
+    monkeypatch.setattr(lifecycle, "post", post)
+    assert lifecycle.deliver() == 1
+    assert tried == ["http://down.test/", "https://hooks.test/"]
 
 
 @contextmanager
