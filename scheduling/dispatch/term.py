@@ -12,9 +12,10 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission.entitlement import TICK_S as STANDING_S
-from scheduling.core.capacity.headroom import Headroom, used_of_baselines
+from scheduling.core.capacity.headroom import Headroom, use_of_baselines
 from scheduling.core.capacity.kv_overcommit import KvUse
 from scheduling.core.capacity.kv_room import inherited
+from scheduling.core.capacity.pool import baselines_of
 from scheduling.core.engine.lag import EngineLag
 from scheduling.core.engine.token_pace import TokenPace
 from scheduling.core.ledger.record import LedgerRecord
@@ -114,6 +115,7 @@ class Term:
         self._standings: Standings | None = None
         self._standings_due = True  # at once: weights are needed before the first five seconds are over
         self._headroom = Headroom()
+        self._baselines: int | None = None  # slots of all of them; None: not added up since the catalog changed
         self._offered: int | None = None  # slots that replicas offer; None: not known yet
         self._asked_s = float("-inf")  # when a request last came that was not granted at once
         self._adapted = False  # something waits for an adapter
@@ -160,6 +162,7 @@ class Term:
     def update(self, pool: PoolSpec, catalog: Catalog) -> None:
         """A new catalog: replicas, concurrency limits and policy follow it; everything that waits goes on waiting."""
         self._pool, self._catalog = pool, catalog
+        self._baselines = None
         self.monitor.update(pool)
         if self._standings is not None:
             self._standings.configure(pool, catalog)
@@ -328,9 +331,11 @@ class Term:
         if not self._pool.headroom_most:
             return
         specs, flying = self._catalog.entitlements, snapshot.entitlements.items()
-        used = used_of_baselines((specs[name], e.running, e.waiting) for name, e in flying if name in specs)
+        running, waiting = use_of_baselines((specs[name], e.running, e.waiting) for name, e in flying if name in specs)
         request_ms = SERVICE_MS if snapshot.service_ms is None else snapshot.service_ms
-        self._headroom.seen(snapshot.now_ms / 1000.0, used, request_ms / 1000.0)
+        if self._baselines is None:
+            self._baselines = baselines_of(entitlements_of(self._catalog, self._pool.id).values())
+        self._headroom.seen(snapshot.now_ms / 1000.0, running, waiting, request_ms / 1000.0, self._baselines)
         self._offered = sum(b.slots for b in snapshot.backends.values() if b.ready) or None
         before = self.scheduler.headroom
         self._keep_headroom()

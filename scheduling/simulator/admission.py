@@ -38,7 +38,8 @@ from scheduling.core.admission.rule import (
     refill,
     stored_level,
 )
-from scheduling.core.capacity.headroom import Headroom, used_of_baselines
+from scheduling.core.capacity.headroom import Headroom, use_of_baselines
+from scheduling.core.capacity.pool import baselines_of
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
 from scheduling.core.outcomes import Reason, unmet
 from scheduling.core.placement.room import Need, any_with_slot_and_kv, choose_backend
@@ -134,6 +135,7 @@ class Admission:
         self._preemptible: dict[str, int] = {}  # preemptible requests that run: when they were granted
         self._places = PrefixIndex()
         self._headroom = Headroom()
+        self._all_baselines = baselines_of(self.specs.values())
         self._kept = pool.headroom_slots
         self._looks = 0
         self._ticked_ms = 0
@@ -321,7 +323,7 @@ class Admission:
         if self.pool.headroom_most:
             flying = [(s.spec, s.running, s.waiting) for s in self._shares.values() if s.spec is not None]
             service_ms = SERVICE_MS if self._service_ms is None else self._service_ms
-            self._headroom.seen(now_ms / 1000, used_of_baselines(flying), service_ms / 1000)
+            self._headroom.seen(now_ms / 1000, *use_of_baselines(flying), service_ms / 1000, self._all_baselines)
             self._kept = self._headroom.slots(self.pool.headroom_slots, self.pool.headroom_most)
 
     def tick(self, now_ms: int) -> None:

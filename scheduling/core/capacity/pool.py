@@ -91,6 +91,12 @@ def tightest(wanted: Amounts, left: Amounts) -> str:
     return ""
 
 
+def baselines_of(entitlements: Iterable[EntitlementSpec]) -> int:
+    """Slots of all baselines together."""
+    bound = (e for e in entitlements if e.state in (EntitlementState.BOUND, EntitlementState.DEGRADED))
+    return sum(baseline_slots(e.tier.service_class, e.concurrency) for e in bound)
+
+
 def automatic_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> int:
     """Free slots that a pool keeps for baselines where none are configured: a sixth of its slots, and at most what all
     baselines need together. None where no entitlement could take another's slots: with one entitlement, or with
@@ -98,8 +104,7 @@ def automatic_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> i
     bound = [e for e in entitlements if e.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)]
     if len(bound) < 2 or all(e.tier.service_class is ServiceClass.GUARANTEED for e in bound):
         return 0
-    baselines = sum(baseline_slots(e.tier.service_class, e.concurrency) for e in bound)
-    return min(baselines, automatic_share(slots))
+    return min(baselines_of(bound), automatic_share(slots))
 
 
 def automatic_share(slots: int) -> int:
@@ -110,6 +115,5 @@ def automatic_share(slots: int) -> int:
 def most_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> int:
     """How far automatic headroom may be raised while a pool serves: half of its slots, and not beyond all baselines. 0
     where there is none to raise."""
-    bound = [e for e in entitlements if e.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)]
-    baselines = sum(baseline_slots(e.tier.service_class, e.concurrency) for e in bound)
-    return min(baselines, slots // 2) if automatic_headroom(slots, bound) else 0
+    entitlements = list(entitlements)
+    return min(baselines_of(entitlements), slots // 2) if automatic_headroom(slots, entitlements) else 0

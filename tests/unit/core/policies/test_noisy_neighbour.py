@@ -161,6 +161,24 @@ def test_who_comes_back_within_five_minutes_finds_the_room_that_it_needed(monkey
     assert lent < more, "what that costs those who have no baseline"
 
 
+def test_no_more_stays_free_than_owners_can_still_use():
+    kept, now_s = Headroom(), 0.0
+
+    def after(seconds: int, running: int, waiting: int = 0) -> int:
+        nonlocal now_s
+        for _ in range(seconds):
+            now_s += 1.0
+            kept.seen(now_s, running, waiting, 3.0, 32)
+        return kept.slots(9, 27, 55)
+
+    assert after(3, 0) == 9
+    assert after(3, 28) == 27, "they came just now"
+    assert after(10, 28) == 9, "four more may come; the others have the rest"
+    assert after(1, 20) == 12, "some ended, and may be back in a moment"
+    assert after(1, 0) == 27, "for five minutes they find the room that they needed"
+    assert after(10, 4, waiting=24) == 27, "who waits has none yet"
+
+
 def test_headroom_is_a_share_of_what_replicas_offer_where_that_is_less_than_configured():
     kept = Headroom()
     assert [kept.slots(43, 128, offered) for offered in (None, 256, 48, 8, 2)] == [43, 43, 8, 1, 0]
