@@ -81,7 +81,7 @@ MUTATIONS = (
         "no-headroom",
         "new pools lend all that is idle",
         "scheduling/core/capacity/pool.py",
-        "    return min(baselines, automatic_share(slots))",
+        "    return min(baselines_of(bound), automatic_share(slots))",
         "    return 0",
         ("tests/unit/core/policies/test_noisy_neighbour.py",),
     ),
