@@ -4,7 +4,7 @@ Question: with how many slots and KV tokens is this replica offered, for request
 A figure typed too large would let the queue move into the engine, where no policy reaches it. So the smaller of the two
 holds. Where an engine does not say how many sequences it runs at once (vLLM says so only in its development mode), that
 is learned: when requests of ours wait inside it for :data:`LOOKS` looks in a row while it runs the same number, then
-that number is its limit (:class:`SlotLimit`).
+that number is its limit (:class:`SlotLimit`). More is tried now and then, and given up where it only waits there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ LOOKS = 5  # in a row
 STEP_MARGIN = 1.05  # a full step is measured to within a twentieth
 STEP_QUANTUM = 256  # tokens: advised budgets are multiples, and none is less
 KV_FULL = 0.8  # of a KV cache: beyond that a prompt may wait for room in it
-GROW_S = 30.0  # without such a queue: a learned limit grows by a tenth
+GROW_S = 30.0  # without such a queue: a tenth beyond a learned limit is tried
+MOST_PAUSE_S = 600.0  # until the next try, twice as long after each that only filled the engine's queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ class SlotLimit:
 
     slots: int | None = None  # learned; None: nothing was
     _looks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=LOOKS))  # (running, ours that wait)
+    _ran: int = 0  # at once, at most; what ``slots`` has beyond it is a try
     _grown_s: float = 0.0
+    _pause_s: float = GROW_S  # until it is tried again
 
     def seen(self, running: int, waiting: int, leases: int, now_s: float, kv_usage: float | None = None) -> None:
         """A look at the engine. ``leases``: what we granted there. What others sent it is not ours to cut.
@@ -60,18 +63,32 @@ class SlotLimit:
         most, least = max(r for r, _ in looks), min(r for r, _ in looks)
         queued = len(looks) == LOOKS and all(ours > MAX_WAITING for _, ours in looks)
         if queued and least > 0 and most - least <= 1 + most // 50:
-            self.slots = most
-            self._grown_s = now_s
-            looks.clear()
+            self._learned(most, now_s)
+        elif self.slots is not None and most > self._ran:
+            self._ran, self._pause_s = most, GROW_S
+        elif self.slots is not None and self.slots > self._ran and self._in_vain():
+            self._learned(self._ran, now_s)
         elif waiting > MAX_WAITING:
             self._grown_s = now_s
-        elif self.slots is not None and leases >= self.slots and now_s - self._grown_s >= GROW_S:
+        elif self.slots is not None and leases >= self.slots and now_s - self._grown_s >= self._pause_s:
             self.slots += max(1, self.slots // 10)
             self._grown_s = now_s
+            looks.clear()
+
+    def _in_vain(self) -> bool:
+        """Whether what is tried beyond the limit only waits in the engine: few do, but always some."""
+        return len(self._looks) == LOOKS and all(ours > 0 for _, ours in self._looks)
+
+    def _learned(self, slots: int, now_s: float) -> None:
+        if self.slots is not None and self.slots > slots:  # tried in vain
+            self._pause_s = min(MOST_PAUSE_S, 2.0 * self._pause_s)
+        self.slots = self._ran = slots
+        self._grown_s = now_s
+        self._looks.clear()
 
     def forget(self) -> None:
         """Another engine may stand there now."""
-        self.slots = None
+        self.slots, self._ran, self._pause_s = None, 0, GROW_S
         self._looks.clear()
 
 

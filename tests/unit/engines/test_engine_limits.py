@@ -104,6 +104,25 @@ def test_what_was_learned_too_low_grows_back() -> None:
     assert (seen.look(10, 0, 40, times=120) or 0) > 12
 
 
+def test_what_only_waits_in_an_engine_of_few_slots_is_taken_back_and_tried_more_and_more_seldom() -> None:
+    seen, over = Looked(), []
+    assert seen.look(4, 3, 7) == 4
+    for _ in range(1800):
+        leases = seen.limit.slots or 0
+        over.append((seen.look(min(4, leases), max(0, leases - 4), leases, times=1) or 0) - 4)
+    assert max(over) == 1, "one more is tried"
+    assert sum(over) <= 10 * LOOKS, "and waits there for a few seconds each time"
+
+
+def test_what_a_try_shows_to_run_is_kept() -> None:
+    seen = Looked()
+    assert seen.look(4, 3, 7) == 4
+    for _ in range(300):
+        leases = seen.limit.slots or 0
+        seen.look(leases, 0, leases, times=1)
+    assert (seen.limit.slots or 0) >= 12, "its limit is elsewhere: each try follows soon"
+
+
 def test_what_real_vllm_says_of_itself_is_read() -> None:
     page = REAL.read_text()
     found = parse_metrics(page)
