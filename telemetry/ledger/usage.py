@@ -227,7 +227,7 @@ def _of_ledger() -> dict[str, Any]:
         "met": Count("id", filter=Q(slo_met=True)),
         "judged": Count("id", filter=Q(slo_met__isnull=False)),
         "turned_away": Count("id", filter=rollup.TURNED_AWAY),
-        "slot_time": Sum(rollup.SLOT_TIME, filter=rollup.HELD_A_SLOT),
+        "slot_us": Sum(rollup.SLOT_US, filter=rollup.HELD_A_SLOT, default=0),
         "retries": Count("id", filter=rollup.RETRIES),
         "retries_met": Count("id", filter=rollup.RETRIES & Q(slo_met=True)),
         "retries_unknown": Value(0),
@@ -242,7 +242,7 @@ def _of_hours() -> dict[str, Any]:
         "met": Sum(rollup.OF_HOUR["slo_met"], default=0),
         "judged": Sum(rollup.OF_HOUR["slo_total"], default=0),
         "turned_away": Sum(rollup.OF_HOUR["slo_turned_away"], default=0),
-        "slot_time": Sum(rollup.OF_HOUR["slot_us"], default=0),
+        "slot_us": Sum(rollup.OF_HOUR["slot_us"], default=0),
         "retries": Sum(rollup.OF_HOUR["slo_retries"], default=0),
         "retries_met": Sum(rollup.OF_HOUR["slo_retries_met"], default=0),
         "retries_unknown": Count("id", filter=rollup.RETRIES_UNKNOWN),
@@ -252,8 +252,7 @@ def _of_hours() -> dict[str, Any]:
 
 
 def _cell(row: dict[str, Any], rates: Sequence[RateSpec]) -> Cell:
-    spent = row["slot_time"] or 0
-    slot_us = spent // timedelta(microseconds=1) if isinstance(spent, timedelta) else spent
+    slot_us = int(row["slot_us"])  # PostgreSQL's sums are of type numeric
     counts = [row[f"n_{name}"] for name in COUNTS]
     more = (row[name] for name in ("retries", "retries_met", "retries_unknown", "without_tokens", "tokens_uncounted"))
     cell = Cell(counts, row["met"], row["judged"], row["turned_away"], slot_us, *more)

@@ -100,6 +100,60 @@ def test_the_hours_equal_the_ledger_after_any_number_of_runs_and_late_rows() -> 
     assert _sums(usage.usage(None, *day, ["tenant", "key"])) == _sums(usage.usage(None, *day, ["outcome"]))
 
 
+def test_the_hour_that_runs_is_added_up_every_ten_minutes_and_once_it_is_over() -> None:
+    start = _noon()
+    known: list[int] = []
+
+    def look(minute: int) -> None:
+        now = datetime.fromtimestamp(start + 60 * minute, UTC)
+        with mock.patch.object(timezone, "now", return_value=now):
+            rollup.roll_up()
+        hours = UsageHour.objects.filter(hour=datetime.fromtimestamp(start, UTC))
+        known.append(sum(hours.values_list("requests", flat=True)))
+
+    with mock.patch.object(rollup, "OVERLAP", 3):
+        _fill(10, start, 1)
+        look(2)
+        _fill(10, start + 200, 1)
+        look(4)
+        look(9)
+        look(11)
+        _fill(10, start + 3000, 1)
+        look(59)
+        assert known == [10, 10, 10, 20, 30]
+        _fill(10, start + 3570, 1)
+        look(59)
+        _fill(10, start + HOUR_S, 1)  # more rows than are looked at again
+        look(61)
+        assert known[-2:] == [30, 40], "what was left out while it ran is there once it is over"
+
+
+def test_a_quiet_ledger_is_not_read_each_minute(django_assert_max_num_queries: Any) -> None:
+    _fill(40, _noon(), 600)
+    for _ in range(3):
+        rollup.roll_up()
+    with django_assert_max_num_queries(10):  # for eight hours of rows
+        assert rollup.roll_up() == 0
+    writer.write([record(7, received_s=_noon() + 60)])
+    assert rollup.roll_up() > 0
+
+
+def test_slot_time_is_exact_to_the_microsecond() -> None:
+    start = _noon()
+    times = ((1.0, 2.0), (1.999999, 2.0), (0.25, 90061.000001), (3.000001, 3.000001), (5.0, 4.0))  # the last: a clock
+    writer.write(
+        [record(n, received_s=start, granted_s=start + a, first_token_s=start + a, done_s=start + b)
+         for n, (a, b) in enumerate(times)]
+    )  # fmt: skip
+    rows = LedgerEntry.objects.filter(granted_at__isnull=False)
+    expected = [usage.slot_us_of(row) for row in rows if row.done_at >= row.granted_at]
+    assert sorted(expected) == [0, 1, 1_000_000, 90_060_750_001]
+    rollup.roll_up()
+    assert sum(UsageHour.objects.values_list("slot_us", flat=True)) == sum(expected)
+    [whole] = usage.usage(None, datetime.fromtimestamp(start, UTC), timezone.now(), ["tenant"])
+    assert whole["slot_s"] == round(sum(expected) / 1e6, 3)
+
+
 def test_usage_tells_first_attempts_apart_and_knows_nothing_of_hours_in_which_nobody_did() -> None:
     start = _noon()
     of_hour = {"received_s": start + 60, "granted_s": start + 61, "first_token_s": start + 62, "done_s": start + 63}
