@@ -315,6 +315,7 @@ class Metrics:
         self._first = _Histogram(_FIRST)
         self._token = _Histogram(_TOKEN)
         self._total = _Histogram(_TOTAL)
+        self._served = {TTFT: self._first, TBT: self._token, TTLT: self._total}
         self._gauges: dict[str, float] = dict.fromkeys(_PROCESS_GAUGES, 0.0)
         self._skew_s: float | None = None
         self._connections: dict[str, float] = {}  # nothing where no server counts them
@@ -344,15 +345,11 @@ class Metrics:
             if record.slo_met is not None:
                 judged = self._kept if record.slo_met else self._violations
                 judged[labels] = judged.get(labels, 0) + 1
-        durations = durations_ms(record)
-        if QUEUE in durations:
-            self._wait.observe((pool, tier, outcome), durations[QUEUE] / 1000)
-        if TTFT in durations:
-            self._first.observe((pool, tier), durations[TTFT] / 1000)
-        if TBT in durations:
-            self._token.observe((pool, tier), durations[TBT] / 1000)
-        if TTLT in durations:
-            self._total.observe((pool, tier), durations[TTLT] / 1000)
+        for measure, value_ms in durations_ms(record):
+            if measure == QUEUE:
+                self._wait.observe((pool, tier, outcome), value_ms / 1000)
+            else:
+                self._served[measure].observe((pool, tier), value_ms / 1000)
 
     def rejected(self, reason: str, status: int) -> None:
         """A request without a valid key, or outside any route, was answered."""

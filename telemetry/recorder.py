@@ -153,9 +153,8 @@ class Recorder:
         Raises:
             django.db.Error: hand the same records in again later.
         """
-        window, now_s = self._window(pool), self._clock()
-        for record in records:
-            window.add(record, now_s)
+        now_s = self._clock()
+        self._window(pool).add(records, now_s)
         for start in range(0, len(records), writer.BATCH):  # what is stored is counted, whatever becomes of the rest
             stored = writer.write(records[start : start + writer.BATCH])
             if self._usage is not None:
@@ -219,8 +218,7 @@ class Recorder:
             log.warning("what pool %s did in the last minute is not known (%s)", pool, type(error).__name__)
             return
         window = self._window(pool)
-        for record in records:
-            window.add(record, now_s)
+        window.add(records, now_s)
         window.knows_since(since_s)
         self._terms[pool] = sample.epoch
 

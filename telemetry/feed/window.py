@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -29,6 +30,11 @@ _MIN_MS = 0.1  # everything below is one bucket
 _MAX_MS = 4 * 3600 * 1000.0  # and everything above
 LOST_S = 900  # for which requests that a replica lost are remembered
 _OF_REPLICA = frozenset({Reason.BACKEND_ERROR, Reason.BACKEND_LOST, Reason.BACKEND_STALLED, Reason.LEASE_LOST})
+# As plain text: members of an enumeration are compared by a call of Python, several times for each request that ends.
+_COMPLETED, _REFUSED, _FAILED, _CANCELLED = (
+    outcome.value for outcome in (Outcome.COMPLETED, Outcome.REFUSED, Outcome.FAILED, Outcome.CANCELLED)
+)
+_REPLAYED, _GATEWAY_LOST = Reason.REPLAYED.value, Reason.GATEWAY_LOST.value
 _STRIDE = 4096  # histogram keys are measure * _STRIDE + bucket: one dictionary per cell
 _REMEMBERED_IDS = 20_000  # a batch written again after a database error is not counted twice
 
@@ -50,21 +56,22 @@ def value_of(bucket: int) -> float:
     return _MIN_MS * _GROWTH**bucket * _MIDDLE
 
 
-def durations_ms(record: LedgerRecord) -> dict[int, float]:
-    """The measures of one ended request, by index into :data:`MEASURES`; what it did not come to is missing.
+def durations_ms(record: LedgerRecord) -> list[tuple[int, float]]:
+    """The measures of one ended request, as indices into :data:`MEASURES`; what it did not come to is missing.
 
     Time to first token and total time count from arrival (QoServe 3.2); time between tokens is the mean over the
     request; the queue's share is what it waited for a slot, also when it gave up.
     """
-    durations: dict[int, float] = {}
-    if record.first_token_s is not None:
-        durations[TTFT] = (record.first_token_s - record.received_s) * 1000
-    if record.outcome == Outcome.COMPLETED and record.reason != Reason.REPLAYED:
-        durations[TTLT] = (record.done_s - record.received_s) * 1000
-        if record.first_token_s is not None and record.output_tokens > 1:
-            durations[TBT] = (record.done_s - record.first_token_s) * 1000 / (record.output_tokens - 1)
+    durations: list[tuple[int, float]] = []
+    first_s, done_s, received_s = record.first_token_s, record.done_s, record.received_s
+    if first_s is not None:
+        durations.append((TTFT, (first_s - received_s) * 1000))
+    if record.outcome == _COMPLETED and record.reason != _REPLAYED:
+        durations.append((TTLT, (done_s - received_s) * 1000))
+        if first_s is not None and record.output_tokens > 1:
+            durations.append((TBT, (done_s - first_s) * 1000 / (record.output_tokens - 1)))
     if (waited_s := record.waited_s) is not None:
-        durations[QUEUE] = waited_s * 1000
+        durations.append((QUEUE, waited_s * 1000))
     return durations
 
 
@@ -142,28 +149,35 @@ def _nearest_rank(buckets: list[tuple[int, int]]) -> dict[str, float]:
     return values
 
 
-def _cell_of(record: LedgerRecord) -> Cell:
-    cell = Cell(input_tokens=record.input_tokens, output_tokens=record.output_tokens)
-    if record.outcome == Outcome.COMPLETED:
-        cell.completed = 1
-    elif record.outcome == Outcome.REFUSED:
-        cell.refused = 1
-        cell.refusals = {record.reason: 1}
-        # What was refused consumed nothing, whatever was estimated of it.
-        cell.input_tokens = cell.output_tokens = 0
-    elif record.outcome == Outcome.FAILED:
-        cell.failed = 1
+def _count(cell: Cell, record: LedgerRecord) -> None:
+    """Adds one ended request."""
+    outcome = record.outcome
+    if outcome == _REFUSED:  # what was refused consumed nothing, whatever was estimated of it
+        cell.refused += 1
+        cell.refusals[record.reason] = cell.refusals.get(record.reason, 0) + 1
     else:
-        cell.cancelled = 1
-    if record.slo_met is not None:
-        cell.slo_met = int(record.slo_met)
-        cell.slo_missed = int(not record.slo_met)
-    cell.turned_away, cell.left = int(turned_away(record)), int(left_unjudged(record))
+        cell.input_tokens += record.input_tokens
+        cell.output_tokens += record.output_tokens
+        if outcome == _COMPLETED:
+            cell.completed += 1
+        elif outcome == _FAILED:
+            cell.failed += 1
+        else:
+            cell.cancelled += 1
+    met = record.slo_met
+    if met is not None:
+        cell.slo_met += met
+        cell.slo_missed += not met
+    away = outcome == _REFUSED and turned_away(record)
+    cell.turned_away += away
+    cell.left += outcome == _CANCELLED and left_unjudged(record)
     if record.client_retry:
-        cell.retries, cell.retries_kept = cell.slo.asked, cell.slo_met
-    for measure, value in durations_ms(record).items():
-        cell.histogram[measure * _STRIDE + bucket_of(value)] = 1
-    return cell
+        cell.retries += away or met is not None
+        cell.retries_kept += bool(met)
+    histogram = cell.histogram
+    for measure, value_ms in durations_ms(record):
+        key = measure * _STRIDE + bucket_of(value_ms)
+        histogram[key] = histogram.get(key, 0) + 1
 
 
 _Lost = tuple[int, _Who, Cell]  # lost with its gateway: in which second it is counted, of whom, and as what
@@ -185,30 +199,48 @@ class Window:
         self._ended = 0
         self._since_s: float | None = None  # what ended earlier was never seen here
 
-    def add(self, record: LedgerRecord, now_s: float) -> bool:
-        """Counts an ended request; False when it was counted before or ended before the window."""
-        gone = record.reason == Reason.GATEWAY_LOST
-        was = self._ids.get(record.request_id)
-        if was is not None and not gone:
-            self._take_back(was)
-            del self._ids[record.request_id]
-        if record.request_id in self._ids or record.done_s <= now_s - WINDOW_S:
-            return False
-        cell = _cell_of(record)
-        who = (record.tenant, record.tier, record.entitlement)
-        # A clock of another machine may run ahead: nothing ends in the future.
-        second = math.floor(min(record.done_s, now_s))
+    def add(self, records: Iterable[LedgerRecord], now_s: float) -> int:
+        """Counts ended requests; how many, without those that were counted before or ended before the window.
+
+        They are added up first: what a sum costs does not depend on how many requests are in it.
+        """
+        ids, counted = self._ids, 0
+        sums: dict[tuple[int, _Who], Cell] = {}
+        for record in records:
+            gone = record.reason == _GATEWAY_LOST
+            was = ids.get(record.request_id)
+            if was is not None and not gone:
+                self._take_back(was)
+                del ids[record.request_id]
+            if record.request_id in ids or record.done_s <= now_s - WINDOW_S:
+                continue
+            who = (record.tenant, record.tier, record.entitlement)
+            # A clock of another machine may run ahead: nothing ends in the future.
+            second = math.floor(min(record.done_s, now_s))
+            if gone:  # may have to be taken back, by itself
+                cell = Cell()
+                _count(cell, record)
+                self._merge(second, who, cell)
+                ids[record.request_id] = (second, who, cell)
+            else:
+                cell = sums.get((second, who)) or sums.setdefault((second, who), Cell())
+                _count(cell, record)
+                ids[record.request_id] = None
+            counted += 1
+            if len(ids) > _REMEMBERED_IDS:
+                ids.popitem(last=False)
+            if record.outcome == _FAILED and record.reason in _OF_REPLICA and record.backend:
+                self._lost.append((second, record.backend, record.tenant))
+        for (second, who), cell in sums.items():
+            self._merge(second, who, cell)
+        self._ended += counted
+        return counted
+
+    def _merge(self, second: int, who: _Who, cell: Cell) -> None:
         self._seconds.setdefault(second, {}).setdefault(who, Cell()).merge(cell)
         self._apply(who, cell, 1)
-        self._ended += 1
-        self._ids[record.request_id] = (second, who, cell) if gone else None
-        if len(self._ids) > _REMEMBERED_IDS:
-            self._ids.popitem(last=False)
-        if record.outcome == Outcome.FAILED and record.reason in _OF_REPLICA and record.backend:
-            self._lost.append((second, record.backend, record.tenant))
         if self._since_s is None or second < self._since_s:
             self._since_s = second
-        return True
 
     def _take_back(self, was: _Lost) -> None:
         """Its gateway was only cut off, and says now how it ended."""

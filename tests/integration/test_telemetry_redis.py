@@ -95,7 +95,7 @@ async def test_a_published_second_is_stored_with_its_point_and_reaches_the_scree
     subscriber = await hub.subscribe(None)
     screen: dict[str, Any] = {}
     for n in range(1, 6):
-        leader.window.add(record(n, done_s=time.time()), time.time())
+        leader.window.add([record(n, done_s=time.time())], time.time())
         await leader.second(waiting={"acme-llama": n})
         screen = await shows(hub, subscriber, screen, depth=n)
     assert screen == stored(private_redis.url)

@@ -29,7 +29,7 @@ def test_what_cannot_be_a_count_is_not_believed_and_refuses_nothing(said: bytes,
 def filled(records: list[LedgerRecord]) -> Window:
     window = Window()
     for r in records:
-        window.add(r, NOW)
+        window.add([r], NOW)
     return window
 
 

@@ -43,7 +43,7 @@ def shot(records: Sequence[Any] = (), at_s: float = NOW, **changes: Any) -> dict
     window = Window()
     window.expire(at_s - WINDOW_S)
     for one in records:
-        window.add(one, at_s)
+        window.add([one], at_s)
     return snapshots.snapshot(sample(at_s, **changes), window, ENTITLEMENTS, 1)
 
 

@@ -48,8 +48,10 @@ def shot(at_s: float = NOW, **changes: Any) -> dict[str, Any]:
     """acme met 9 of 12, globex 12 of 12; the oldest waits 1.25 s; acme-llama has debt 0.0235."""
     window = Window()
     for n in range(12):
-        window.add(record(n, done_s=at_s, received_s=at_s - 3, slo_met=n >= 3), at_s)
-        window.add(record(100 + n, done_s=at_s, received_s=at_s - 3, tenant="globex", entitlement="globex-llama"), at_s)
+        window.add([record(n, done_s=at_s, received_s=at_s - 3, slo_met=n >= 3)], at_s)
+        window.add(
+            [record(100 + n, done_s=at_s, received_s=at_s - 3, tenant="globex", entitlement="globex-llama")], at_s
+        )
     return snapshots.snapshot(sample(at_s, **changes), window, ENTITLEMENTS, 1)
 
 

@@ -16,7 +16,7 @@ def large(number: int = 500) -> snapshots.Snapshot:
     entitlements = {f"e-{n:03d}": entitlement(f"e-{n:03d}", f"t-{n // 2:03d}") for n in range(number)}
     window = Window()
     for n in range(number - 3, number):
-        window.add(record(n, entitlement=f"e-{n:03d}", tenant=f"t-{n // 2:03d}"), NOW)
+        window.add([record(n, entitlement=f"e-{n:03d}", tenant=f"t-{n // 2:03d}")], NOW)
     return snapshots.snapshot(sample(), window, entitlements, 1)
 
 

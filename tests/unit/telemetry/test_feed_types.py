@@ -77,7 +77,7 @@ def snapshot() -> dict[str, Any]:
     window = Window()
     window.expire(NOW - WINDOW_S)  # it was watched for its whole length
     for one in (record(1), record(2, slo_met=False), refused(3)):
-        window.add(one, NOW)
+        window.add([one], NOW)
     return dict(snapshots.snapshot(sample(), window, ENTITLEMENTS, 1))
 
 

@@ -31,7 +31,7 @@ HOUR = datetime.fromtimestamp(NOW // 3600 * 3600, UTC)
 @pytest.fixture(autouse=True)
 def store() -> Iterator[MemoryStore]:
     memory, window = MemoryStore(), Window()
-    window.add(record(1), NOW)
+    window.add([record(1)], NOW)
     shot = snapshots.snapshot(sample(), window, ENTITLEMENTS, 5)
     memory.store("llama", 1, 5, msgspec.json.encode(shot), msgspec.json.encode(history.point(shot)))
     with mock.patch("telemetry.api.live.live_store", return_value=memory), mock.patch("time.time", return_value=NOW):

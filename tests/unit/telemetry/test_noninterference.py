@@ -66,9 +66,9 @@ def _preview(acme: bool) -> dict[str, Any]:
 
 def _snapshot(acme: bool) -> snapshots.Snapshot:
     window = Window()
-    window.add(globex_record(2, done_s=NOW_S, received_s=NOW_S - 3), NOW_S)
+    window.add([globex_record(2, done_s=NOW_S, received_s=NOW_S - 3)], NOW_S)
     for n in range(10, 40 if acme else 10):
-        window.add(record(n, done_s=NOW_S, received_s=NOW_S - 3), NOW_S)
+        window.add([record(n, done_s=NOW_S, received_s=NOW_S - 3)], NOW_S)
     own = {"acme-llama": 20} if acme else {}
     view = PoolView(
         {"gpu-1": BackendView("gpu-1", 32, 100_000, running=7 + 20 * acme, kv_used=900 + 50_000 * acme)},

@@ -87,8 +87,8 @@ def world() -> worlds.World:
 def store() -> Iterator[MemoryStore]:
     memory = MemoryStore()
     window = Window()
-    window.add(record(1), NOW)
-    window.add(record(2, tenant="globex", tier="standard", entitlement="globex-llama"), NOW)
+    window.add([record(1)], NOW)
+    window.add([record(2, tenant="globex", tier="standard", entitlement="globex-llama")], NOW)
     shot = snapshots.snapshot(sample(), window, ENTITLEMENTS, 5)
     only_acme = {k: v for k, v in shot["entitlements"].items() if v["tenant"] == "acme"}
     for pool, snapshot in (("llama", shot), ("acmes-own", shot | {"pool": "acmes-own", "entitlements": only_acme})):

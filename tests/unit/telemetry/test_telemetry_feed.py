@@ -34,7 +34,7 @@ def filled(*records: LedgerRecord, now_s: float = NOW) -> Window:
     window = Window()
     window.expire(now_s - WINDOW_S)
     for r in records:
-        window.add(r, now_s)
+        window.add([r], now_s)
     return window
 
 
@@ -64,8 +64,14 @@ def test_what_a_gateway_says_that_was_only_cut_off_is_counted_instead_of_its_los
     assert window.pool.empty
     assert not window.entitlements
 
+    at_once = Window()
+    assert at_once.add([lost, record(1), lost, record(1), record(2), record(2)], NOW) == 3
+    assert (at_once.pool.completed, at_once.pool.failed, at_once.entitlements["acme-llama"].completed) == (2, 0, 2)
+    at_once.expire(NOW + WINDOW_S + 1)
+    assert at_once.pool.empty
+
     late = filled(lost, record(2))
-    assert not late.add(record(1, done_s=NOW - WINDOW_S), NOW), "it ended before the window"
+    assert not late.add([record(1, done_s=NOW - WINDOW_S)], NOW), "it ended before the window"
     assert (late.pool.completed, late.pool.failed) == (1, 0)
 
 
@@ -105,11 +111,11 @@ def test_percentiles_are_within_one_percent_of_the_exact_ones(seconds: list[floa
 
 
 def test_measures_count_from_arrival_and_from_queueing() -> None:
-    found = {MEASURES[m]: round(v, 3) for m, v in durations_ms(record()).items()}
+    found = {MEASURES[m]: round(v, 3) for m, v in durations_ms(record())}
     assert found == {"ttft_ms": 500.0, "ttlt_ms": 3000.0, "tbt_ms": 25.0, "queue_ms": 100.0}
-    assert durations_ms(refused(1)) == {}
+    assert durations_ms(refused(1)) == []
     gave_up = refused(1, reason="queue_timeout", queued_s=NOW - 2.0)
-    assert durations_ms(gave_up) == pytest.approx({MEASURES.index("queue_ms"): 2000.0})
+    assert dict(durations_ms(gave_up)) == pytest.approx({MEASURES.index("queue_ms"): 2000.0})
 
 
 def test_memory_is_bounded_at_three_thousand_requests_per_second() -> None:
@@ -125,11 +131,9 @@ def test_memory_is_bounded_at_three_thousand_requests_per_second() -> None:
             # A tenth of the requests, each counted with the keys of ten: buckets are what memory depends on.
             done_s = NOW + n / 300
             who = n % 20
+            received_s = done_s - 0.5 - (n % 97) / 30
             window.add(
-                record(
-                    n, entitlement=f"e{who}", tenant=f"t{who}", done_s=done_s, received_s=done_s - 0.5 - (n % 97) / 30
-                ),
-                done_s,
+                [record(n, entitlement=f"e{who}", tenant=f"t{who}", done_s=done_s, received_s=received_s)], done_s
             )
             if n % 300 == 0:
                 window.expire(done_s)
@@ -222,8 +226,8 @@ def test_an_engine_that_does_not_count_is_not_known_and_its_pool_goes_by_the_req
 def test_arrivals_are_what_ended_plus_what_is_still_there() -> None:
     window = filled(record(1))
     snapshot(window)  # 17 in flight
-    window.add(record(2), NOW + 10)
-    window.add(refused(3), NOW + 10)
+    window.add([record(2)], NOW + 10)
+    window.add([refused(3)], NOW + 10)
     later = snapshots.snapshot(sample(NOW + 10, waiting={"acme-llama": 10}), window, ENTITLEMENTS, 2)  # 20 in flight
     assert later["rates"]["arrived"] == pytest.approx((2 + 3) / 10)
 
@@ -232,7 +236,7 @@ def test_rates_of_a_new_leader_are_over_the_time_it_has_watched() -> None:
     window = Window()
     snapshot(window)
     for n in range(20):
-        window.add(record(n, done_s=NOW + 5), NOW + 5)
+        window.add([record(n, done_s=NOW + 5)], NOW + 5)
     early = snapshots.snapshot(sample(NOW + 10), window, ENTITLEMENTS, 2)
     assert early["rates"]["completed"] == pytest.approx(2.0)
     late = snapshots.snapshot(sample(NOW + 60), window, ENTITLEMENTS, 3)
@@ -288,7 +292,7 @@ def test_feed_deltas_equal_fresh_snapshot(happened: list[tuple[Any, ...]], sight
         for n, (tenant, outcome, after_s, met) in enumerate(happened):
             if second - 9 < after_s <= second:
                 make = record if tenant == "acme" else globex
-                window.add(make(n, outcome=outcome, done_s=NOW + after_s, slo_met=met, reason="stop"), now_s)
+                window.add([make(n, outcome=outcome, done_s=NOW + after_s, slo_met=met, reason="stop")], now_s)
         fresh = snapshots.visible(snapshots.snapshot(sample(now_s), window, ENTITLEMENTS, second + 1), sight)
         assert fresh is not None
         if before is None:

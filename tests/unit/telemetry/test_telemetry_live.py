@@ -143,7 +143,7 @@ async def test_changes_keep_the_screen_equal_to_a_fresh_snapshot(connect: Any, l
     screen = await connect("adam")
     await screen.until(lambda: "llama" in screen.history)
     for n in range(5):
-        leader.window.add(record(n), leader.at_s)
+        leader.window.add([record(n)], leader.at_s)
         latest = await leader.second(waiting={"acme-llama": n}, backends=[])
         await screen.until(lambda seq=latest["seq"]: screen.pools["llama"]["seq"] == seq)
         assert screen.pools["llama"] == latest
@@ -151,13 +151,13 @@ async def test_changes_keep_the_screen_equal_to_a_fresh_snapshot(connect: Any, l
 
 
 async def test_a_member_sees_only_its_own_tenant(connect: Any, leader: Feed) -> None:
-    leader.window.add(record(1), NOW)
-    leader.window.add(refused(2, reason="token_budget"), NOW)
+    leader.window.add([record(1)], NOW)
+    leader.window.add([refused(2, reason="token_budget")], NOW)
     await leader.second()
     screen = await connect("carol")
     await screen.until(lambda: "llama" in screen.history)
     for n in range(3):
-        leader.window.add(refused(10 + n, reason="kv_budget"), leader.at_s)
+        leader.window.add([refused(10 + n, reason="kv_budget")], leader.at_s)
         latest = await leader.second(waiting={"acme-llama": 100 + n, "globex-llama": n})
         await screen.until(lambda seq=latest["seq"]: screen.pools["llama"]["seq"] == seq)
         assert screen.pools["llama"] == snapshots.visible(latest, frozenset({"globex"}))

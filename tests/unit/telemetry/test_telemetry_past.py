@@ -24,8 +24,8 @@ pytestmark = pytest.mark.django_db
 
 def shot(at_s: float, **changes: Any) -> snapshots.Snapshot:
     window = Window()
-    window.add(record(1, done_s=at_s, received_s=at_s - 3), at_s)
-    window.add(globex_record(2, done_s=at_s, received_s=at_s - 3), at_s)
+    window.add([record(1, done_s=at_s, received_s=at_s - 3)], at_s)
+    window.add([globex_record(2, done_s=at_s, received_s=at_s - 3)], at_s)
     standings = {"acme-llama": Standing(600.0, 0.25, 0.0), "globex-llama": Standing(30.0, -0.5, 0.1)}
     values: dict[str, Any] = {
         "kv_used": {"acme-llama": 2000},
