@@ -55,7 +55,7 @@ class BackendStatus:
     token_s: float = 0.0  # mean time between the tokens of an answer there; 0: not known
     speed: float | None = None  # 0..1 of the fastest replica of its pool, as these times show; None: not known
     speed_why: str = ""  # why it gets less work than others
-    full_step_s: float = 0.0  # what a full step was measured to take, at least; 0: not known
+    full_step: tuple[int, float] = (0, 0.0)  # tokens, and what it was measured to take, at least [s]; 0: not known
     steps: StepStatus | None = None  # None: engines of its kind log none
     adapters: AdapterStatus | None = None  # None: its pool has none
     wake_fails: bool = False  # it is asleep, and was not woken when requests waited

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from scheduling.core.capacity.engine_limits import slow_steps
+from scheduling.core.capacity.engine_limits import slow_steps, slow_tokens
 from scheduling.core.engine.calibration import StepFit
 from scheduling.core.ledger.slo import Kept
 from scheduling.core.types import BackendSpec, EntitlementSpec, Phase, Slo
@@ -86,7 +86,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "rates": rates,
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
-        "slo": _slo(window.pool.slo) | {"by_tier": _by_tier(own.values(), window)},
+        "slo": _slo(window.pool.slo) | {"by_tier": _by_tier(own.values(), window, sample)},
         "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t], limits[t], span_s) for t in waits},
         "entitlements": {
             id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample, span_s) for id_, spec in own.items()
@@ -202,7 +202,7 @@ def _state_for_members(state: str) -> str:
     return "draining" if state == "drained" else state
 
 
-def _by_tier(own: Iterable[EntitlementSpec], window: Window) -> dict[str, Any]:
+def _by_tier(own: Iterable[EntitlementSpec], window: Window, sample: Sample) -> dict[str, Any]:
     """What each tier of the pool promises, and how that went."""
     slos = {spec.tier.name: spec.tier.slo for spec in own}
     rows: dict[str, Any] = {}
@@ -212,6 +212,8 @@ def _by_tier(own: Iterable[EntitlementSpec], window: Window) -> dict[str, Any]:
         rows[name] = {key: value for key, value in targets.items() if value is not None} | _slo(cell.slo)
         if percentiles := cell.percentiles():
             rows[name]["latency"] = percentiles
+            if why := _tbt_why(sample, slo, percentiles):
+                rows[name]["tbt_why"] = why
     return rows
 
 
@@ -311,9 +313,6 @@ def _backend(spec: BackendSpec, sample: Sample, tbt_s: float | None) -> dict[str
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
-    # elsewhere no answer waits for a full step: it writes none, or the plugin, which logs steps, ends them in time
-    waits = spec.phase is not Phase.PREFILL and status.steps is None
-    step_why = slow_steps(status.engine_facts.step_tokens, status.full_step_s, tbt_s) if waits else ""
     if status.adapters is not None:
         row["adapters"] = dict(status.adapters.states)
     adapters_why = "" if status.adapters is None else status.adapters.why
@@ -324,7 +323,7 @@ def _backend(spec: BackendSpec, sample: Sample, tbt_s: float | None) -> dict[str
         "adapters_why": adapters_why,
         "limits_why": status.limits_why,
         "credit_why": status.credit_why,
-        "step_why": step_why,
+        "step_why": _step_why(spec, status, tbt_s),
         "speed_why": status.speed_why,
     }
     return (
@@ -332,6 +331,29 @@ def _backend(spec: BackendSpec, sample: Sample, tbt_s: float | None) -> dict[str
         | {key: value for key, value in observed.items() if value is not None}
         | {key: words for key, words in reasons.items() if words}
     )
+
+
+def _step_why(spec: BackendSpec, status: BackendStatus, tbt_s: float | None) -> str:
+    """Why its steps are too long for so short a time between tokens, and what to change."""
+    if spec.phase is Phase.PREFILL or status.steps is not None:
+        return ""  # no answer waits for a full step: it writes none, or the plugin, which logs steps, ends them in time
+    return slow_steps(*status.full_step, tbt_s, reported=status.engine_facts.step_tokens is not None)
+
+
+def _tbt_why(sample: Sample, slo: Slo, percentiles: Mapping[str, Mapping[str, float]]) -> str:
+    """Why most answers miss the promised time between tokens, where no replica that can be seen keeps it; with the
+    first replica's name."""
+    if slo.tbt_s is None or percentiles.get("tbt_ms", {}).get("p50", 0.0) <= 1e3 * slo.tbt_s:
+        return ""
+    specs = {spec.id: spec for spec in sample.pool.backends if spec.phase is not Phase.PREFILL}
+    seen = [s for s in sample.backends if s.id in specs and s.state == "ready" and not _unseen(s, sample.at_s)]
+    known = [s for s in seen if s.token_s or s.full_step[1]]
+    whys = [f"{s.id}: {why}" for s in known if (why := _too_slow(specs[s.id], s, slo.tbt_s))]
+    return whys[0] if whys and len(whys) == len(known) else ""
+
+
+def _too_slow(spec: BackendSpec, status: BackendStatus, tbt_s: float) -> str:
+    return _step_why(spec, status, tbt_s) or slow_tokens(status.token_s, tbt_s)
 
 
 def _step_time(steps: StepStatus, fit: StepFit) -> dict[str, Any]:

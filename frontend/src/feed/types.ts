@@ -88,6 +88,7 @@ export interface TierFigures extends SloFigures {
   tbt_s?: number;
   ttlt_s?: number;
   latency?: LatencyFigures;
+  tbt_why?: string; // why most answers miss tbt_s, where no replica keeps it; missing: one does, or it is not known
 }
 
 export interface BackendFigures {

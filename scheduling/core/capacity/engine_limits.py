@@ -134,17 +134,31 @@ def short_context(context: int | None, longest: int) -> str:
     )
 
 
-def slow_steps(step_tokens: int | None, full_s: float, tbt_s: float | None) -> str:
+def slow_steps(step_tokens: int | None, full_s: float, tbt_s: float | None, reported: bool = True) -> str:
     """The advice where a full step takes longer than the SLO allows between tokens, since decoding requests wait for
     each step and no order can keep that promise; empty where there is none. ``full_s``: the measured time of a full
-    step, 0: not known; ``tbt_s``: the strictest time between tokens of the pool's tiers."""
-    if not step_tokens or full_s <= 0 or tbt_s is None:
-        return ""
-    if full_s <= STEP_MARGIN * tbt_s or step_tokens <= STEP_QUANTUM:
+    step, 0: not known; ``tbt_s``: the strictest time between tokens of the pool's tiers; ``reported``: the engine says
+    how many tokens its steps have, else they are those of the steps that were measured."""
+    if not step_tokens or full_s <= 0 or tbt_s is None or full_s <= STEP_MARGIN * tbt_s:
         return ""
     in_time = int(step_tokens * tbt_s / full_s)
     advised = max(STEP_QUANTUM, min(in_time, step_tokens - 1) // STEP_QUANTUM * STEP_QUANTUM)
+    what = (
+        f"a full step of {step_tokens:,} tokens takes"
+        if reported
+        else (f"a step takes, while prompts wait and it has some {step_tokens:,} tokens,")
+    )
+    change = f"start the engine with --max-num-batched-tokens {advised}"
+    if step_tokens <= STEP_QUANTUM:
+        change = "smaller steps would hardly help, so promise a longer time or take a faster engine"
+    return f"{what} {full_s:.2f} s, and an SLO of this pool allows {tbt_s:g} s between tokens: {change}"
+
+
+def slow_tokens(token_s: float, tbt_s: float | None) -> str:
+    """Likewise where even the mean time between tokens is longer; ``token_s``: as engines report it, 0: not known."""
+    if tbt_s is None or token_s <= tbt_s:
+        return ""
     return (
-        f"a full step of {step_tokens:,} tokens takes {full_s:.2f} s, and an SLO of this pool allows {tbt_s:g} s "
-        f"between tokens: start the engine with --max-num-batched-tokens {advised}"
+        f"a token takes {1e3 * token_s:.3g} ms on average, and the SLO allows {1e3 * tbt_s:g} ms: give the engine "
+        "fewer slots, promise a longer time or take a faster engine"
     )

@@ -87,3 +87,9 @@ class PrefillSpeed:
             return 0.0
         filled = self._filled / self._steps / budget
         return (1.0 / filled if MOSTLY <= filled < 1.0 else 1.0) * self._seconds / self._steps
+
+    def step(self) -> tuple[int, float]:
+        """Tokens of a step in that time, and how long it takes [s]; zeros: not known."""
+        if not self.tokens_per_s or self._steps <= 0:
+            return 0, 0.0
+        return round(self._filled / self._steps), self._seconds / self._steps

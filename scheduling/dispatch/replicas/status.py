@@ -49,7 +49,7 @@ def status_of(
         token_s=backend.token_time.mean_s,
         speed=backend.token_time.speed / FULL_SPEED or None,
         speed_why=speed_why(backend.token_time),
-        full_step_s=backend.full_step_s,
+        full_step=backend.full_step,
         steps=step_status(backend),
         foreign=min(backend.foreign) if len(backend.foreign) == FOREIGN_LOOKS else None,
         adapters=adapters.status(name) if adapters else None,

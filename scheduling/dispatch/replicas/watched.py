@@ -110,9 +110,11 @@ class WatchedBackend:
         return fit.step_time.prefill_per_s(self.credit.budget)
 
     @property
-    def full_step_s(self) -> float:
-        """How long a full step was measured to take under load, at least [s]; 0: not known."""
-        return self.speed.full_step_s(self.credit.budget)
+    def full_step(self) -> tuple[int, float]:
+        """Tokens of a full step, and how long it was measured to take under load, at least [s]. Where the engine does
+        not say its budget: those of steps while prompts were at hand. A time of 0: not known."""
+        budget = None if self.facts is None else self.facts.step_tokens
+        return self.speed.step() if budget is None else (budget, self.speed.full_step_s(self.credit.budget))
 
 
 @dataclass(slots=True)

@@ -20,7 +20,10 @@ from scheduling.core.capacity.engine_limits import (
     in_force,
     longest_of,
     slow_steps,
+    slow_tokens,
 )
+from scheduling.core.capacity.prefill_credit import Counters
+from scheduling.core.engine.prefill_speed import PrefillSpeed
 from scheduling.engines.client import EngineProtocolError, EngineUnreachable, control_http
 from scheduling.engines.kinds.vllm import VllmClient, keeps_prefixes, kv_tokens_of, parse_metrics
 from scheduling.engines.prometheus_text import MOST_SERIES
@@ -234,13 +237,29 @@ def test_steps_that_are_longer_than_the_promised_time_between_tokens_are_named_w
     assert slow_steps(1024, 0.119, 0.1).endswith(" 768"), "every token of premium was late in such steps"
     assert slow_steps(8192, 0.8, 0.1).endswith(" 1024")
     assert slow_steps(8192, 80.0, 0.1).endswith(" 256")
+    assert slow_steps(256, 2.5, 0.1).endswith("promise a longer time or take a faster engine")
+
+
+def test_steps_are_named_as_they_were_measured_where_the_engine_does_not_say_its_budget() -> None:
+    speed = PrefillSpeed()
+    for second in range(12):  # five steps a second, 900 tokens of prompts and 100 of answers in each
+        speed.seen(Counters(float(second), 5.0 * second, 4500.0 * second, 500.0 * second, 1), True, 2048)
+    assert speed.step() == (1000, pytest.approx(0.2))
+    told = slow_steps(*speed.step(), 0.1, reported=False)
+    assert told.startswith("a step takes, while prompts wait and it has some 1,000 tokens, 0.20 s")
+    assert told.endswith("--max-num-batched-tokens 256")
+
+
+def test_tokens_that_take_longer_on_average_than_is_promised_are_named() -> None:
+    assert slow_tokens(0.08, 0.05).startswith("a token takes 80 ms on average, and the SLO allows 50 ms")
+    assert slow_tokens(0.05, 0.05) == slow_tokens(0.0, 0.05) == slow_tokens(0.08, None) == ""
 
 
 @pytest.mark.parametrize(
     ("step_tokens", "full_s", "tbt_s"),
-    [(None, 20.0, 0.1), (2048, 0.0, 0.1), (2048, 20.0, None), (256, 2.5, 0.1)],
+    [(None, 20.0, 0.1), (2048, 0.0, 0.1), (2048, 20.0, None)],
 )
-def test_nothing_is_said_of_steps_where_a_figure_is_not_known_or_none_smaller_is_advised(
+def test_nothing_is_said_of_steps_where_a_figure_is_not_known(
     step_tokens: int | None, full_s: float, tbt_s: float | None
 ) -> None:
     assert slow_steps(step_tokens, full_s, tbt_s) == ""

@@ -456,8 +456,8 @@ def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_token
 
     def shown(full_step_s: float, phase: Phase = Phase.BOTH, steps: StepStatus | None = None) -> dict[str, Any]:
         status = BackendStatus(
-            "gpu-1", "ready", "answered", NOW, engine_facts=EngineFacts(step_tokens=2048), full_step_s=full_step_s,
-            steps=steps,
+            "gpu-1", "ready", "answered", NOW, engine_facts=EngineFacts(step_tokens=2048),
+            full_step=(2048, full_step_s), steps=steps,
         )  # fmt: skip
         view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
         pool = replace(POOL, backends=(replace(POOL.backends[0], phase=phase),))
@@ -470,6 +470,25 @@ def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_token
     assert "step_why" not in shown(0.2, steps=plugin), "it ends steps in time by itself"
     assert "step_why" not in shown(0.0), "it is not known"
     assert "step_why" not in shown(0.07)
+
+
+def test_a_tier_whose_time_between_tokens_no_replica_keeps_says_what_to_change() -> None:
+    """The replicas say how long their tokens take; of their steps nothing is known."""
+
+    def shown(*token_s: float, answers_s: float = 0.2) -> str:
+        names = [f"gpu-{n}" for n in range(1, 1 + len(token_s))]
+        statuses = [BackendStatus(n, "ready", "answered", NOW, token_s=s) for n, s in zip(names, token_s, strict=True)]
+        pool = replace(POOL, backends=tuple(replace(POOL.backends[0], id=name) for name in names))
+        view = PoolView({name: BackendView(name, 32, 100_000) for name in names}, {})
+        late = filled(*(record(n, first_token_s=NOW - 100 * answers_s) for n in range(4)))
+        shot = snapshots.snapshot(sample(view=view, backends=statuses, pool=pool), late, ENTITLEMENTS, 1)
+        return str(shot["slo"]["by_tier"]["premium"].get("tbt_why", ""))
+
+    assert shown(0.2, 0.3).startswith("gpu-1: a token takes 200 ms on average, and the SLO allows 100 ms: give")
+    assert shown(0.2, 0.0) == shown(0.2), "of the second nothing is known"
+    assert shown(0.2, 0.05) == "", "one keeps it"
+    assert shown(0.2, 0.2, answers_s=0.05) == "", "most answers keep it, as where several tokens come at a time"
+    assert shown() == ""
 
 
 def test_a_replica_shows_what_its_log_of_steps_says_and_why_it_is_not_read() -> None:

@@ -24,7 +24,7 @@ const columns: Column<Row>[] = [
   { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => (t.total === undefined ? NONE : `${count(t.violations ?? 0)} of ${count(t.total)}${t.left ? `, ${count(t.left)} left` : ""}`) },
   { label: "Rate", unit: "violations/s", right: true, by: (t) => t.violations, cell: (t) => rate(t.violations === undefined ? undefined : t.violations / 60) },
   { label: "TTFT p95 / target", right: true, by: (t) => t.latency?.ttft_ms?.p95, cell: (t) => <Against value={t.latency?.ttft_ms?.p95} target={t.ttft_s} /> },
-  { label: "TBT p95 / target", right: true, by: (t) => t.latency?.tbt_ms?.p95, cell: (t) => <Against value={t.latency?.tbt_ms?.p95} target={t.tbt_s} /> },
+  { label: "TBT p95 / target", right: true, by: (t) => t.latency?.tbt_ms?.p95, cell: (t) => <><Against value={t.latency?.tbt_ms?.p95} target={t.tbt_s} />{t.tbt_why && <span className="ml-auto block max-w-72 whitespace-normal text-2xs text-warn">{t.tbt_why}</span>}</> },
   { label: "TTLT p95 / target", right: true, by: (t) => t.latency?.ttlt_ms?.p95, cell: (t) => <Against value={t.latency?.ttlt_ms?.p95} target={t.ttlt_s} /> },
 ];
 

@@ -1,7 +1,8 @@
 import type { Entitlement, Pool, Price, SloRow, Tier } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { count, NONE, seconds, text, price } from "../../lib/format";
-import { isWhole, useCatalog } from "./data";
+import { isWhole, useCatalog, useSnapshots } from "./data";
+import { tbtWhys } from "./fleet";
 import { Unread, When } from "./parts";
 import { Resource } from "./Resource";
 import { options, priceSpecs, sloSpecs, tierSpecs } from "./specs";
@@ -39,11 +40,27 @@ export function Tiers() {
 /** Promises about time. */
 export function Slos() {
   const tiers = useCatalog<Tier>("tiers");
+  const snapshots = useSnapshots();
+  const missed = (slo: string) => tbtWhys(snapshots, (tiers.data ?? []).filter((t) => t.slo === slo).map((t) => t.slug));
   const columns: Column<SloRow>[] = [
     { label: "SLO", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-56" },
     { label: "Kind", by: (row) => row.ttlt_s, cell: (row) => (row.ttlt_s === null ? "interactive" : "non-interactive") },
     { label: "TTFT", right: true, by: (row) => row.ttft_s, cell: (row) => time(row.ttft_s) },
-    { label: "TBT", right: true, by: (row) => row.tbt_s, cell: (row) => time(row.tbt_s) },
+    {
+      label: "TBT",
+      right: true,
+      by: (row) => row.tbt_s,
+      cell: (row) => (
+        <>
+          {time(row.tbt_s)}
+          {missed(row.slug).map((why) => (
+            <span key={why} className="ml-auto block max-w-72 whitespace-normal text-2xs text-warn">
+              {why}
+            </span>
+          ))}
+        </>
+      ),
+    },
     { label: "TTLT", right: true, by: (row) => row.ttlt_s, cell: (row) => time(row.ttlt_s) },
     { label: "Tiers", cell: (row) => (tiers.data ?? []).filter((t) => t.slo === row.slug).map((t) => t.slug).join(", ") || (isWhole(tiers) ? <span className="text-faint">none</span> : <Unread list={tiers} />) },
   ];

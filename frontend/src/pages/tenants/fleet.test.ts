@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Snapshot } from "../../feed/types";
-import { fits, fleetRow, replicasOf, replicasText, standingOf, tally } from "./fleet";
+import { fits, fleetRow, replicasOf, replicasText, standingOf, tally, tbtWhys } from "./fleet";
 
 const snapshot = (changes: Partial<Snapshot> = {}): Snapshot => ({
   pool: "llama", seq: 1, at: 1000, running: 4, slots: 16, queue: { depth: 0, oldest_s: 0 },
@@ -116,4 +116,10 @@ it("pools are found by name, model, state and reason, and counted from the worst
   const rows = [fleetRow({ pool: "llama", ...standing() }, "meta/Llama-3", { snapshot: snapshot(), history: [] }), fleetRow({ pool: "qwen", ...standingOf(undefined, undefined, {}) }, "qwen", undefined)];
   expect([fits(rows[0]!, "LLAMA healthy"), fits(rows[0]!, "unknown"), fits(rows[1]!, "unknown"), fits(rows[0]!, "")]).toEqual([true, false, true, true]);
   expect(tally(rows)).toEqual([["unknown", 1], ["healthy", 1]]);
+});
+
+it("an SLO whose time between tokens no replica keeps says in which pool, and why", () => {
+  const missed = snapshot({ pool: "llama", slo: { by_tier: { premium: { asked: 9, tbt_s: 0.05, tbt_why: "gpu-1: a token takes 80 ms" }, standard: { asked: 9 } } } });
+  expect(tbtWhys([missed, snapshot({ pool: "qwen" })], ["premium", "standard"])).toEqual(["missed in llama: gpu-1: a token takes 80 ms"]);
+  expect(tbtWhys([missed], ["standard"])).toEqual([]);
 });

@@ -165,3 +165,6 @@ export function fits(row: FleetRow, typed: string): boolean {
   const said = `${row.pool} ${row.model} ${row.level} ${reasonOf(row)}`.toLowerCase();
   return typed.toLowerCase().split(/\s+/).every((word) => said.includes(word));
 }
+
+/** Why these tiers miss their time between tokens, by pool: where no replica keeps it. */
+export const tbtWhys = (snapshots: readonly Snapshot[], tiers: readonly string[]): string[] => snapshots.flatMap((snapshot) => tiersOf(snapshot).flatMap(([name, tier]) => (tier.tbt_why && tiers.includes(name) ? [`missed in ${snapshot.pool}: ${tier.tbt_why}`] : [])));
