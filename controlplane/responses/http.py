@@ -115,7 +115,7 @@ class ResponseRoutes(DatabaseRoutes):
     async def _items(self, call: Call, owner: Owner, response_id: str) -> None:
         query = query_of(call, {"after", "limit", "order"})
         limit, order, after = limit_of(query, MAX_LIST, 20), order_of(query), query.get("after", "")
-        items = input_items(await self._kept(owner, response_id), response_id)
+        items = await self.ask(input_items, await self._kept(owner, response_id), response_id)
         if order == "desc":
             items.reverse()
         if after:

@@ -3,15 +3,20 @@ is away. The paths of what is kept, with a database: ``test_stored_responses_liv
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import Any
 
 import openai
 import pytest
 
+from controlplane.env import Env
+from controlplane.responses import http
 from scheduling.gateway.answers.stored import Kept, Owner, input_items
 from scheduling.gateway.bodies.prepare import MAX_PARTS
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.stages import Call
 from tests.support.fake_engine import raw_answer
 from tests.support.gateway_world import gateway_world
 from tests.support.kept_responses import Memory
@@ -173,3 +178,30 @@ def test_items_are_listed_as_openai_lists_them() -> None:
          "status": "completed"},
         {"type": "function_call_output", "call_id": "c", "output": "5", "id": "item_2_resp_1"},
     ]  # fmt: skip
+
+
+async def test_a_long_conversation_is_listed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30,000 items are 0.06 s of work, in which no stream would be passed on."""
+    threads: list[str] = []
+    kept = Kept(json.dumps([{"role": "user", "content": "hi"}] * 3).encode(), b"{}")
+
+    def listed(of: Kept, response_id: str) -> list[dict[str, Any]]:
+        threads.append(threading.current_thread().name)
+        return input_items(of, response_id)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    sent: list[Any] = []
+    monkeypatch.setattr(http.services, "load", lambda *asked: kept)
+    monkeypatch.setattr(http, "input_items", listed)
+    routes = http.ResponseRoutes(Env(), [b"s" * 32])
+    scope = {"type": "http", "path": "", "query_string": b"limit=2"}
+    call = Call("req_1", scope, receive, send, asyncio.get_running_loop())
+    call.body_read = True
+    await routes._items(call, Owner("acme", ""), "resp_1")
+    assert [name.rpartition("_")[0] for name in threads] == ["responses"]
+    assert json.loads(b"".join(m.get("body", b"") for m in sent))["has_more"]
