@@ -41,8 +41,12 @@ it("says that requests wait for prefill beside free slots", () => {
   expect(said({ queue: { depth: 0 } })).toBe("56.3 % of the slots");
 });
 
-it("leaves members the sum of their own limits", () => {
-  expect(slotsOf(shot({ scope: "own", slots: 12, backends: { a: { state: "ejected" } } }))).toMatchObject({ all: 12, usable: 12, missing: 0 });
+it("leaves members the sum of their own limits, and tells them where no replica serves", () => {
+  const own = (...states: string[]) => slotsOf(shot({ scope: "own", slots: 12, backends: Object.fromEntries(states.map((state, n) => [`a${n}`, { state }])) }));
+  expect(own("ready", "ejected")).toMatchObject({ all: 12, usable: 12, missing: 0 });
+  expect(own("ejected", "asleep")).toMatchObject({ usable: 12, missing: 0 });
+  expect(own("unknown")).toMatchObject({ usable: 12, missing: 0 });
+  expect(missing(own("ejected", "probing"), 1000)).toBe("0 of 12 slots: no replica serves");
 });
 
 it("says what was refused beside what was served", () => {

@@ -61,10 +61,20 @@ export interface Room {
   lost: { id: string; since: number | undefined; drained: boolean }[];
 }
 
-/** Slots of a pool: what is configured, and what of it can be used. Members see the sum of their own limits. */
+/** Whether a pool has replicas, and all of them are out: none is ready, unknown, or asleep until a request comes. */
+const outOfService = ({ backends }: Snapshot): boolean => {
+  const states = Object.values(backends ?? {}).map(({ state }) => state);
+  return states.length > 0 && !states.some((state) => state === "ready" || state === "unknown" || sleeps(state));
+};
+
+/** Slots of a pool: what is configured, and what of it can be used. Members see the sum of their own limits, or that no replica serves. */
 export function slotsOf(snapshot: Snapshot): Room {
   const backends = Object.entries(snapshot.backends ?? {}).filter(([, b]) => !sleeps(b.state));
-  if (snapshot.scope === "own" || backends.every(([, b]) => b.slots === undefined)) return { all: snapshot.slots ?? 0, usable: snapshot.slots ?? 0, missing: 0, wakes: snapshot.wakes_in_s, lost: [] };
+  if (snapshot.scope === "own" || backends.every(([, b]) => b.slots === undefined)) {
+    const all = snapshot.slots ?? 0;
+    const gone = snapshot.scope === "own" && outOfService(snapshot) ? all : 0;
+    return { all, usable: all - gone, missing: gone, wakes: snapshot.wakes_in_s, lost: [] };
+  }
   const lost = backends.filter(([, b]) => b.down_since !== undefined || (b.unseen_since !== undefined && !b.generates) || (b.state !== "ready" && b.state !== "unknown"));
   const all = backends.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
   const gone = lost.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
@@ -75,10 +85,10 @@ export function slotsOf(snapshot: Snapshot): Room {
 export const asleep = (wakes: number, waiting: number | undefined): string =>
   waiting ? `waking: serves in about ${age(wakes)}` : `asleep: the next request waits about ${age(wakes)}`;
 
-/** "16 of 24 slots: engine-1 lost 70 s ago". */
+/** "16 of 24 slots: engine-1 lost 70 s ago"; which one is no business of members. */
 export function missing(room: Room, at: number): string {
   const [first, ...others] = room.lost;
-  const one = first && `${first.id} ${first.drained ? "is drained" : first.since === undefined ? "does not answer" : `lost ${age(Math.max(0, at - first.since))} ago`}`;
+  const one = first === undefined ? "no replica serves" : `${first.id} ${first.drained ? "is drained" : first.since === undefined ? "does not answer" : `lost ${age(Math.max(0, at - first.since))} ago`}`;
   return `${count(room.usable)} of ${count(room.all)} slots: ${one}${others.length ? ` and ${others.length} more` : ""}`;
 }
 
