@@ -29,12 +29,13 @@ from telemetry.recorder import make_recorder
 from tenants import specs
 from tenants.connections import lock_wait
 from tenants.epochs import BookedEpochs
+from tenants.kept_connection import kept_connection
 from tenants.liveness import Liveness
 
 
 def make_catalog() -> CatalogCache:
     """The catalog, as a process that serves follows them."""
-    return CatalogCache(specs.CatalogReader(), specs.catalog_version)
+    return CatalogCache(specs.CatalogReader(), kept_connection(specs.catalog_version))
 
 
 def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics, places: Places | None = None) -> GatewayApp:
@@ -83,6 +84,7 @@ class Eyes:
         self._clock = clock
         self._wait_s = LOCK_WAIT_S
 
+    @kept_connection
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         try:
             with lock_wait(self._wait_s):
@@ -97,6 +99,7 @@ class Eyes:
     ) -> dict[str, float]:
         return self._recorder.bucket_debts(pool, budgets, before_s, now_s)
 
+    @kept_connection
     def sample(self, sample: Sample) -> None:
         answering = {b.id: b.state in ("ready", "draining", "asleep", "waking") for b in sample.backends}
         began_s = self._clock()
@@ -115,7 +118,7 @@ def make_dispatch() -> DispatchSetup:
     return DispatchSetup(
         redis_url=settings.ENV.redis_url,
         load_catalog=specs.CatalogReader(),
-        catalog_version=specs.catalog_version,
+        catalog_version=kept_connection(specs.catalog_version),
         telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter(), BatchStarter())), Liveness()),
         epochs=BookedEpochs(),
         kv_overcommit=settings.ENV.kv_overcommit,

@@ -58,21 +58,30 @@ def give_back_connection() -> None:
 def lock_wait(seconds: float) -> Iterator[None]:
     """What this thread asks of SQLite meanwhile waits no longer for another writer; then it is an ``OperationalError``.
 
-    Of connections made meanwhile. (PostgreSQL's own limits hold for every connection.)
+    (PostgreSQL's own limits hold for every connection.)
     """
     before = getattr(_thread, "lock_wait_s", None)
-    _thread.lock_wait_s = seconds
+    _wait(seconds)
     try:
         yield
     finally:
-        _thread.lock_wait_s = before
+        _wait(before)
+
+
+def _wait(seconds: float | None) -> None:
+    _thread.lock_wait_s = seconds
+    if connection.connection is not None:
+        _limit_lock_wait(None, connection)
 
 
 def _limit_lock_wait(sender: Any, connection: Any, **_: Any) -> None:
+    if connection.vendor != "sqlite":
+        return
     seconds = getattr(_thread, "lock_wait_s", None)
-    if seconds is not None and connection.vendor == "sqlite":
-        with connection.cursor() as cursor:
-            cursor.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+    if seconds is None and sender is not None:
+        return  # it is new, and waits as it is configured
+    wait_s = connection.settings_dict["OPTIONS"].get("timeout", 5.0) if seconds is None else seconds
+    connection.connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
 
 
 connection_created.connect(_limit_lock_wait, dispatch_uid="tenants.connections.lock_wait")
