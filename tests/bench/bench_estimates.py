@@ -53,11 +53,11 @@ def answer(text: str, rng: random.Random) -> int:
     return max(5, round(6 * text.count(" ") * rng.lognormvariate(0.0, 0.3)))
 
 
-def full(seed: int = 1) -> PoolForecasts:
+def full(seed: int = 1, count: int = 10_000) -> PoolForecasts:
     pool = PoolForecasts(PredictorMode.SIMILAR, Silent(), Embedder())  # type: ignore[arg-type]
     embedder = Embedder()
     rng = random.Random(seed)
-    for text in prompts(10_000, seed):
+    for text in prompts(count, seed):
         vector = embedder.embed(text)
         assert vector is not None
         pool._learn(

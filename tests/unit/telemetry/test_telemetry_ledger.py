@@ -73,7 +73,7 @@ def test_a_record_is_stored_with_every_field() -> None:
 @pytest.mark.parametrize("epoch_s", [0.0, 1.0, 1_795_712_345.0, 1_795_712_345.678_901, 1_795_712_399.999_999_7, 4e9])
 def test_a_time_is_stored_as_djangos_own_adapter_stores_it(epoch_s: float) -> None:
     adapt = connection.ops.adapt_datetimefield_value
-    assert writer.moments()(epoch_s) == adapt(datetime.fromtimestamp(epoch_s, tz=UTC))
+    assert list(writer.moments()([epoch_s, None])) == [adapt(datetime.fromtimestamp(epoch_s, tz=UTC)), None]
 
 
 def test_every_column_of_the_ledger_is_written() -> None:
