@@ -321,7 +321,7 @@ class Reason(StrEnum):
     # Its lease had been taken back while it ran.
     LEASE_LOST = _failed("lease_lost", 503, "api_error", "The request lost its slot and was ended.", retry=True)
     # Total time limit.
-    DEADLINE = _failed("deadline", 504, "api_error", "The request took longer than its time limit.")
+    DEADLINE = _failed("deadline", 504, "api_error", "The request took longer than the server allows, with its wait.")
     # The client did not read its stream.
     SLOW_READER = _failed("slow_reader", 408, "api_error", "The stream was not read in time.")
     # A fault of ours.

@@ -38,7 +38,8 @@ class Slo(Named):
         null=True,
         blank=True,
         validators=_POSITIVE,
-        help_text="Time to last token [s]. SLOs for whole answers have only this.",
+        help_text="Time to last token [s]. SLOs for whole answers have only this. All requests end after "
+        "QUARTERMASTER_REQUEST_TIMEOUT_S (600 unless set).",
     )
 
     class Meta:
@@ -102,7 +103,8 @@ class Tier(Named):
         "longest wait [s]",
         default=30.0,
         validators=[finite, MinValueValidator(0.1), MaxValueValidator(86_400)],
-        help_text="A request that waited this long [s] is refused.",
+        help_text="A request that waited this long [s] is refused. All requests end after "
+        "QUARTERMASTER_REQUEST_TIMEOUT_S (600 unless set), waiting included.",
     )
     max_grammar_bytes = models.PositiveIntegerField(
         "largest grammar [bytes]",

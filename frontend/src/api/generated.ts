@@ -181,7 +181,7 @@ export const FIELDS = {
     description: {"kind": "text", "maxLength": 200, "help": "A short description."},
     ttft_s: {"kind": "number", "unit": "seconds", "min": 0.001, "help": "Time to first token. Interactive SLOs have TTFT and TBT."},
     tbt_s: {"kind": "number", "unit": "seconds", "min": 0.001, "help": "Time between tokens. Interactive SLOs have TTFT and TBT."},
-    ttlt_s: {"kind": "number", "unit": "seconds", "min": 0.001, "help": "Time to last token. SLOs for whole answers have only this."},
+    ttlt_s: {"kind": "number", "unit": "seconds", "min": 0.001, "help": "Time to last token. SLOs for whole answers have only this. All requests end after QUARTERMASTER_REQUEST_TIMEOUT_S (600 unless set)."},
   },
   "tenants": {
     slug: {"kind": "slug", "required": true, "maxLength": 63, "help": "Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.", "fixed": true},
@@ -196,7 +196,7 @@ export const FIELDS = {
     slo: {"kind": "choice", "required": true, "help": "Targets for latency."},
     over_limit: {"kind": "choice", "required": true, "initial": "refuse", "options": [{"value": "refuse", "label": "refuse with 429 and Retry-After"}, {"value": "wait", "label": "wait in the queue"}], "help": "What happens to a request over the entitlement's concurrency."},
     queue_limit: {"kind": "integer", "required": true, "initial": "100", "min": 0, "help": "Requests of one entitlement that may wait. 0 refuses instead of queueing."},
-    max_wait_s: {"kind": "number", "required": true, "initial": "30", "unit": "seconds", "min": 0.1, "max": 86400, "help": "A request that waited this long is refused."},
+    max_wait_s: {"kind": "number", "required": true, "initial": "30", "unit": "seconds", "min": 0.1, "max": 86400, "help": "A request that waited this long is refused. All requests end after QUARTERMASTER_REQUEST_TIMEOUT_S (600 unless set), waiting included."},
     max_grammar_bytes: {"kind": "integer", "required": true, "initial": "131072", "unit": "bytes", "min": 0, "max": 131072, "help": "Largest schema, regex, grammar or list of choices of one request: the engine compiles it before the first token. 0 allows no structured output."},
   },
   "tokens": {

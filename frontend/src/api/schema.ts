@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 793ca2a05ac98254, body a50228e56608b8a6
+// schema 40a4de50b2f70b5a, body af048af02c7ecd00
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -2348,7 +2348,7 @@ export interface components {
             tbt_s: number | null;
             /** @description Time to first token [s]. Interactive SLOs have TTFT and TBT. */
             ttft_s: number | null;
-            /** @description Time to last token [s]. SLOs for whole answers have only this. */
+            /** @description Time to last token [s]. SLOs for whole answers have only this. All requests end after QUARTERMASTER_REQUEST_TIMEOUT_S (600 unless set). */
             ttlt_s: number | null;
         };
         Spending: {
@@ -2589,7 +2589,7 @@ export interface components {
             description: string;
             /** @description Largest schema, regex, grammar or list of choices of one request [bytes]: the engine compiles it before the first token. 0 allows no structured output. */
             max_grammar_bytes: number;
-            /** @description A request that waited this long [s] is refused. */
+            /** @description A request that waited this long [s] is refused. All requests end after QUARTERMASTER_REQUEST_TIMEOUT_S (600 unless set), waiting included. */
             max_wait_s: number;
             /**
              * @description What happens to a request over the entitlement's concurrency.
