@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from math import modf
 from operator import attrgetter, gt
 from typing import Any
 
@@ -158,8 +160,24 @@ def moments() -> Moments:
 
 
 def _as_texts(times: Iterable[float | None]) -> list[str | None]:
-    """Without their +00:00."""
-    return [None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(" ")[:-6] for at_s in times]
+    """The rows of a batch share their seconds, so that of each time only its fraction is made into text."""
+    texts: list[str | None] = []
+    for at_s in times:
+        if at_s is None:
+            texts.append(None)
+            continue
+        part, second_s = modf(at_s)
+        micros = round(part * 1e6)  # as datetime rounds
+        if 0 < micros < 1_000_000:
+            texts.append(f"{_second(second_s)}.{micros:06d}")
+        else:
+            texts.append(datetime.fromtimestamp(at_s, UTC).isoformat(" ")[:-6])
+    return texts
+
+
+@lru_cache(maxsize=4096)
+def _second(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(" ")[:-6]  # without its +00:00
 
 
 def _write_batch(rows: list[Row]) -> set[str]:
