@@ -15,15 +15,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits, Place
+from controlplane.web.cycle import Cycle
 from controlplane.web.websockets import BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
-from scheduling.gateway.asgi import ABORT, ANSWER, PEER, WRITE
+from scheduling.gateway.asgi import ABORT, ANSWER, PEER, WRITE, Scope
+from scheduling.gateway.endpoints import ENDPOINTS
 from scheduling.gateway.entry.guard import LINGER_BYTES, LINGER_S
 from scheduling.gateway.entry.request_ids import new_request_id
 from scheduling.gateway.errors import reason_header
@@ -43,7 +47,11 @@ SOCKETS_FULL = "This server has as many WebSockets as it may. Try again in a mom
 OVERHEAD = "The body has too many small chunks, or too large chunk extensions or trailers."
 # How an answer in one write begins: with bytes that are there already, this header costs nothing.
 ANSWER_LINES = {status: b"%b%b: %b\r\n" % (line, *NO_SNIFFING) for status, line in STATUS_LINE.items()}
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
 _TRAILERS: Any = deque(maxlen=0)  # swallows what is appended
+# A request's path as it is most often asked for: nothing of these has to be taken apart.
+_PLAIN = {path.encode("ascii"): path for path in ENDPOINTS}
 
 
 class HeadWithBody:
@@ -87,6 +95,9 @@ class ClientConnection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _head_open = True  # between two requests, or inside a head
+    _begun = False  # ... inside one
+    _to_socket = False  # the present request asks for a WebSocket, and gets one
+    _idle_since: float | None = None  # loop time of the last answer's end; None: another request has begun
     _head_size = 0
     _framing = 0  # bytes of the present body that are none of it: chunk sizes, extensions, trailers
     _body = 0  # bytes of the present body
@@ -95,7 +106,6 @@ class ClientConnection(HttpToolsProtocol):
     _running: RequestResponseCycle | None = None  # the request whose answer is due; uvicorn's cycle is the newest
     _place = Place.FREE
     _inside = False
-    _upgraded = False
     _last = False  # the newest request is the last one here: what is behind it is not looked at
     _lingers = False  # all is answered, and what still comes is read for a moment
     _refusal = b""  # of what came last, for when everything before it is answered
@@ -143,7 +153,6 @@ class ClientConnection(HttpToolsProtocol):
         if not self.limits.enter_socket():
             self._refuse(503, SOCKETS_FULL, Reason.SERVER_FULL)
             return
-        self._upgraded = True
         self._unset_keepalive_if_required()
         try:
             super().handle_websocket_upgrade()
@@ -181,11 +190,10 @@ class ClientConnection(HttpToolsProtocol):
             if self._last:
                 return
             self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
-        if self.timeout_keep_alive_task is not None and (
-            self.cycle is not cycle or self._head_timer is not None or self._upgraded
-        ):
-            self._unset_keepalive_if_required()  # only what begins a request ends the idle time: no blank line does
         if self._head_open:
+            if self._begun and self._head_timer is None and not self.transport.is_closing():
+                # a further request on a kept connection, whose head did not come in one piece
+                self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
             if self._head_size > self.head_bytes and not self.transport.is_closing():
                 self._refuse(431, f"The request head is larger than {self.head_bytes} bytes.", Reason.TOO_LARGE)
         elif not in_head and self.scope is scope:
@@ -235,14 +243,18 @@ class ClientConnection(HttpToolsProtocol):
         return head if head.count(b"\n") == len(lines) + 1 else b""
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = self._extensions
-        if self._head_timer is None and not self.transport.is_closing():  # a further request on a kept connection
-            self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
+        self.url = b""
+        self.headers = []
+        self._begun = True
+        self._idle_since = None  # only what begins a request ends the idle time: no blank line does
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
-        self._head_open = False
+        self._head_open = self._begun = False
+        self._idle_since = None  # its head may have begun before the last answer ended
         self._framing = self._body = self._pieces = 0
         if self.transport.is_closing():
             raise _Enough
@@ -263,21 +275,27 @@ class ClientConnection(HttpToolsProtocol):
             self._head_open = False
             self.limits.refused[Reason.SERVER_FULL.value] += 1
             raise _Enough
-        hosts, other_coding = 0, False
+        parser = self.parser
+        version = parser.get_http_version()
+        hosts, other_coding, expects = 0, False, False
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
             elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 other_coding = True
+            elif name == b"expect" and value.lower() == b"100-continue":
+                expects = True
         if other_coding:
             # The parser takes any codings of which the last is chunked, and unpacks no other one.
             self._refuse(400, "The only transfer coding that this server reads is chunked.", Reason.INVALID_REQUEST)
             raise _Enough
-        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+        if hosts > 1 or (hosts == 0 and version != "1.0"):
             # A proxy before this server may have gone by another one (RFC 9112, 3.2).
             self._refuse(400, "A request has one Host header.", Reason.INVALID_REQUEST)
             raise _Enough
-        if self.parser.should_upgrade() and not self._should_upgrade():
+        upgrade = parser.should_upgrade()
+        self._to_socket = upgrade and self._should_upgrade()
+        if upgrade and not self._to_socket:
             if any(name == b"upgrade" for name, _ in self.headers):
                 self._again = self._without_upgrade()
                 if self._again:
@@ -287,14 +305,51 @@ class ClientConnection(HttpToolsProtocol):
                 # next request.
                 self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
                 raise _Enough
+        scope = self.scope = self._make_scope(version)  # type: ignore[assignment]
+        if self._to_socket:
+            return
         before = self.cycle
-        super().on_headers_complete()
-        if self.cycle is not before:
-            if self.limits.leaving:
-                self.cycle.keep_alive = False
-            self.cycle.transport = HeadWithBody(self.transport, self.loop, self._end)  # type: ignore[assignment]
-            # The request has its headers. What comes after its body as "trailers" is nobody's.
-            self.headers = _TRAILERS
+        cycle = self.cycle = Cycle(
+            self,
+            scope,
+            HeadWithBody(self.transport, self.loop, self._end),
+            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.limits.leaving,
+            expects=expects,
+        )
+        # The request has its headers. What comes after its body as "trailers" is nobody's.
+        self.headers = _TRAILERS
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def _make_scope(self, version: str) -> Scope:
+        """What the application is told of the request whose head has come."""
+        raw, query = self.url, b""
+        path = _PLAIN.get(raw)
+        if path is None:
+            parsed = httptools.parse_url(raw)
+            raw, query = parsed.path, parsed.query or b""
+            path = raw.decode("ascii")
+            if "%" in path:
+                path = unquote(path)
+        return {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "method": self.parser.get_method().decode("ascii"),
+            "path": self.root_path + path,
+            "raw_path": self.root_path.encode("ascii") + raw,
+            "query_string": query,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+            "extensions": self._extensions,
+        }
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -317,11 +372,8 @@ class ClientConnection(HttpToolsProtocol):
             return False
         if cycle.disconnected:
             return True
-        lines = [ANSWER_LINES[status]]
-        for name, value in (*cycle.default_headers, *headers):
-            lines += (name, b": ", value, b"\r\n")
-        lines.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
-        head = b"".join(lines)
+        lines = b"\r\n".join(map(b": ".join, (*cycle.default_headers, *headers)))
+        head = b"%b%b%b" % (ANSWER_LINES[status], lines, _KEPT if cycle.keep_alive else _CLOSED)
         if head.count(b"\n") != len(headers) + len(cycle.default_headers) + 4 - cycle.keep_alive:
             return False  # a value with a line end: uvicorn refuses it
         cycle.response_started = cycle.response_complete = True
@@ -340,18 +392,31 @@ class ClientConnection(HttpToolsProtocol):
             self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
         if self.transport.is_closing() or self._last:
             raise _Enough
-        super().on_body(body)
+        cycle = self.cycle
+        if not (self._to_socket or cycle.response_complete) and cycle.add(body) > HIGH_WATER_LIMIT:  # type: ignore[attr-defined]
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         if self._again:
             return
         # A head that begins in the read that ended this message counts from the next read on.
         self._head_open, self._head_size = True, 0
-        if not self.transport.is_closing():
-            super().on_message_complete()
+        cycle = self.cycle
+        if not (self.transport.is_closing() or self._to_socket or cycle.response_complete):
+            cycle.more_body = False
+            cycle.message_event.set()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            else:
+                # One timer serves many requests: it looks at when the connection fell idle.
+                self._idle_since = self.loop.time()
+                if self.timeout_keep_alive_task is None:
+                    self._close_idle_after(self.timeout_keep_alive)
         if self._refusal and not (self._answering() or self._lingers or self.transport.is_closing()):
             if self._running is not None:
                 self._running.transport.flush()  # type: ignore[attr-defined]
@@ -377,8 +442,17 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.close()
             self._watch_writes()
 
+    def _close_idle_after(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
     def timeout_keep_alive_handler(self) -> None:
-        if not self._answering():
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return  # the end of the present answer sets it again
+        left_s = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._close_idle_after(left_s)
+        elif not self._answering():
             super().timeout_keep_alive_handler()
             self._watch_writes()
 
