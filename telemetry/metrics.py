@@ -25,7 +25,7 @@ from scheduling.core.ledger.slo import turned_away
 from scheduling.core.outcomes import Outcome
 from telemetry import disk_gauges
 from telemetry.feed.store import LiveStore
-from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms
+from telemetry.feed.window import MEASURES, QUEUE, TBT, TTFT, TTLT, durations_ms
 from telemetry.pool_gauges import LEFT_OUT, SHOWN, SKEW, Labels, PoolGauges, Samples
 
 __all__ = ["CONTENT_TYPE", "TABLE", "Metric", "Metrics", "make_metrics"]
@@ -268,21 +268,46 @@ _PROCESS_GAUGES = frozenset(
 )
 
 
-class _Histogram:
-    """Counts per bucket for each combination of labels."""
+class _Series:
+    """Counts per bucket of one histogram, for one combination of labels."""
 
-    __slots__ = ("bounds", "series")
+    __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.series: dict[Labels, tuple[list[int], list[float]]] = {}  # counts per bucket, [sum]
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
 
-    def observe(self, labels: Labels, value: float) -> None:
+
+class _Histogram:
+    """The series of one histogram."""
+
+    __slots__ = ("bounds", "labels_of", "series")
+
+    def __init__(self, bounds: tuple[float, ...], labels_of: Callable[[Labels], Labels]) -> None:
+        """``labels_of``: its labels of requests that ended alike."""
+        self.bounds = bounds
+        self.labels_of = labels_of
+        self.series: dict[Labels, _Series] = {}
+
+    def of(self, alike: Labels) -> _Series:
+        labels = self.labels_of(alike)
         series = self.series.get(labels)
         if series is None:
-            series = self.series[labels] = ([0] * (len(self.bounds) + 1), [0.0])
-        series[0][bisect_left(self.bounds, value)] += 1
-        series[1][0] += value
+            series = self.series[labels] = _Series(self.bounds)
+        return series
+
+
+class _Alike:
+    """What requests count for that ended alike: of one pool, tier and tenant, for one reason. One look-up finds all
+    that a request adds to; the page adds up."""
+
+    __slots__ = ("input_tokens", "kept", "missed", "output_tokens", "requests", "series", "turned_away")
+
+    def __init__(self) -> None:
+        self.requests = self.input_tokens = self.output_tokens = 0
+        self.kept = self.missed = self.turned_away = 0
+        self.series: list[_Series | None] = [None] * len(MEASURES)
 
 
 class Metrics:
@@ -305,17 +330,13 @@ class Metrics:
         self._max_tenants = max_tenants
         self._other_tenants: set[str] = set()
         self._counters: dict[str, dict[Labels, int]] = {metric.name: {} for metric in TABLE if metric.kind == "counter"}
-        # those of every request: one look-up less
-        self._requests = self._counters["requests_total"]
-        self._tokens = self._counters["tokens_total"]
-        self._violations = self._counters["slo_violations_total"]
-        self._kept = self._counters["slo_kept_total"]
-        self._asked = self._counters["slo_asked_total"]
-        self._wait = _Histogram(_WAIT)
-        self._first = _Histogram(_FIRST)
-        self._token = _Histogram(_TOKEN)
-        self._total = _Histogram(_TOTAL)
-        self._served = {TTFT: self._first, TBT: self._token, TTLT: self._total}
+        self._alike: dict[Labels, _Alike] = {}
+        self._histograms = {
+            TTFT: _Histogram(_FIRST, lambda alike: alike[:2]),
+            TTLT: _Histogram(_TOTAL, lambda alike: alike[:2]),
+            TBT: _Histogram(_TOKEN, lambda alike: alike[:2]),
+            QUEUE: _Histogram(_WAIT, lambda alike: (*alike[:2], alike[3])),
+        }
         self._gauges: dict[str, float] = dict.fromkeys(_PROCESS_GAUGES, 0.0)
         self._skew_s: float | None = None
         self._connections: dict[str, float] = {}  # nothing where no server counts them
@@ -330,26 +351,28 @@ class Metrics:
 
     def ended(self, record: LedgerRecord) -> None:
         """A request with a valid key reached its terminal state."""
-        pool, tier, outcome = record.pool, record.tier, record.outcome
         tenant = self._tenants.get(record.tenant) or self._label(record.tenant)
-        labels: Labels = (pool, tier, tenant, outcome, record.reason)
-        self._requests[labels] = self._requests.get(labels, 0) + 1
-        if outcome != Outcome.REFUSED:
-            labels = (pool, tenant, "input")
-            self._tokens[labels] = self._tokens.get(labels, 0) + record.input_tokens
-            labels = (pool, tenant, "output")
-            self._tokens[labels] = self._tokens.get(labels, 0) + record.output_tokens
-        if record.slo_met is not None or turned_away(record):
-            labels = (pool, tier, tenant)
-            self._asked[labels] = self._asked.get(labels, 0) + 1
-            if record.slo_met is not None:
-                judged = self._kept if record.slo_met else self._violations
-                judged[labels] = judged.get(labels, 0) + 1
+        labels: Labels = (record.pool, record.tier, tenant, record.outcome, record.reason)
+        alike = self._alike.get(labels)
+        if alike is None:
+            alike = self._alike[labels] = _Alike()
+        alike.requests += 1
+        alike.input_tokens += record.input_tokens
+        alike.output_tokens += record.output_tokens
+        if record.slo_met is None:
+            alike.turned_away += turned_away(record)
+        elif record.slo_met:
+            alike.kept += 1
+        else:
+            alike.missed += 1
+        of_measure = alike.series
         for measure, value_ms in durations_ms(record):
-            if measure == QUEUE:
-                self._wait.observe((pool, tier, outcome), value_ms / 1000)
-            else:
-                self._served[measure].observe((pool, tier), value_ms / 1000)
+            series = of_measure[measure]
+            if series is None:
+                series = of_measure[measure] = self._histograms[measure].of(labels)
+            value = value_ms / 1000
+            series.counts[bisect_left(series.bounds, value)] += 1
+            series.total += value
 
     def rejected(self, reason: str, status: int) -> None:
         """A request without a valid key, or outside any route, was answered."""
@@ -417,12 +440,37 @@ class Metrics:
         self._tenants[tenant] = tenant
         return tenant
 
+    def _added_up(self) -> dict[str, dict[Labels, int]]:
+        """The counters of requests that ended."""
+        found: dict[str, dict[Labels, int]] = {
+            name: {}
+            for name in ("requests_total", "tokens_total", "slo_asked_total", "slo_kept_total", "slo_violations_total")
+        }
+
+        def add(name: str, labels: Labels, count: int) -> None:
+            found[name][labels] = found[name].get(labels, 0) + count
+
+        for labels, alike in list(self._alike.items()):
+            pool, tier, tenant, outcome, _ = labels
+            add("requests_total", labels, alike.requests)
+            if outcome != Outcome.REFUSED:
+                add("tokens_total", (pool, tenant, "input"), alike.input_tokens)
+                add("tokens_total", (pool, tenant, "output"), alike.output_tokens)
+            for name, count in (
+                ("slo_asked_total", alike.kept + alike.missed + alike.turned_away),
+                ("slo_kept_total", alike.kept),
+                ("slo_violations_total", alike.missed),
+            ):
+                if count:
+                    add(name, (pool, tier, tenant), count)
+        return found
+
     def _collect(self) -> Iterator[Any]:
         histograms = {
-            "queue_wait_seconds": self._wait,
-            "time_to_first_token_seconds": self._first,
-            "time_per_output_token_seconds": self._token,
-            "time_to_last_token_seconds": self._total,
+            "queue_wait_seconds": self._histograms[QUEUE],
+            "time_to_first_token_seconds": self._histograms[TTFT],
+            "time_per_output_token_seconds": self._histograms[TBT],
+            "time_to_last_token_seconds": self._histograms[TTLT],
         }
         gauges: Samples = {name: [((), value)] for name, value in list(self._gauges.items())}
         gauges |= {name: [((), value)] for name, value in self._connections.items()}
@@ -435,11 +483,12 @@ class Metrics:
         gauges.setdefault(LEFT_OUT, []).append((("tenant",), len(self._other_tenants)))
         if self._skew_s is not None:
             gauges.setdefault(SKEW, []).append((("web", ""), self._skew_s))
+        counters = self._counters | self._added_up()
         for metric in TABLE:
             name = PREFIX + metric.name
             if metric.kind == "counter":
                 counter = CounterMetricFamily(name, metric.help, labels=metric.labels)
-                for labels, count in list(self._counters[metric.name].items()):
+                for labels, count in list(counters[metric.name].items()):
                     counter.add_metric(labels, count)
                 yield counter
             elif metric.kind == "histogram":
@@ -467,12 +516,12 @@ class _Families(Collector):
 def _histogram_family(name: str, metric: Metric, histogram: _Histogram) -> HistogramMetricFamily:
     family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
     bounds = [f"{bound:g}" for bound in histogram.bounds] + ["+Inf"]
-    for labels, (counts, total) in list(histogram.series.items()):
+    for labels, series in list(histogram.series.items()):
         so_far, buckets = 0, []
-        for bound, count in zip(bounds, list(counts), strict=True):
+        for bound, count in zip(bounds, list(series.counts), strict=True):
             so_far += count
             buckets.append((bound, so_far))
-        family.add_metric(labels, buckets, total[0])
+        family.add_metric(labels, buckets, series.total)
     return family
 
 
