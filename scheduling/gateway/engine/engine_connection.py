@@ -152,7 +152,8 @@ class Connection(asyncio.Protocol):
         self._asked = name
         self._whole = whole
         self._limit = limit
-        self._parser = httptools.HttpResponseParser(self)
+        if self._parser is None:  # the one of the answer before has come to its end, as only that lets it be reused
+            self._parser = httptools.HttpResponseParser(self)
         transport = self._transport
         if transport is None or transport.is_closing():
             self._error = "the connection was closed"
@@ -357,6 +358,10 @@ class Connection(asyncio.Protocol):
 
     # --- httptools' side
 
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._surplus = True
+
     def on_headers_complete(self) -> None:
         if self._complete:
             self._surplus = True
@@ -394,7 +399,6 @@ class Connection(asyncio.Protocol):
     def rest(self, now: float) -> None:
         self._used = True
         self._idle_since = now
-        self._parser = None
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
