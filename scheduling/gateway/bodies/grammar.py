@@ -48,6 +48,14 @@ def check_grammar(body: object, limit: int) -> None:
     """Refuses (400) what constrains the output by more than ``limit`` bytes: the schema of ``response_format``, what
     ``structured_outputs`` says, the parameters of tools of which one has to be called or is strict, and grammars of
     tools. 0 refuses all of them."""
+    if isinstance(body, ChatRequest):
+        _check_completion(body, limit)
+        if body.tools:
+            functions = [tool.function for tool in body.tools]
+            choice = body.tool_choice
+            chosen = choice if isinstance(choice, str) else "auto" if choice is None else ""
+            _check_tools([(f.parameters, f.strict) for f in functions], chosen, limit)
+        return
     if isinstance(body, MessagesRequest):
         config = body.output_config
         if config is not None and config.format is not None:
@@ -68,8 +76,11 @@ def check_grammar(body: object, limit: int) -> None:
             if must or any(sizes):
                 _check(sum(sizes), limit, "tools")
         return
-    if not isinstance(body, (ChatRequest, CompletionRequest)):
-        return  # it generates nothing
+    if isinstance(body, CompletionRequest):
+        _check_completion(body, limit)
+
+
+def _check_completion(body: ChatRequest | CompletionRequest, limit: int) -> None:
     outputs = body.structured_outputs
     if outputs is not None:
         _check(_size(outputs), limit, "structured_outputs")
@@ -77,10 +88,6 @@ def check_grammar(body: object, limit: int) -> None:
     if form is not None and form.type != "text":
         size = 0 if form.json_schema is None else _bytes(form.json_schema.schema, "response_format")
         _check(size, limit, "response_format")
-    if isinstance(body, ChatRequest):
-        functions = [tool.function for tool in body.tools or ()]
-        choice = body.tool_choice if isinstance(body.tool_choice, str) else "auto" if body.tool_choice is None else ""
-        _check_tools([(f.parameters, f.strict) for f in functions], choice, limit)
 
 
 def _check_tools(tools: list[tuple[msgspec.Raw, bool | None]], choice: str, limit: int) -> None:

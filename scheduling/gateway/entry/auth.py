@@ -35,6 +35,7 @@ from scheduling.gateway.headers import Limits
 ID_LENGTH = 12
 MAX_KEY_CHARS = 128
 ARRIVALS = EngineOrder()
+_KEY = re.compile(rb"(?i:bearer) \s*qm-([0-9A-Za-z]{%d})\.(\S(?:.*\S)?)\s*" % ID_LENGTH, re.DOTALL).fullmatch
 _NO_DIGEST = hashlib.sha256(b"no such key").digest()
 
 
@@ -295,12 +296,7 @@ def _rename(pool: PoolSpec) -> Callable[[bytes], bytes] | None:
 
 def split_key(header: bytes | None) -> tuple[str, bytes] | None:
     """``Bearer qm-<id>.<secret>`` -> (id, secret), or None where it cannot be a key."""
-    if header is None or len(header) > MAX_KEY_CHARS or header[:7].lower() != b"bearer ":
+    if header is None or len(header) > MAX_KEY_CHARS:
         return None
-    token = header[7:].strip()
-    if token[:3] != b"qm-":
-        return None
-    key_id, dot, secret = token[3:].partition(b".")
-    if not dot or len(key_id) != ID_LENGTH or not key_id.isalnum() or not secret:
-        return None
-    return key_id.decode("ascii"), secret
+    found = _KEY(header)
+    return None if found is None else (found[1].decode("ascii"), found[2])

@@ -7,7 +7,8 @@ most ``max_body_bytes`` and one read are held.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import chain
 
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.asgi import Receive
@@ -33,7 +34,7 @@ class ClientGone(Exception):
 
 
 _HINTS = (TTFT_HINT, TBT_HINT, TTLT_HINT)
-_READ = (
+_READ = frozenset({
     b"authorization",
     b"content-length",
     b"idempotency-key",
@@ -43,28 +44,23 @@ _READ = (
     *CLIENT_TIMEOUTS,
     ROUTE_TIMEOUT,
     *_HINTS,
-)
-_LENGTHS = frozenset(map(len, _READ))
+})  # fmt: skip
 
 
 class Head:
     """The few request headers that matter here."""
 
-    __slots__ = ("authorization", "client_retry", "content_length", "hints", "idempotency_key", "traceparent")
+    authorization: bytes | None = None
+    content_length: int | None = None
+    hints: dict[bytes, float] | None = None
+    idempotency_key: bytes | None = None
+    traceparent: bytes | None = None
+    client_retry = 0
 
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> None:
-        self.authorization: bytes | None = None
-        self.content_length: int | None = None
-        self.hints: dict[bytes, float] | None = None
-        self.idempotency_key: bytes | None = None
-        self.traceparent: bytes | None = None
-        self.client_retry = 0
+    def __init__(self, headers: Sequence[tuple[bytes, bytes]], max_bytes: int) -> None:
         api_key: bytes | None = None
-        total = 0
         for name, value in headers:
-            size = len(name)
-            total += size + len(value) + 4
-            if size not in _LENGTHS:  # most are not: cheaper than comparing names
+            if name not in _READ:
                 continue
             if name == b"authorization":
                 self.authorization = _once(name, value, self.authorization)
@@ -86,7 +82,7 @@ class Head:
                 self._hint(name, value)
         if api_key is not None and self.authorization is None:
             self.authorization = b"Bearer " + api_key
-        if total > max_bytes:
+        if sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > max_bytes:
             raise Refusal(Reason.TOO_LARGE, status=431, close=True, what="request head", limit=max_bytes)
 
     def _hint(self, name: bytes, value: bytes) -> None:

@@ -47,13 +47,8 @@ class OpenRequests:
     def remove(self, key: str, tenant: str, peer: str) -> None:
         """The one that was added with these names."""
         self._all -= 1
-        _less(self.of_key, key)
-        _less(self.of_tenant, tenant)
-        _less(self._of_peer, peer)
-
-
-def _less(counts: dict[str, int], name: str) -> None:
-    if left := counts[name] - 1:
-        counts[name] = left
-    else:
-        del counts[name]
+        for counts, name in ((self.of_key, key), (self.of_tenant, tenant), (self._of_peer, peer)):
+            if left := counts[name] - 1:
+                counts[name] = left
+            else:
+                del counts[name]

@@ -145,6 +145,8 @@ class Quotas:
 
     def _accounts(self, tenant: str, key: str) -> list[str]:
         """Those of the two that have a hard limit."""
+        if not self._limits:
+            return []
         return [account for account in (tenant, key_account(key)) if account in self._limits]
 
     async def _follow(self) -> None:

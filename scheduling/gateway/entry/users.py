@@ -26,6 +26,8 @@ def take_user(body: Any) -> str:
     name = ""
     for field in _FIELDS:
         value = getattr(body, field, None)
+        if value is None or value is NamesUser.absent:
+            continue
         if isinstance(value, NamesUser) and value is not value.absent:
             name = name or value.name
             setattr(body, field, value.absent)
