@@ -129,7 +129,9 @@ class Conclusion:
             return
         frames, estimated = submitted.frames, submitted.estimated
         taken_s = submitted.call.now_s() - (submitted.granted_s or submitted.call.received_s)
-        pace = self._paces.setdefault(submitted.access.pool.id, AnswerPace())
+        pace = self._paces.get(submitted.access.pool.id)
+        if pace is None:
+            pace = self._paces[submitted.access.pool.id] = AnswerPace()
         if frames is not None and frames.usage is not None:
             submitted.input_tokens, submitted.output_tokens = frames.usage.prompt_tokens, frames.usage.completion_tokens
             submitted.cached_tokens = frames.usage.cached_tokens

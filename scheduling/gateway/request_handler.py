@@ -77,7 +77,8 @@ class RequestHandler:
     async def handle(self, scope: Scope, receive: Receive, send: Send, request_id: str = "") -> None:
         """Serves one request."""
         loop = self.loop or asyncio.get_running_loop()
-        call = Call(request_id or new_request_id(time.time()), scope, receive, send, loop)
+        now_s = time.time()
+        call = Call.of(request_id or new_request_id(now_s), scope, receive, send, loop, now_s)
         calls = self._timeouts.calls
         calls.add(call)
         try:

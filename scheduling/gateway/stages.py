@@ -10,10 +10,11 @@ seconds unless named loop.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.outcomes import Reason
@@ -39,69 +40,47 @@ RETRYABLE = (Reason.BACKEND_STALLED, Reason.BACKEND_LOST)  # by another attempt,
 HOLD = "quartermaster.hold"  # extension of a scope: stands for the engine (beside.py)
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One open request as its connection and the clock see it. Times are epoch seconds unless named loop."""
 
-    __slots__ = (
-        "body_read",
-        "closed",
-        "deadline",
-        "deadline_reason",
-        "dialect",
-        "estimated",
-        "hold",
-        "id",
-        "identified",
-        "last_deadline",
-        "listener",
-        "loop",
-        "receive",
-        "received_s",
-        "responding",
-        "scope",
-        "send",
-        "silence",
-        "started_loop",
-        "started_s",
-        "status",
-        "streaming",
-        "submitted",
-        "task",
-        "why",
-    )
+    id: str
+    scope: Scope
+    receive: Receive
+    send: Send
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[Any]
+    started_s: float  # its head came
+    started_loop: float
+    # what stands for the engine of an admission-only request; None where an engine serves it
+    hold: Any = None
+    received_s: float = 0.0  # all of it came: it has not arrived before
+    deadline: float = NEVER  # loop time; passed: interrupted with ``deadline_reason``
+    deadline_reason: Reason = Reason.DEADLINE
+    last_deadline: float = NEVER  # loop time: the limit of the whole request
+    silence: Silence | None = None  # of the engine, once its stream has begun
+    why: Reason | None = None  # set by the first interruption
+    closed: bool = False  # the end has begun: no more interruptions
+    body_read: bool = False
+    dialect: Dialect = OPENAI  # the format of errors
+    listener: asyncio.Task[None] | None = None
+    # the last one that is set has all that is known
+    identified: Identified | None = None
+    estimated: Estimated | None = None
+    submitted: Submitted | None = None
+    # the answer
+    responding: bool = False  # the response has begun
+    streaming: bool = False
+    status: int = 0
 
-    def __init__(
-        self, request_id: str, scope: Scope, receive: Receive, send: Send, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.id = request_id
-        self.scope = scope
-        self.receive = receive
-        self.send = send
+    @classmethod
+    def of(
+        cls, request_id: str, scope: Scope, receive: Receive, send: Send, loop: asyncio.AbstractEventLoop, now_s: float
+    ) -> Call:
+        """The call that the running task serves. ``now_s``: the time [epoch s]."""
         extensions = scope.get("extensions")
-        # What stands for the engine of an admission-only request; None where an engine serves it.
-        self.hold: Any = extensions.get(HOLD) if extensions else None
-        self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
-        self.started_s = time.time()  # its head came
-        self.received_s = self.started_s  # all of it came: it has not arrived before
-        self.loop = loop
-        self.started_loop = loop.time()
-        self.deadline = NEVER  # loop time; passed: interrupted with ``deadline_reason``
-        self.deadline_reason = Reason.DEADLINE
-        self.last_deadline = NEVER  # loop time: the limit of the whole request
-        self.silence: Silence | None = None  # of the engine, once its stream has begun
-        self.why: Reason | None = None  # set by the first interruption
-        self.closed = False  # the end has begun: no more interruptions
-        self.body_read = False
-        self.dialect: Dialect = OPENAI  # the format of errors
-        self.listener: asyncio.Task[None] | None = None
-        # the last one that is set has all that is known
-        self.identified: Identified | None = None
-        self.estimated: Estimated | None = None
-        self.submitted: Submitted | None = None
-        # the answer
-        self.responding = False  # the response has begun
-        self.streaming = False
-        self.status = 0
+        hold = extensions.get(HOLD) if extensions else None
+        task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+        return cls(request_id, scope, receive, send, loop, task, now_s, loop.time(), hold, now_s)
 
     def now_s(self) -> float:
         """The time of this request [epoch s]: when it began plus a monotonic clock, so that a changed system clock has
@@ -190,8 +169,7 @@ class Call:
         self.interrupt(Reason.CLIENT_LEFT)
 
 
-@dataclass(slots=True, eq=False)
-class Identified:
+class Identified(msgspec.Struct, eq=False):
     """A request with a valid key. It has a ledger record however it ends."""
 
     call: Call
@@ -214,8 +192,7 @@ class Identified:
         return self.call.id
 
 
-@dataclass(slots=True, eq=False)
-class Estimated:
+class Estimated(msgspec.Struct, eq=False):
     """A request that may be sent, with its estimate."""
 
     identified: Identified
@@ -227,8 +204,7 @@ class Estimated:
     facts: RequestFacts
 
 
-@dataclass(slots=True, eq=False)
-class Progress:
+class Progress(msgspec.Struct, eq=False):
     """Where a request waits or runs, and how far it has got."""
 
     admission: Admission | None = None  # the first answer of shared state, once it came
@@ -280,8 +256,7 @@ def ended_by_others(reason: Reason | None) -> Reason:
     return reason if reason is not None and reason in known else Reason.LEASE_LOST
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Submitted(Progress):
+class Submitted(Progress, eq=False, kw_only=True):
     """A request that shared state was asked to take."""
 
     call: Call

@@ -8,7 +8,6 @@ seen, no whole number, missing) is replaced by our own count and never makes a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -208,8 +207,7 @@ _decode_answer: dict[bool, Callable[[bytes], ChatAnswer | TextAnswer]] = {
 WRONG = (msgspec.MsgspecError, ValueError, RecursionError)  # whatever decoding may raise
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What bounds the figures of an answer. Tokens."""
 
     chat: bool
@@ -372,8 +370,7 @@ def _details(raw: Raw, most: int) -> dict[str, int] | None:
     return parts if 0 < len(parts) <= 16 else None
 
 
-@dataclass(slots=True)
-class WholeAnswer:
+class WholeAnswer(msgspec.Struct):
     """A complete answer that a client may be given."""
 
     id: str

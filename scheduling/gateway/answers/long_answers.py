@@ -20,11 +20,11 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import BinaryIO, Final
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec.structs import replace
 
 from scheduling.gateway.answers.answer_types import Asked, Broken, WholeAnswer
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -57,8 +56,7 @@ _USAGE = StreamOptions(include_usage=True)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-@dataclass(slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, eq=False):
     """A request that may be sent: its sizes, and its body for the engine (made late, when its priority is known)."""
 
     body: Any  # a struct of the endpoint's, with ``model``, ``priority`` and ``cache_salt``
@@ -73,7 +71,6 @@ class Prepared:
     teaches: bool = True  # whether the engine's count says how good ``raw_input`` is: not where it may leave parts out
     prompts: int = 1
     copies: int = 1  # answers to each prompt
-    choices: int = field(init=False)  # answers in all
     longest: float = 0.0  # of several prompts: raw tokens of the longest
     kept: float = math.inf  # tokens of a prompt that the engine does not cut off
     media: float = 0.0  # of ``raw_input``: what images, audio and video are taken for
@@ -81,6 +78,7 @@ class Prepared:
     bound_field: str = "max_tokens"
     surely_left: int = 0  # the bound to send where an engine refuses one that may pass the context's end; 0: none may
     named: bool = False  # the body names the answer, beside the header: ``name_in``
+    choices: int = 0  # answers in all
 
     def __post_init__(self) -> None:
         self.choices = self.prompts * self.copies

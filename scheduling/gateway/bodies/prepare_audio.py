@@ -97,10 +97,8 @@ def _parts(data: bytes) -> Iterator[tuple[str, bytes]]:
         at = end + len(mark) + 2
 
 
-class Recording(Prepared):
+class Recording(Prepared, eq=False):
     """A recording that may be sent."""
-
-    __slots__ = ()
 
     def upstream(
         self, model: str, priority: int | None, cache_salt: str | None = None, name: str = "", digest: str = ""

@@ -14,7 +14,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
@@ -68,8 +67,7 @@ def prompt_text(prepared: Prepared) -> str:
     return f"{user[: TEXT_LOOKED_AT - SYSTEM_LOOKED_AT]}\n{system}" if system else user[:TEXT_LOOKED_AT]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(msgspec.Struct, frozen=True):
     """An answer that may be reported to the other gateways. Few are, so the report is computed only when one is."""
 
     outlook: Outlook

@@ -23,7 +23,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
     entitlement = access.entitlement
     estimate = _NOTHING if estimated is None else estimated.estimate
     slo = entitlement.tier.slo
-    outcome = outcome_of(reason).value
+    outcome = outcome_of(reason)
     done_s = call.now_s()
     rank = None
     outlook = None if estimated is None or estimated.prepared.choices > 1 else estimated.outlook
@@ -40,7 +40,7 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         key_id=access.key.id,
         gateway=gateway_id,
         outcome=outcome,
-        reason=reason.value,
+        reason=reason,
         status=call.status,
         streamed=identified.streamed,
         attempts=run.tries,
@@ -87,7 +87,7 @@ def _admission(run: Progress, admission: Admission, identified: Identified, esti
     left out."""
     entitlement = identified.access.entitlement
     figures: dict[str, str | int | float] = {
-        "answer": admission.status.value,
+        "answer": admission.status,
         "inflight": admission.inflight,  # with this one, unless it was refused
         "concurrency": entitlement.concurrency,
         "kv": estimate.kv_tokens,

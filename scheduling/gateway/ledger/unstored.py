@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from scheduling.core.ledger.record import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.state.store import PoolStore
@@ -33,8 +35,7 @@ AGAIN_S = 60.0  # what was taken longer ago has reached a replica, and is still 
 EntryId = tuple[int, int]  # of a stream: ms, number
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """A request's end as shared state must hear it; saying it twice is harmless."""
 
     pool: str

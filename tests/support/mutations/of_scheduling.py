@@ -395,9 +395,9 @@ MUTATIONS = (
         "clients-headers-travel",
         "what a client wrote into its head reaches the engine (promise 36)",
         "scheduling/gateway/request_handler.py",
-        "        call = Call(request_id or new_request_id(time.time()), scope, receive, send, loop)",
+        "        call = Call.of(request_id or new_request_id(now_s), scope, receive, send, loop, now_s)",
         '        mine = dict(scope["headers"]).get(b"x-request-id", b"").decode() or new_request_id(time.time())\n'
-        "        call = Call(mine, scope, receive, send, loop)",
+        "        call = Call.of(mine, scope, receive, send, loop, now_s)",
         ("tests/integration/test_gateway_limits.py::test_forged_internal_headers_do_not_travel",),
     ),
     Mutation(

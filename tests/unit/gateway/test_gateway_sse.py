@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scheduling.gateway.answers import sse
 from scheduling.gateway.answers.answer_types import Asked, Usage

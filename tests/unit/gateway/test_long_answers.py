@@ -9,11 +9,11 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from scheduling.gateway.answers import long_answers
 from scheduling.gateway.answers.answer_types import Asked, Broken, read_answer

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, LEAST_RATIO, MOST_RATIO, TokenCalibration, raw_tokens
 from scheduling.core.inside_engine.order import engine_order
@@ -193,6 +194,6 @@ def test_a_request_is_as_many_sequences_as_it_has_answers(body: dict[str, Any], 
 
 
 def test_texts_that_are_only_read_count_as_no_more_sequences_than_answers_may() -> None:
-    prepared = replace(chat(max_tokens=1), prompts=2048, output_bound=0)
+    prepared = structs.replace(chat(max_tokens=1), prompts=2048, output_bound=0)
     estimate = make_estimate(chat(max_tokens=1), POOL, TokenCalibration())
     assert make_queued("r", 0.0, ACCESS, prepared, estimate, None, "gw").sequences == 16

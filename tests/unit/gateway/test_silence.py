@@ -42,7 +42,7 @@ def test_a_shorter_limit_for_the_first_token_shortens_nothing():
 
 
 async def test_a_gateway_that_did_not_run_gives_a_silent_engine_that_time_and_no_more():
-    call = Call("r", {}, cast(Any, None), cast(Any, None), asyncio.get_running_loop())
+    call = Call.of("r", {}, cast(Any, None), cast(Any, None), asyncio.get_running_loop(), 0.0)
     call.silence = Silence(20.0, 120.0, lambda: True)
     call.limit(Reason.BACKEND_STALLED, 20.0)
     clock = Timeouts(lambda: None)
