@@ -84,8 +84,8 @@ class Application:
         kind = scope["type"]
         if kind == "http":
             path = scope["path"]
-            if is_gateways(path):
-                await self._client(scope, receive, send)
+            if is_gateways(path) and self._gateway is not None:
+                await self._gateway.serve(scope, receive, send)
             elif self._beside is not None and self._beside.serves(path):
                 await self._beside(scope, receive, send)
             elif path in FOR_MACHINES and scope["method"] not in ("GET", "HEAD"):
@@ -110,7 +110,7 @@ class Application:
                     )
                 page = await asyncio.to_thread(self._metrics.render)
                 await _answer(send, 200, page, CONTENT_TYPE)
-            elif is_clients(scope):
+            elif is_gateways(path) or is_clients(scope):
                 await self._client(scope, receive, send)
             else:
                 await self._pages(scope, receive, send)
@@ -123,7 +123,7 @@ class Application:
         if self._gateway is None:
             await _answer(send, NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
         else:
-            await self._gateway(scope, receive, send)
+            await self._gateway.serve(scope, receive, send)
 
     def leave(self) -> None:
         """Not ready any more. Requests are still served."""

@@ -144,6 +144,7 @@ class GatewayApp:
             Stored(responses, config.max_body_bytes),
             routes,
         )
+        self.serve = self._requests.handle  # a scope of kind http; a method would be a call more at each step of it
 
     # --- for the web process
 
@@ -207,9 +208,6 @@ class GatewayApp:
     @property
     def gateway_id(self) -> str:
         return self.config.gateway_id
-
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._requests.handle(scope, receive, send)
 
     def hold_of(self, request_id: str) -> Hold | None:
         submitted = self._in_flight.calls.get(request_id)
@@ -298,7 +296,7 @@ class GatewayApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
-            await self._requests.handle(scope, receive, send)
+            await self.serve(scope, receive, send)
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         elif kind == "websocket":

@@ -163,7 +163,11 @@ class Connection(asyncio.Protocol):
     async def ready(self) -> None:
         """Waits for the head (and, if ``whole`` was asked for, the complete body)."""
         while not (self._complete or self._error is not None or (self._headers_done and not self._whole)):
-            await self._wait()
+            waiter = self._waiter = self._loop.create_future()  # as in ``_wait``, of which each answer has one
+            try:
+                await waiter
+            finally:
+                self._waiter = None
         if self._error is not None and not self._complete:
             if self._used and not self._started:
                 raise Stale

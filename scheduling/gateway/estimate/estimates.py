@@ -99,17 +99,17 @@ def make_queued(
         None if slo.ttft_s is None else first_token_deadline_s(arrival_s, slo),
         None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
-        output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
-        prefixes=prefixes_of(
+        0, 0, estimate.output_lengths, estimate.output_probabilities,  # nothing of it was computed before
+        prefixes_of(
             prepared.judged, access.prefix_key, pool, estimate.input_tokens, _of_media(prepared, estimate.input_tokens)
         )
         if pool.routing in USES_PREFIX and not _may_be_cut(prepared)
         else "",
-        hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
-        adapter=pool.adapter, sequences=min(prepared.choices, MAX_SEQUENCES),
-        pace_us=pace_us(slo, estimate.output_bound // prepared.choices),
-        leaves_s=None if timeout_s is None else arrival_s + timeout_s,
-        leaves_tokens=few_tokens(estimate) / prepared.choices if whole else 0.0,
+        None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
+        pool.adapter, 0, "", min(prepared.choices, MAX_SEQUENCES), "", 0,
+        pace_us(slo, estimate.output_bound // prepared.choices),
+        None if timeout_s is None else arrival_s + timeout_s,
+        few_tokens(estimate) / prepared.choices if whole else 0.0,
     )  # fmt: skip
 
 
