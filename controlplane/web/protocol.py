@@ -26,7 +26,7 @@ from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits,
 from controlplane.web.cycle import Cycle
 from controlplane.web.websockets import BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
-from scheduling.gateway.asgi import ABORT, ANSWER, PEER, WRITE, Scope
+from scheduling.gateway.asgi import ABORT, ANSWER, BEGIN, PEER, WRITE, Scope
 from scheduling.gateway.endpoints import ENDPOINTS
 from scheduling.gateway.entry.guard import LINGER_BYTES, LINGER_S
 from scheduling.gateway.entry.request_ids import new_request_id
@@ -47,6 +47,7 @@ SOCKETS_FULL = "This server has as many WebSockets as it may. Try again in a mom
 OVERHEAD = "The body has too many small chunks, or too large chunk extensions or trailers."
 # How an answer in one write begins: with bytes that are there already, this header costs nothing.
 ANSWER_LINES = {status: b"%b%b: %b\r\n" % (line, *NO_SNIFFING) for status, line in STATUS_LINE.items()}
+CHUNKED_LINES = {status: line + b"transfer-encoding: chunked\r\n" for status, line in ANSWER_LINES.items()}
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
 _TRAILERS: Any = deque(maxlen=0)  # swallows what is appended
@@ -121,7 +122,8 @@ class ClientConnection(HttpToolsProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._address = self.client[0] if self.client else ""
         self._extensions = {
-            ABORT: transport.abort, PEER: self._address, WRITE: self._write_piece, ANSWER: self._write_answer
+            ABORT: transport.abort, PEER: self._address, WRITE: self._write_piece, ANSWER: self._write_answer,
+            BEGIN: self._begin_stream,
         }  # fmt: skip
         self._place, self._inside = self.limits.enter(self._address)
         if not self._inside:
@@ -364,6 +366,20 @@ class ClientConnection(HttpToolsProtocol):
             cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
+    def _begin_stream(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """What uvicorn's ``send`` does with the first message of a streamed answer, without looking at each header."""
+        cycle = self._running
+        if cycle is None or self.flow.write_paused or cycle.response_started:
+            return False
+        head = _head(cycle, CHUNKED_LINES[status], headers)
+        if head is None:
+            return False
+        cycle.response_started = cycle.chunked_encoding = True
+        cycle.waiting_for_100_continue = False
+        if not cycle.disconnected:
+            cycle.transport.write(head)
+        return True
+
     def _write_answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
         """What uvicorn's ``send`` does with the two messages of a whole answer, in one write and without looking at
         each header: 1.6 us instead of 5.3."""
@@ -372,10 +388,9 @@ class ClientConnection(HttpToolsProtocol):
             return False
         if cycle.disconnected:
             return True
-        lines = b"\r\n".join(map(b": ".join, (*cycle.default_headers, *headers)))
-        head = b"%b%b%b" % (ANSWER_LINES[status], lines, _KEPT if cycle.keep_alive else _CLOSED)
-        if head.count(b"\n") != len(headers) + len(cycle.default_headers) + 4 - cycle.keep_alive:
-            return False  # a value with a line end: uvicorn refuses it
+        head = _head(cycle, ANSWER_LINES[status], headers)
+        if head is None:
+            return False
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False
         self.transport.write(head + body)
@@ -555,6 +570,14 @@ def protocol(
     """Connections that ``connections`` lets in. uvicorn makes them itself, so their bounds are the class's."""
     bounds = {"head_bytes": head_bytes, "head_timeout_s": head_timeout_s, "send_timeout_s": send_timeout_s}
     return type("ClientConnection", (ClientConnection,), bounds | {"limits": connections})
+
+
+def _head(cycle: RequestResponseCycle, begin: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """The head of an answer after ``begin``, which has two lines or three; None for a value with a line end, which
+    uvicorn refuses."""
+    lines = (*cycle.default_headers, *headers)
+    head = b"%b%b%b" % (begin, b"\r\n".join(map(b": ".join, lines)), _KEPT if cycle.keep_alive else _CLOSED)
+    return head if head.count(b"\n") == begin.count(b"\n") + len(lines) + 2 - cycle.keep_alive else None
 
 
 class _Enough(Exception):

@@ -19,3 +19,5 @@ WRITE = "quartermaster.write"
 # sends a whole answer (status, headers that need no check, body) at once, with ``headers.NO_SNIFFING``. False: as
 # ``WRITE``, and nothing was sent
 ANSWER = "quartermaster.answer"
+# begins a streamed answer (status, headers that need no check) at once, with ``headers.NO_SNIFFING``. False: likewise
+BEGIN = "quartermaster.begin"

@@ -22,7 +22,7 @@ from scheduling.core.types import Estimate, QueuedRequest
 from scheduling.gateway.answers.dialects import OPENAI, Dialect
 from scheduling.gateway.answers.sse import Frames
 from scheduling.gateway.answers.stored import Keeping
-from scheduling.gateway.asgi import ABORT, ANSWER, Receive, Scope, Send
+from scheduling.gateway.asgi import ABORT, ANSWER, BEGIN, Receive, Scope, Send
 from scheduling.gateway.bodies.prepare import Prepared
 from scheduling.gateway.endpoints import Endpoint
 from scheduling.gateway.engine.engine_connection import Connection
@@ -158,6 +158,13 @@ class Call(msgspec.Struct, eq=False):
             self.limit(Reason.SLOW_READER, began + send_s * (1 + at // TAKEN_BYTES))
             end = at + PIECE_BYTES
             await self.send({"type": "http.response.body", "body": body[at:end], "more_body": end < len(body)})
+
+    async def begin_stream(self, status: int, headers: list[Header]) -> None:
+        """Sends the head of a streamed answer, which no browser takes for a page."""
+        extensions = self.scope.get("extensions")
+        begin = extensions.get(BEGIN) if extensions else None
+        if begin is None or not begin(status, headers):
+            await self.send({"type": "http.response.start", "status": status, "headers": [*headers, NO_SNIFFING]})
 
     def listen(self) -> None:
         """Starts to wait for the client's disconnect. Only once the body has been read."""

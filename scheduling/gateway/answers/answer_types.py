@@ -7,7 +7,7 @@ seen, no whole number, missing) is replaced by our own count and never makes a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -76,6 +76,15 @@ class MessagePiece(Struct):
     @property
     def characters(self) -> int:
         """Raises :class:`Broken` for calls of tools that are none."""
+        content = self.content
+        if (
+            content is not None
+            and self.reasoning is None
+            and self.reasoning_content is None
+            and self.refusal is None
+            and self.tool_calls is ABSENT
+        ):
+            return len(content)  # as nearly all are
         count = len(self.content or "") + len(self.reasoning or self.reasoning_content or "") + len(self.refusal or "")
         for call in () if self.tool_calls is ABSENT else _calls(self.tool_calls):
             if call.function is not None:
@@ -242,6 +251,30 @@ def read_chunk(payload: bytes, chat: bool) -> ChatChunk | TextChunk:
     if len(payload) > MAX_DIGITS:
         check_digits(payload)
     return chunk
+
+
+def plain_frames(frames: Sequence[bytes], answer_id: str, chat: bool) -> tuple[int, int]:
+    """How many of the first events of a stream are as nearly all are: one line ``data: {...}`` with a piece of the
+    answer, which does not end with it, and no usage; and how many characters they have. The first that is not is to be
+    looked at closely. UTF-8 is the caller's to check."""
+    decode = _decode_chunk[chat]
+    count = characters = 0
+    try:
+        for frame in frames:
+            if len(frame) > MAX_DIGITS or frame[:6] != b"data: " or b"\n" in frame or b"\r" in frame:
+                break
+            chunk = decode(frame[6:])
+            choices = chunk.choices
+            if chunk.id != answer_id or chunk.usage is not ABSENT or chunk.error is not ABSENT or len(choices) != 1:
+                break
+            piece = choices[0]
+            if piece.index or piece.finish_reason:
+                break
+            characters += piece.characters
+            count += 1
+    except (*WRONG, Broken):
+        pass
+    return count, characters
 
 
 def check_names(data: bytes) -> None:

@@ -19,6 +19,7 @@ from scheduling.gateway.answers.answer_types import (
     Usage,
     finish_of,
     own_count,
+    plain_frames,
     read_chunk,
     refuses_input,
     settle_usage,
@@ -36,6 +37,7 @@ MAX_STREAM_BYTES, FRAME_BYTES = 64 * 1024 * 1024, 16 * 1024
 MAX_LINES = 1024
 DONE = b"data: [DONE]\n\n"
 _DATA = b"data: "
+_END = b"\n\n"
 _FIELDS = (b"event", b"id", b"retry")  # of server-sent events, beside data; clients of this API know none of them
 
 
@@ -148,8 +150,13 @@ class Frames:
         """``check``: some of it is not UTF-8."""
         frames = data.split(b"\n\n")
         out: list[bytes] = []
-        as_it_was = True
-        for number, frame in enumerate(frames):
+        as_it_was, number = True, -1
+        while (number := number + 1) < len(frames):
+            frame = frames[number]
+            if not check and frame.startswith(_DATA) and (plain := self._plain(frames, number)):
+                out += (_END.join(frames[number : number + plain]), _END)
+                number += plain - 1
+                continue
             if not frame:
                 as_it_was = as_it_was and number == len(frames) - 1
                 continue
@@ -184,6 +191,21 @@ class Frames:
                 if sent:
                     out.append(b"data: %b\n\n" % sent)
         return data if as_it_was else b"".join(out)
+
+    def _plain(self, frames: list[bytes], at: int) -> int:
+        """How many frames from the one at ``at`` on are pieces of the only answer, which has begun. They are counted,
+        and may be passed on as they are."""
+        first, asked = self._first, self._asked
+        if first is None or asked.choices != 1:
+            return 0
+        last = min(len(frames), at + self._most - self.seen)
+        count, characters = plain_frames(
+            frames if not at and last == len(frames) else frames[at:last], first.id, asked.chat
+        )
+        self.seen += count
+        self.count += count
+        self._characters += characters
+        return count
 
     def _one(self, payload: bytes) -> bytes:
         """What is sent to the client for one frame; empty for a frame that is not passed on. Raises :class:`Broken`."""

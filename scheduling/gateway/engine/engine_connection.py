@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_owner",
         "_parser",
         "_paused",
+        "_pieces",
         "_proved",
         "_received",
         "_started",
@@ -92,6 +93,7 @@ class Connection(asyncio.Protocol):
         "_used",
         "_waiter",
         "_whole",
+        "on_body",
         "status",
     )
 
@@ -107,11 +109,14 @@ class Connection(asyncio.Protocol):
         self._tail_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._input: select.poll | None = None
+        self._body: list[bytes] = []  # pieces of it that were not handed out
+        self.on_body = self._body.append  # called for each chunk of a stream, so it is no function of ours
         self._reset()
 
     def _reset(self) -> None:
         self.status = 0
-        self._body: list[bytes] = []
+        self._body.clear()
+        self._pieces = 0  # of the body of an answer that is complete
         self._buffered = 0
         self._head = b""  # of an answer that says when to come back
         self._head_bytes = 0
@@ -288,6 +293,8 @@ class Connection(asyncio.Protocol):
         else:
             early = False
         self._received += len(data)
+        pieces = self._body
+        held = len(pieces)
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -295,6 +302,11 @@ class Connection(asyncio.Protocol):
                 self._fail("the answer is not HTTP")
                 return
             self._surplus = True
+        if self._surplus:
+            del pieces[self._pieces :]  # of another answer
+        size = sum(map(len, pieces[held:] if held else pieces))
+        self._buffered += size
+        self._bodied += size
         if self.status in NOT_ADMITTED and not self._head:
             self._head = data[:MAX_HEAD_BYTES]
         if early and self.status == 200:  # an error may come before the whole request was read, an answer cannot
@@ -374,16 +386,10 @@ class Connection(asyncio.Protocol):
         self._headers_done = self.status >= 200  # 100 Continue and its like are not the answer
         self._keep = self._parser.should_keep_alive()
 
-    def on_body(self, body: bytes) -> None:
-        if self._complete:
-            return
-        self._body.append(body)
-        self._buffered += len(body)
-        self._bodied += len(body)
-
     def on_message_complete(self) -> None:
-        if self._headers_done:
+        if self._headers_done and not self._complete:
             self._complete = True
+            self._pieces = len(self._body)
 
     # --- the pool's side
 

@@ -44,7 +44,7 @@ from scheduling.gateway.engine.silence import Silence
 from scheduling.gateway.engine.upstream import Upstream
 from scheduling.gateway.entry.flow import flow_lines
 from scheduling.gateway.errors import Refusal, reason_header
-from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, NO_SNIFFING, SSE
+from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.stages import NEVER, Call, Estimated, Submitted
 
@@ -303,8 +303,7 @@ class Relay:
         call.silence = Silence(idle_s, self._config.first_token_timeout_s, works)
         reader = _Reader(now(), send_s)
         call.limit(Reason.SLOW_READER, reader.until(now(), 0))
-        headers = [SSE, NO_CACHE, NO_BUFFERING, NO_SNIFFING, *answer_headers(call)]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await call.begin_stream(200, [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)])
         pour = _Pour(call, frames, access.rename, idle_s)
         out = pour.named(out)
         while not frames.done:
