@@ -473,6 +473,14 @@ MUTATIONS = (
         ("tests/integration/test_broken_engines.py::test_an_engine_that_names_no_answers_gets_a_connection_for_each",),
     ),
     Mutation(
+        "closely-read-streams",
+        "each piece of a stream is looked at as closely as its first and its last",
+        "scheduling/gateway/answers/sse.py",
+        "if not check and frame.startswith(_DATA)",
+        "if not frames and frame.startswith(_DATA)",
+        ("tests/integration/test_steps_of_a_request.py",),
+    ),
+    Mutation(
         "usage-bound",
         "an engine may report more output than was asked for",
         "scheduling/gateway/answers/answer_types.py",
