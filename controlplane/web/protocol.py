@@ -429,7 +429,7 @@ class ClientConnection(HttpToolsProtocol):
                 self._start_asgi_task(*self.pipeline.pop())
             else:
                 # One timer serves many requests: it looks at when the connection fell idle.
-                self._idle_since = self.loop.time()
+                self._idle_since = None if self._begun else self.loop.time()
                 if self.timeout_keep_alive_task is None:
                     self._close_idle_after(self.timeout_keep_alive)
         if self._refusal and not (self._answering() or self._lingers or self.transport.is_closing()):

@@ -200,7 +200,7 @@ async def test_a_long_conversation_is_listed_beside_the_loop(monkeypatch: pytest
     monkeypatch.setattr(http, "input_items", listed)
     routes = http.ResponseRoutes(Env(), [b"s" * 32])
     scope = {"type": "http", "path": "", "query_string": b"limit=2"}
-    call = Call("req_1", scope, receive, send, asyncio.get_running_loop())
+    call = Call.of("req_1", scope, receive, send, asyncio.get_running_loop(), 0.0)
     call.body_read = True
     await routes._items(call, Owner("acme", ""), "resp_1")
     assert [name.rpartition("_")[0] for name in threads] == ["responses"]
