@@ -393,10 +393,11 @@ def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[
 
 def _details(raw: Raw, most: int) -> dict[str, int] | None:
     """The parts of a figure that can be parts of it."""
-    if raw is ABSENT or len(bytes(raw)) > MAX_DETAILS:
+    data = b"null" if raw is ABSENT else bytes(raw)
+    if data == b"null" or len(data) > MAX_DETAILS:  # as vLLM writes it where it has none
         return None
     try:
-        details = _decode_details(raw)
+        details = _decode_details(data)
     except WRONG:
         return None
     parts = {name: value for name, value in details.items() if type(value) is int and 0 <= value <= most}
