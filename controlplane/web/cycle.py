@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from scheduling.gateway.asgi import Message, Scope
-
-if TYPE_CHECKING:
-    from controlplane.web.protocol import ClientConnection
 
 
 class Arrival:
@@ -57,7 +54,7 @@ class Cycle(RequestResponseCycle):
     on_response: Callable[..., None]
 
     def __init__(
-        self, connection: ClientConnection, scope: Scope, transport: Any, *, keep_alive: bool, expects: bool
+        self, connection: HttpToolsProtocol, scope: Scope, transport: Any, *, keep_alive: bool, expects: bool
     ) -> None:
         self.scope = scope  # type: ignore[assignment]
         self.transport = transport
