@@ -253,3 +253,28 @@ def test_an_engine_may_send_a_comment_a_quarter_second_until_its_first_token_is_
         assert frames.feed(b": still here\n") == b""
     assert frames.feed(frame(piece("Hello"))) == frame(piece("Hello"))
     assert not frames.failed
+
+
+class CloselyRead(Frames):
+    """Looks at each frame as at the first and the last."""
+
+    def _plain(self, frames: list[bytes], at: int) -> int:
+        return 0
+
+
+@given(
+    st.lists(PARTS | st.sampled_from([frame(piece("a")), frame(piece("a")) * 40]), max_size=12),
+    st.lists(st.integers(0, 3000), max_size=8),
+)
+def test_frames_that_are_like_most_are_read_as_closely_as_they_would_be_alone(
+    parts: list[bytes], points: list[int]
+) -> None:
+    asked = replace(ASKED, output_bound=2)  # some streams are too long
+    both = Frames(strip_usage=True, asked=asked), CloselyRead(strip_usage=True, asked=asked)
+    for part in cut(frame(piece("a")) + b"".join(parts), points):
+        quick, close = (frames.feed(part) for frames in both)
+        assert quick == close
+        for name in ("failed", "done", "count", "finish", "usage", "believed", "suspect", "refused", "empty", "tokens"):
+            assert getattr(both[0], name) == getattr(both[1], name), name
+        if both[0].failed or both[0].done:
+            break
