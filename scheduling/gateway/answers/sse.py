@@ -151,9 +151,13 @@ class Frames:
         frames = data.split(b"\n\n")
         out: list[bytes] = []
         as_it_was, number = True, -1
+        if not check and (plain := self._plain(frames, 0)):
+            if plain == len(frames) - 1 and not frames[-1]:
+                return data
+            out, number = [_END.join(frames[:plain]), _END], plain - 1
         while (number := number + 1) < len(frames):
             frame = frames[number]
-            if not check and frame.startswith(_DATA) and (plain := self._plain(frames, number)):
+            if not check and number and frame.startswith(_DATA) and (plain := self._plain(frames, number)):
                 out += (_END.join(frames[number : number + plain]), _END)
                 number += plain - 1
                 continue

@@ -287,11 +287,10 @@ class Connection(asyncio.Protocol):
         if parser is None or self._complete:
             self._unasked()
             return
+        in_head, early = not self._headers_done, False
         if not self._started:
             self._started = True
             early = self._transport is not None and self._transport.get_write_buffer_size() > 0
-        else:
-            early = False
         self._received += len(data)
         pieces = self._body
         held = len(pieces)
@@ -307,16 +306,17 @@ class Connection(asyncio.Protocol):
         size = sum(map(len, pieces[held:] if held else pieces))
         self._buffered += size
         self._bodied += size
-        if self.status in NOT_ADMITTED and not self._head:
-            self._head = data[:MAX_HEAD_BYTES]
-        if early and self.status == 200:  # an error may come before the whole request was read, an answer cannot
-            self._fail("it answered before it had the request")
-            return
-        if not self._headers_done:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail("the answer's head is too large")
-            return
+        if in_head:
+            if self.status in NOT_ADMITTED and not self._head:
+                self._head = data[:MAX_HEAD_BYTES]
+            if early and self.status == 200:  # an error may come before the whole request was read, an answer cannot
+                self._fail("it answered before it had the request")
+                return
+            if not self._headers_done:
+                self._head_bytes += len(data)
+                if self._head_bytes > MAX_HEAD_BYTES:
+                    self._fail("the answer's head is too large")
+                return
         if self._whole:
             if self._buffered > self._limit or self._received > FRAMING * self._limit + MAX_HEAD_BYTES:
                 self._fail(TOO_LARGE)
