@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -47,7 +47,8 @@ SOCKETS_FULL = "This server has as many WebSockets as it may. Try again in a mom
 OVERHEAD = "The body has too many small chunks, or too large chunk extensions or trailers."
 # How an answer in one write begins: with bytes that are there already, this header costs nothing.
 ANSWER_LINES = {status: b"%b%b: %b\r\n" % (line, *NO_SNIFFING) for status, line in STATUS_LINE.items()}
-CHUNKED_LINES = {status: line + b"transfer-encoding: chunked\r\n" for status, line in ANSWER_LINES.items()}
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+CHUNKED_LINES = {status: line + _CHUNKED for status, line in ANSWER_LINES.items()}
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
 _TRAILERS: Any = deque(maxlen=0)  # swallows what is appended
@@ -82,6 +83,29 @@ class HeadWithBody:
     def close(self) -> None:
         self.flush()
         self._end()
+
+
+class WithoutChunks(HeadWithBody):
+    """For a client of HTTP/1.0, which knows no chunks (RFC 9112, 6.1) and asks once: an answer without a length ends
+    with the connection. Takes the head, then whole chunks, as they are written to others."""
+
+    _begun = _chunked = False
+
+    def write(self, data: bytes) -> None:
+        if not self._begun:
+            self._begun, self._chunked = True, _CHUNKED in data
+            data = data.replace(_CHUNKED, b"", 1)
+        elif self._chunked:
+            data = b"".join(_unchunked(data))
+        self._transport.write(data)
+
+
+def _unchunked(data: bytes) -> Iterator[bytes]:
+    while data:
+        digits, _, data = data.partition(b"\r\n")
+        size = int(digits, 16)
+        yield data[:size]
+        data = data[size + 2 :]
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -314,9 +338,9 @@ class ClientConnection(HttpToolsProtocol):
         cycle = self.cycle = Cycle(
             self,
             scope,
-            HeadWithBody(self.transport, self.loop, self._end),
+            (WithoutChunks if version == "1.0" else HeadWithBody)(self.transport, self.loop, self._end),
             keep_alive=version != "1.0" and parser.should_keep_alive() and not self.limits.leaving,
-            expects=expects,
+            expects=expects and version != "1.0",
         )
         # The request has its headers. What comes after its body as "trailers" is nobody's.
         self.headers = _TRAILERS

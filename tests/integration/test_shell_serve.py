@@ -111,6 +111,24 @@ async def test_a_request_names_one_host(port, head, expected):
     assert closed or expected == 200
 
 
+async def in_pieces(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    for piece in (b"data: 1\n\n", b"data: 2\r\n\r\n"):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+@pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\n", b"expect: 100-continue\r\n"])
+async def test_a_client_that_knows_no_chunks_gets_a_stream_without_them(more):
+    async with served(ConnectionLimits(10_000, 0), app=in_pieces) as port:
+        answer, closed = await exchange(port, b"GET /a HTTP/1.0\r\n" + more + b"\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert body == b"data: 1\n\ndata: 2\r\n\r\ndata: [DONE]\n\n"
+    assert closed
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+
+
 async def test_a_websocket_names_one_host(port):
     ask = b"GET /a HTTP/1.1\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
     answer, _ = await exchange(port, ask + b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
