@@ -2,7 +2,7 @@
 
 * a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither), and so has
   everything else that a connection can send or leave unread;
-* a head leaves together with the first bytes of its body, in one system call.
+* a head leaves together with the first bytes of its body, in one system call (``controlplane/web/answers.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +22,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from controlplane.web.answers import ANSWER_LINES, CHUNKED_LINES, HeadWithBody, WithoutChunks, head_of
 from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits, Place
 from controlplane.web.cycle import Cycle
 from controlplane.web.websockets import BoundedSocket
@@ -31,7 +32,7 @@ from scheduling.gateway.endpoints import ENDPOINTS
 from scheduling.gateway.entry.guard import LINGER_BYTES, LINGER_S
 from scheduling.gateway.entry.request_ids import new_request_id
 from scheduling.gateway.errors import reason_header
-from scheduling.gateway.headers import NO_RETRY, NO_SNIFFING, retry_after
+from scheduling.gateway.headers import NO_RETRY, retry_after
 
 KEPT_HEAD_S = 2.0  # one that may only ask for health has this long for its head
 FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may be so large, and half of the body
@@ -45,67 +46,10 @@ FULL = "This server has reached its limit of connections. Try again in a moment.
 TOO_MANY = "Your address has reached its limit of connections. Close some, or try again in a moment."
 SOCKETS_FULL = "This server has as many WebSockets as it may. Try again in a moment."
 OVERHEAD = "The body has too many small chunks, or too large chunk extensions or trailers."
-# How an answer in one write begins: with bytes that are there already, this header costs nothing.
-ANSWER_LINES = {status: b"%b%b: %b\r\n" % (line, *NO_SNIFFING) for status, line in STATUS_LINE.items()}
-_CHUNKED = b"transfer-encoding: chunked\r\n"
-CHUNKED_LINES = {status: line + _CHUNKED for status, line in ANSWER_LINES.items()}
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-_KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
 _TRAILERS: Any = deque(maxlen=0)  # swallows what is appended
 # A request's path as it is most often asked for: nothing of these has to be taken apart.
 _PLAIN = {path.encode("ascii"): path for path in ENDPOINTS}
-
-
-class HeadWithBody:
-    """What a response writes to: its head waits for the first bytes of the body, until the loop's next turn at most."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
-        """``end`` closes the connection once everything is written."""
-        self._transport = transport
-        self._end = end
-        self._loop = loop
-        self._head = b""
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        if self._head:
-            self._transport.write(self._head + data)
-            self._head = b""
-            self.write = self._transport.write  # type: ignore[method-assign]
-        else:
-            self._head = data
-            self._loop.call_soon(self.flush)
-
-    def flush(self) -> None:
-        if self._head:
-            self.write(b"")
-
-    def close(self) -> None:
-        self.flush()
-        self._end()
-
-
-class WithoutChunks(HeadWithBody):
-    """For a client of HTTP/1.0, which knows no chunks (RFC 9112, 6.1) and asks once: an answer without a length ends
-    with the connection. Takes the head, then whole chunks, as they are written to others."""
-
-    _begun = _chunked = False
-
-    def write(self, data: bytes) -> None:
-        if not self._begun:
-            self._begun, self._chunked = True, _CHUNKED in data
-            data = data.replace(_CHUNKED, b"", 1)
-        elif self._chunked:
-            data = b"".join(_unchunked(data))
-        self._transport.write(data)
-
-
-def _unchunked(data: bytes) -> Iterator[bytes]:
-    while data:
-        digits, _, data = data.partition(b"\r\n")
-        size = int(digits, 16)
-        yield data[:size]
-        data = data[size + 2 :]
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -395,7 +339,7 @@ class ClientConnection(HttpToolsProtocol):
         cycle = self._running
         if cycle is None or self.flow.write_paused or cycle.response_started:
             return False
-        head = _head(cycle, CHUNKED_LINES[status], headers)
+        head = head_of(cycle, CHUNKED_LINES[status], headers)
         if head is None:
             return False
         cycle.response_started = cycle.chunked_encoding = True
@@ -412,7 +356,7 @@ class ClientConnection(HttpToolsProtocol):
             return False
         if cycle.disconnected:
             return True
-        head = _head(cycle, ANSWER_LINES[status], headers)
+        head = head_of(cycle, ANSWER_LINES[status], headers)
         if head is None:
             return False
         cycle.response_started = cycle.response_complete = True
@@ -594,14 +538,6 @@ def protocol(
     """Connections that ``connections`` lets in. uvicorn makes them itself, so their bounds are the class's."""
     bounds = {"head_bytes": head_bytes, "head_timeout_s": head_timeout_s, "send_timeout_s": send_timeout_s}
     return type("ClientConnection", (ClientConnection,), bounds | {"limits": connections})
-
-
-def _head(cycle: RequestResponseCycle, begin: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """The head of an answer after ``begin``, which has two lines or three; None for a value with a line end, which
-    uvicorn refuses."""
-    lines = (*cycle.default_headers, *headers)
-    head = b"%b%b%b" % (begin, b"\r\n".join(map(b": ".join, lines)), _KEPT if cycle.keep_alive else _CLOSED)
-    return head if head.count(b"\n") == begin.count(b"\n") + len(lines) + 2 - cycle.keep_alive else None
 
 
 class _Enough(Exception):

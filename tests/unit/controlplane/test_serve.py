@@ -11,7 +11,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from controlplane.web.connections import ConnectionLimits
-from controlplane.web.protocol import HeadWithBody, protocol
+from controlplane.web.answers import HeadWithBody
+from controlplane.web.protocol import protocol
 from scheduling.gateway.asgi import ANSWER
 
 
