@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from controlplane.web.connections import ConnectionLimits
 from controlplane.web.answers import HeadWithBody
+from controlplane.web.connections import ConnectionLimits
 from controlplane.web.protocol import protocol
 from scheduling.gateway.asgi import ANSWER
 
