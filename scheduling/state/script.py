@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from scheduling.core.placement import rule as placement
 from scheduling.core.placement.cache_wait import LEAST_AGAIN
 from scheduling.core.types import LEAST_CREDITS, LONG_TOKENS
 from scheduling.state import types
+from scheduling.state.lua_text import replaced, written_out
 
 NAMES: Final = (
     "admit", "announce", "audit", "debit", "elect", "end_leg", "evict", "finish", "first_tokens", "grant",
@@ -33,8 +34,9 @@ NAMES: Final = (
     "sweep", "take_leg", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
-    "keys", "adapters", "entries", "events", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue",
-    "grants", "buckets", "limits", "placement", "leaderless", "legs",
+    "keys", "entries", "adapters", "events", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue",
+    "grants", "buckets", "refusals", "limits", "placement", "leaderless",
+    "legs",
 )  # fmt: skip
 
 # Called for several requests at once where they come together: what a call costs before it does anything, a fifth of
@@ -52,16 +54,23 @@ end
 return answers
 """
 
-# Entered by few calls of the scripts that contain them: what only they use is declared inside them.
+# Entered by few calls of the scripts that contain them: made together when the first of a row is entered, with what
+# only they use. What other rows use as well has a copy in each; of a variable there is one for all.
 SELDOM: Final = (
-    "hand_out", "make_room", "limiting", "settle_forgotten", "drop_unread", "drop_waiting", "missed_deadline",
-    "supersede",
+    ("times_of", "come_back", "outranked", "no_place", "missed_deadline", "supersede", "put_waiting"),
+    ("read_points", "worth_of", "cached_elsewhere", "believed_there", "remember_points", "take_beginning"),
+    ("fewest", "without", "fits_cached", "computes_long"),
+    ("level_now", "set_level"),
+    ("limiting", "count_scopes"),
+    ("hand_out",), ("make_room",), ("put_lease",), ("settle_forgotten",), ("drop_unread",), ("drop_waiting",),
+    ("ahead_of",), ("tell_read",),
 )  # fmt: skip
 
-_COMMENT = re.compile(r"--.*")
+_ASIDE = re.compile(r"--.*|'[^'\n]*'")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _STATEMENT = re.compile(r"^(?:--.*\n)*local ", re.MULTILINE)  # a comment belongs to what follows it
 _DECLARED = re.compile(r"^local (?:function )?([^=(\n]+)", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
     "LEASE_MS", "LEADER_MS", "REBUILD_MS", "RESTORE_MS", "SWEEP_GAP_MS", "ENDED_MS",
@@ -117,18 +126,20 @@ NO_GAP_MS: Final = 2**53  # a step forward is time that has passed
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's whole text and its SHA-1, by which EVALSHA names it. ``many``: it is in ``CALLED_TOGETHER``."""
+    """A script: its text as it is put together, the same as a server gets it (``lua_text``), and the SHA-1 of that, by
+    which EVALSHA names it. ``many``: it is in ``CALLED_TOGETHER``."""
 
     name: str
+    text: str
     source: bytes
     sha: bytes
     many: bool = False
 
 
 def make_script(name: str, text: str) -> Script:
-    source = text.encode()
+    source = written_out(text).encode()
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    return Script(name, source, sha, name in CALLED_TOGETHER)
+    return Script(name, text, source, sha, name in CALLED_TOGETHER)
 
 
 @cache
@@ -154,13 +165,13 @@ def load_family(
     calls is taken for a step of the clock until somebody says that it has passed (``believe``)."""
     at = _FOLDER / folder
     header = "".join(f"local {name} = {value}\n" for name, value in constants.items())
-    clock = f"local CLOCK_TICK_MS, CLOCK_GAP_MS = {CLOCK_TICK_MS}, {gap_ms}\n" + REDIS_CLOCK
+    clock = f"local CLOCK_TICK_MS = {CLOCK_TICK_MS}\nlocal CLOCK_GAP_MS = {gap_ms}\n" + REDIS_CLOCK
     parts = [header, *((at / f"{part}.lua").read_text() for part in shared)]
     bodies = {name: (at / f"{name}.lua").read_text() for name in names}
     bodies |= {name: _FOR_EACH.format(body=body) for name, body in bodies.items() if name in CALLED_TOGETHER}
     doubting = {name for name, body in bodies.items() if not _names(body).isdisjoint(("believe", "doubted"))}
     clocks = {name: clock + _DOUBTS if name in doubting else clock for name in bodies}
-    return {n: make_script(n, enclosed(clocks[n], needed_of(parts, body), body)) for n, body in bodies.items()}
+    return {n: make_script(n, enclosed(clocks[n], *needed_of(parts, body))) for n, body in bodies.items()}
 
 
 def enclosed(clock: str, needed: str, body: str) -> str:
@@ -174,36 +185,85 @@ def enclosed(clock: str, needed: str, body: str) -> str:
     return f"{clock}{needed[:first]}\nreturn (function()\n{needed[first:]}\n{body}\nend)()\n"
 
 
-def needed_of(parts: Sequence[str], body: str, seldom: Sequence[str] = SELDOM) -> str:
+def needed_of(parts: Sequence[str], body: str, seldom: Sequence[Sequence[str]] = SELDOM) -> tuple[str, str]:
     """The statements of the shared files (all ``local``, each below those it uses) that a script needs, directly or
-    through others. A server creates every function of a script in each call, and its garbage collector visits those of
-    all scripts, so unused ones would cost as much as used ones. What only a ``seldom`` entered function uses is
-    declared inside it: 5 us less for each call of ``finish``."""
-    kept = _reached([s for part in parts for s in _statements(part)], body)
-    for name in reversed(seldom):
-        at = next((i for i, s in enumerate(kept) if s.startswith(f"local function {name}(", s.find("local "))), None)
-        if at is None:
-            continue
-        without = set(_reached([*kept[:at], *kept[at + 1 :]], body))
-        own = [s for s in kept[:at] if s not in without]
-        if own:
-            inside = f"local function {name}(...)\n{''.join(own)}{kept[at]}return {name}(...)\nend\n\n"
-            kept = [*(s for s in kept[:at] if s in without), inside, *kept[at + 1 :]]
-    return "".join(kept)
+    through others, and its own text. A server creates every function of a script in each call, and its garbage
+    collector visits those of all scripts, so unused ones would cost as much as used ones. Those that few calls enter
+    are made when that happens (``SELDOM``)."""
+    statements = [s for part in parts for s in _statements(part)]
+    rows = {name: row for row in seldom for name in row}
+    fast = _reached(statements, body, {s for s in statements if _function(s) in rows})
+    entered = [_function(s) for s in statements if s in fast and _function(s) in rows]
+    inside = {}
+    for row in dict.fromkeys(rows[name] for name in entered):
+        members = [name for name in entered if name in row]
+        last = max(i for i, s in enumerate(statements) if _function(s) in members)
+        inside[last] = members, _reached(statements, "\n".join(members), set())
+    outside = {s for s in fast if _function(s) not in rows}
+    outside |= {s for _, reached in inside.values() for s in reached if not _function(s)}
+    instead = {
+        name: f"{_made(rows[name])}().{name}" for members, _ in inside.values() if len(members) > 1 for name in members
+    }
+    kept = []
+    for i, s in enumerate(statements):
+        if s in outside:
+            kept.append(replaced(s, instead))
+        if any(_function(s) == found[0] and len(found) > 1 for found, _ in inside.values()):
+            made = _made(rows[_function(s)])
+            kept.append(f"local {made}_now, {made}\n\n")  # what comes before the last one enters it as well
+        if i in inside:
+            members, reached = inside[i]
+            own = [one for one in statements if one in reached - outside]
+            if len(own) == 1:
+                kept += own
+            elif len(members) == 1:
+                kept.append(_made_once(members[0], own))
+            else:
+                kept.append(_made_together(rows[members[0]], members, own))
+    return "".join(kept), replaced(body, instead)
 
 
-def _reached(statements: Sequence[str], body: str) -> list[str]:
-    used, kept = _names(body), []
+def _made_once(name: str, own: Sequence[str]) -> str:
+    """A function that makes itself, and what it uses, when it is entered."""
+    return (
+        f"local function {name}(...)\n  local made\n  do\n{''.join(own)}made = {name}\n  end\n"
+        f"  {name} = made\n  return made(...)\nend\n\n"
+    )
+
+
+def _made_together(row: Sequence[str], names: Sequence[str], own: Sequence[str]) -> str:
+    """Several such, as the fields of what a function returns."""
+    made, fields = _made(row), ", ".join(f"{name}={name}" for name in names)
+    return (
+        f"function {made}()\n  if {made}_now then return {made}_now end\n{''.join(own)}"
+        f"  {made}_now = {{{fields}}}\n  return {made}_now\nend\n\n"
+    )
+
+
+def _made(names: Sequence[str]) -> str:
+    return f"with_{names[0]}"
+
+
+def _function(statement: str) -> str:
+    """The name of the function that it declares; empty: it declares none."""
+    found = _FUNCTION.search(statement)
+    return found[1] if found else ""
+
+
+def _reached(statements: Sequence[str], body: str, leaves: Set[str]) -> set[str]:
+    """What a text uses, directly or through others; what ``leaves`` use is left out."""
+    used, kept = _names(body), set()
     for statement in reversed(statements):
         names = _DECLARED.search(statement)
         if names is not None and not used.isdisjoint(_NAME.findall(names[1])):
-            kept.append(statement)
-            used |= _names(statement)
-    return kept[::-1]
+            kept.add(statement)
+            if statement not in leaves:
+                used |= _names(statement)
+    return kept
 
 
 def _names(text: str) -> set[str]:
-    return set(_NAME.findall(_COMMENT.sub("", text)))
+    return set(_NAME.findall(_ASIDE.sub("", text)))
 
 
 def _statements(text: str) -> list[str]:

@@ -105,6 +105,10 @@ class PoolStore(PoolKeys):
         entitlement that is late already.
         """
         tier, rights = spec.tier, rights_of(spec)
+        flags = b"%d%d%d%d%d%d%d" % (
+            tier.over_limit is OverLimit.WAIT, rights.reserved, rights.bursts, rights.over_budget, rights.evicts,
+            rights.baseline, supersedes,
+        )  # fmt: skip
         excluded = " ".join((request.exclude_backend, *avoid)) if avoid else request.exclude_backend
         reply = await self._resp.eval(
             self._admit,
@@ -113,11 +117,9 @@ class PoolStore(PoolKeys):
                 request.id, request.attempt, spec.id, tier.service_class.value, estimate.kv_tokens,
                 estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
                 request.gateway or "-", codec.encode_request(StoredRequest(request, facts, sent_s)), spec.concurrency,
-                1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
-                spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
-                excluded, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
-                int(rights.evicts), int(rights.baseline), pool.headroom_slots, request.prefill_tokens, request.pace_us,
-                *(() if supersedes else ("-",)),
+                spec.tokens_per_s, spec.burst_tokens, spec.kv_tokens, excluded, flags,
+                f"{first_weight(spec, pool)} {pool.threshold} {tier.queue_limit} {pool.queue_limit} {pool.queue_bytes}",
+                pool.headroom_slots, request.prefill_tokens, request.pace_us,
             ),
         )  # fmt: skip
         return replies.admission(reply)

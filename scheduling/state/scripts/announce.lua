@@ -28,14 +28,16 @@ end
 local x = {
   attempt = attempt, ent = ent, class = ARGV[4], backend = backend, kv = tonumber(ARGV[6]), charge = charge,
   work = tonumber(ARGV[8]), bytes = tonumber(ARGV[9]), queued = 0, granted = 0, gateway = ARGV[10],
-  seq = tonumber(ARGV[11]), served = tokens(ARGV[17]) or 0, note = '-', pre = tonumber(ARGV[19]),
+  seq = tonumber(ARGV[11]), served = tokens_of(ARGV[17]) or 0, note = '-', pre = tonumber(ARGV[19]),
   record = tail_of(ARGV[12]),
 }
 local e = 'e:' .. ent
 local v = call('HMGET', TOTALS, e .. ':run', e .. ':wait', e .. ':cap', e .. ':base')
 local run, wait = tonumber(v[1]) or 0, tonumber(v[2]) or 0
+local sums = {}
 set_limits(ent, wait, run, tonumber(v[3]) or false, tonumber(ARGV[15]) or false, tonumber(v[4]) or false,
-  tonumber(ARGV[18]) or false)
+  tonumber(ARGV[18]) or false, sums)
+if #sums > 0 then call('HSET', TOTALS, unpack(sums)) end
 if run + wait == 0 then call('ZADD', WEIGHTS, weight_of(ent, ARGV[16]), ent) end
 if x.seq > tonumber(call('HGET', META, 'seq') or 0) then call('HSET', META, 'seq', x.seq) end
 if rate > 0 then

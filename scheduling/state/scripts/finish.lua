@@ -3,13 +3,13 @@
 -- later one.
 -- id attempt reason actual_tokens ran record -> {ok|ended|stale, reason}
 local id, attempt, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local told, ran = tokens(ARGV[4]), ARGV[5] == '1'
+local told, ran = tokens_of(ARGV[4]), ARGV[5] == '1'
 if not ran then told = 0 end
 
 -- What it used; what it was charged where that cannot be known.
 local function used(x) return told or x.charge end
 
-local freed = false
+local freed, waits = false, nil
 local text = call('HGET', HELD, id)
 local x = text and parse(text)
 if text and not x then
@@ -17,11 +17,8 @@ if text and not x then
 elseif text then
   if x.attempt > attempt then return {'stale', ''} end
   local now = now_ms()
-  drop_lease(id, x)
-  if x.pre > 0 and ran and reason == 'stop' and string.find(x.record, READ_ONLY, 1, true) then
-    local left = tonumber(call('HGET', TOTALS, 'b:' .. x.backend .. ':pre')) or 0
-    pace_told(x.backend, left, x.pre, x.granted, now)  -- its end is that of its prompt
-  end
+  waits = drop_lease(id, x)
+  if x.pre > 0 and ran and reason == 'stop' then tell_read(x, now) end
   local queued = tonumber(x.queued) or 0
   local since = queued > 0 and queued or x.granted
   settle(x.ent, x.charge, used(x), now, ran and math.max(0, now - x.granted), math.max(0, now - since))
@@ -65,5 +62,5 @@ else
 end
 mark_ended(id, reason)
 call('XADD', LEDGER, 'MAXLEN', '~', LEDGER_KEPT, '*', 'r', ARGV[6])
-if freed then offer_free(freed, now_ms()) end  -- when all that must not be lost is written
+if waits then offer_free(freed, now_ms()) end  -- when all that must not be lost is written
 return {'ok', ''}

@@ -22,7 +22,7 @@ for i = 1, #fields, 1000 do  -- Lua's stack bounds how many words one call may h
   end
 end
 for i = 1, #ready, 2 do
-  local j, n, _, _, _, credit = (i - 1) / 2 * 5 + 1, #sums, offered(ready[i + 1])
+  local j, n, credit = (i - 1) / 2 * 5 + 1, #sums, tonumber(string.match(ready[i + 1], '^%d+ %d+ (%d+)'))
   local ahead, falls = tonumber(read[j + 3]), 0
   if credit > 0 then ahead, falls = ahead_of(ready[i], ahead, now) end
   sums[n + 1], sums[n + 2], sums[n + 3] = read[j], read[j + 1], read[j + 2]

@@ -7,7 +7,7 @@
 if fenced(ARGV[1]) then return 'fenced' end
 local backend, now = ARGV[2], now_ms()
 local waiting, given, owned, granted = tonumber(ARGV[3]), 0, 0, nil
-local p = pace_of(backend)
+local p = rate_of(backend)
 local rate = per_ms(p)
 local age = tonumber(ARGV[4]) + (rate > 0 and math.min(LONGEST_STEP_MS, math.ceil(p.step / rate)) or 0)
 local found = whole_answers(backend, now - age, 1000)
@@ -27,7 +27,7 @@ local used = tonumber(call('HGET', TOTALS, 'b:' .. backend .. ':pre')) or 0
 if waiting == 0 and #found > 0 and ARGV[5] ~= '1000' and call('HGET', TOTALS, 'wait')
   and ahead_of(backend, used, now) > 0 then
   p.ms = kept(tonumber(ARGV[5]) / 1000 * p.ms)
-  keep_pace(backend, p)
+  keep_rate(backend, p)
 end
 if given > 0 then offer_free(backend, now) end
 return math.max(0, done)

@@ -18,7 +18,7 @@ for i = 1, #ARGV, 6 do
       call('HINCRBY', METER, ARGV[i + 3] .. ':refused', ARGV[i + 4])
       call('HINCRBY', METER, ARGV[i + 3] .. ':refusals', 1)
     end
-    settle_forgotten(ARGV[i + 3], tokens(ARGV[i + 5]) or 0, now_ms())
+    settle_forgotten(ARGV[i + 3], tokens_of(ARGV[i + 5]) or 0, now_ms())
   end
 end
 return in_flight

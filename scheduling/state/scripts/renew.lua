@@ -6,7 +6,7 @@ local gateway, now = ARGV[1], now_ms()
 local expiry, waits = now + LEASE_MS, {}
 local out = {}
 for i = 2, #ARGV, 3 do
-  local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tokens(ARGV[i + 2]) or 0
+  local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tokens_of(ARGV[i + 2]) or 0
   local text, place = call('HGET', HELD, id), LEASES
   if not text then text, place = call('HGET', QUEUE, id), WAITING end
   local said

@@ -9,9 +9,9 @@ DROP = (
     "  if x.pre > 0 then\n    call('ZREM', PREFILLS, id)\n"
     "    if x.pre >= LONG_TOKENS then call('ZREM', LONG, id) end\n"
     "    leave_beginning(x.backend, x.record, 1)\n  end\n"
-    "  count(x, -1, 0, staying)"
+    "  return count(x, -1, 0, staying)"
 )
-REFUSE = "local function refuse(reason, first_ms, every_ms)\n"
+REFUSE = "local function refuse(reason, ms)\n"
 
 # what the script does wrong: its name, the text taken out, the text put in
 BROKEN = {
@@ -29,19 +29,19 @@ BROKEN = {
     "a second admission of the same request": ("admit", "local known = call('HGET', HELD, id)", "local known = false"),
     "the last terminal state winning": ("finish", "elseif before then\n      return {'ended', before}", ""),
     "a finish of any attempt": ("finish", "if x.attempt > attempt then return {'stale', ''} end", ""),
-    "grants that do not look at slots": ("grant", "not has_slot(tonumber(v[1]) or 0, slots)", "not offer"),
+    "grants that do not look at slots": ("grant", "not has_slot(tonumber(v[1]) or 0, o.slots)", "not offer"),
     "answers of one request that share a slot": ("grant", "or run * sequences_of(x.record)", "or run"),
     "answers of one request that share a slot if it is granted at once": (
         "admit",
-        "v[at] + sequences}",
-        "v[at] + 1}",
+        "v[at] + sequences\n",
+        "v[at] + 1\n",
     ),
     "answers of one request that leave one slot": ("finish", "or run * sequences_of(x.record)", "or run"),
     "evictions that count the answers of a request as one": ("admit", "b.run - sequences_of(x.record)", "b.run - 1"),
     "answers of one request that take one place of an entitlement": (
         "grant",
-        "wait * x.bytes, sequences, wait",
-        "wait * x.bytes, run, wait",
+        "add(3, sequences)",
+        "add(3, run)",
     ),
     "answers of one request that take one place of an entitlement if it is granted at once": (
         "admit",
@@ -55,16 +55,20 @@ BROKEN = {
         "return run < slots",
         "return run < math.min(slots, 1)",
     ),
-    "grants that do not look at KV": ("grant", "not kv_fits(kv, tonumber(v[2]) or 0, x.kv, owner)", "false"),
+    "grants that do not look at KV": ("grant", "not kv_fits(o.kv, tonumber(v[2]) or 0, x.kv, owner)", "false"),
     "owners who wait until what is reserved beyond an offer has drained": ("grant", "or (owner and used > room)", ""),
     "owners who wait for that when they come": ("admit", "or (owner and used > room)", ""),
     "everybody beside what is reserved beyond an offer": ("grant", "(owner and used > room)", "used > room"),
-    "grants of what is too long for the replica": ("grant", "or x.kv > longest then", "then"),
-    "placement that does not know how fast replicas are": ("admit", "v[j + 2] * 1000 / speed", "v[j + 2]"),
-    "placement that does not know how slow a replica's answers are": ("admit", "pace < token then", "false then"),
+    "grants of what is too long for the replica": ("grant", "or x.kv > o.longest then", "then"),
+    "placement that does not know how fast replicas are": ("admit", "v[j + 2] * 1000 / o.speed", "v[j + 2]"),
+    "placement that does not know how slow a replica's answers are": ("admit", "pace < o.token then", "false then"),
     "arrivals that do not wait for a replica that is fast enough": ("admit", "waits = #keeping > 0", "waits = false"),
-    "direct grants of what is too long for the replica": ("admit", "kv, owner) and kv <= longest", "kv, owner)"),
-    "evictions for what is too long for the replica": ("admit", "and kv <= longest and serves", "and serves"),
+    "direct grants of what is too long for the replica": (
+        "admit",
+        "local may = kv <= o.longest and not",
+        "local may = not",
+    ),
+    "evictions for what is too long for the replica": ("admit", "and kv <= o.longest and serves", "and serves"),
     "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= cap", "false"),
     "grants for gateways that do not listen": (
         "grant",
@@ -158,11 +162,11 @@ BROKEN = {
         "expected",
     ),
     "waiting for little that is cached": ("admit", ">= LEAST_AGAIN", ">= 1"),
-    "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or tonumber", "tonumber"),
+    "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[2]) or tonumber", "tonumber"),
     "headroom that the leader lowers and arrivals ignore": (
         "admit",
-        "tonumber(m[4]) or tonumber(ARGV[27])",
-        "math.max(tonumber(m[4]) or 0, tonumber(ARGV[27]))",
+        "tonumber(m[2]) or tonumber(ARGV[18])",
+        "math.max(tonumber(m[2]) or 0, tonumber(ARGV[18]))",
     ),
     "headroom that the leader lowers and retries ignore": (
         "requeue",
@@ -176,7 +180,7 @@ BROKEN = {
     ),
     "headroom that is lent": ("admit", "(based and 0 or headroom)", "0"),
     "headroom that its owners may not use": ("admit", "(based and 0 or headroom)", "headroom"),
-    "a baseline that is never lifted": ("finish", "if v[13] then gone", "if false then gone"),
+    "a baseline that is never lifted": ("finish", "gone[#gone + 1] = e .. ':base'", ""),
     "bursts that are still owed": ("admit", "shift('due', due_of(", "shift('due', 0 * due_of("),
     "a queue that others can fill for those within a baseline": (
         "admit",
@@ -187,10 +191,10 @@ BROKEN = {
     "reserved capacity that is refused": ("admit", "contended and not protected and", "contended and"),
     "the lightest refused though nobody weighs more": ("admit", "return weight < tonumber(", "return 0 < tonumber("),
     "weights of those who left": ("finish", "call('ZREM', WEIGHTS, x.ent)", ""),
-    "a cap that is never lifted": ("finish", "if v[8] then gone", "if false then gone"),
-    "caps that nobody counts with": ("grant", "local able = able_of(", "local able = 0 * able_of("),
+    "a cap that is never lifted": ("finish", "gone[#gone + 1] = e .. ':cap'", ""),
+    "caps that nobody counts with": ("grant", "add(10, able_of(", "add(10, 0 * able_of("),
     "evictions while there is room": ("admit", "local evicting = not roomy and", "local evicting = not direct and"),
-    "evictions for the surplus": ("admit", "within and ARGV[25] == '1'", "within"),
+    "evictions for the surplus": ("admit", "within and evicts == 49", "within"),
     "evictions beyond r_e": ("admit", "not roomy and within and", "not roomy and"),
     "evictions of the oldest": ("admit", "call('ZREVRANGE', PREEMPTIBLE", "call('ZRANGE', PREEMPTIBLE"),
     "evictions that tell nobody": ("admit", "call('PUBLISH', 'qm:gw:' .. y.gateway", "call('PUBLISH', 'qm:g:'"),
@@ -200,13 +204,17 @@ BROKEN = {
         "settle(x.ent, x.charge, used(x), now_ms())\n      settle_limits",
         "settle_limits",
     ),
-    "an end that takes any figure for tokens": ("finish", "tokens(ARGV[4])", "tonumber(ARGV[4])"),
+    "an end that takes any figure for tokens": ("finish", "tokens_of(ARGV[4])", "tonumber(ARGV[4])"),
     "an eviction of which no account is kept": ("sweep", "bury(id, text, ended(id) or 'evicted')", ""),
     "evictions without a fence": ("evict", FENCE, ""),
     "standings without a fence": ("set_standing", FENCE, ""),
     "standings that count for newcomers only": ("set_standing", "call('ZADD', WEIGHTS, 'XX', weight, ent)", ""),
     "tokens metered twice": ("renew", "x.served = served\n", ""),
-    "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),
+    "refusals that charge": (
+        "admit",
+        REFUSE,
+        REFUSE + "  with_level_now().set_level(ent, level - 1, now, ARGV[12], ARGV[13])\n",
+    ),
     "refused clients who return together": ("admit", "math.ceil(first_ms + told)", "math.ceil(first_ms)"),
     "returns as fast as refusals": ("admit", "* SERVED_PER_RETURN", "* 0"),
     "returns without end": ("admit", "math.min(MAX_TOLD_MS, told", "(told"),
@@ -219,7 +227,7 @@ BROKEN = {
     "totals of nothing that stay": ("rebuild", "if not sums[name] then", "if false then"),
     "a lease that never ends": ("rebuild", "call('ZADD', expiries, now + LEASE_MS, id)", ""),
     "totals written without a fence": ("rebuild", FENCE, ""),
-    "slots that stay free while nobody leads": ("finish", "if freed then offer_free(freed, now_ms()) end", ""),
+    "slots that stay free while nobody leads": ("finish", "if waits then offer_free(freed, now_ms()) end", ""),
     "slots handed out while somebody leads": ("finish", "if decides then return false end", ""),
     "a dead leader that leads on until its time is over": (
         "finish",
@@ -257,8 +265,8 @@ BROKEN = {
     ),
     "direct grants that do not look at prefill credit": (
         "admit",
-        "if prefill_fits(credit, ahead, pre) then",
-        "if true then",
+        "return prefill_fits(credit, ahead, pre) or",
+        "return true or",
     ),
     "grants that do not look at prefill credit": (
         "grant",
@@ -275,8 +283,8 @@ BROKEN = {
     "evictions for want of prefill credit": ("admit", "evicting = not roomy and", "evicting = not backend and"),
     "prefill credit that is not given back at the end": (
         "finish",
-        "due, 0, run * x.pre,",
-        "due, 0, run * run * x.pre,",
+        "add(8, run * x.pre)",
+        "add(8, run * run * x.pre)",
     ),
     "a first token told twice that gives back twice": (
         "first_tokens",
@@ -335,8 +343,8 @@ BROKEN = {
     ),
     "arrivals of owners that others' prompts keep waiting": (
         "admit",
-        "pre, ARGV[10], protected, homes, tonumber(ARGV[29]))",
-        "pre, ARGV[10], false, homes, tonumber(ARGV[29]))",
+        "pre, ARGV[10], protected, homes, tonumber(ARGV[20]))",
+        "pre, ARGV[10], false, homes, tonumber(ARGV[20]))",
     ),
     "grants to owners that others' prompts forbid": ("grant", "if owner then ahead", "if false then ahead"),
     "a prefill credit of its own for everyone": ("grant", "if owner then ahead", "if true then ahead"),
@@ -352,8 +360,8 @@ BROKEN = {
     ),
     "predictions that first tokens do not correct": (
         "first_tokens",
-        "math.max(left_of(p, now), used - p.step - (begun or 0))",
-        "left_of(p, now)",
+        "math.max(left_of(backend, now), used - p.step - (begun or 0))",
+        "left_of(backend, now)",
     ),
     "grants that predictions forget": ("grant", "  pace_granted(x.backend, used, x.pre, whole, now)\n", ""),
     "small prompts past one that lacks prefill credit": ("finish", "elseif roomy then", "elseif false then"),
@@ -368,7 +376,11 @@ BROKEN = {
         "redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. ready[best])",
         "name < ready[best]",
     ),
-    "requests of a key that nobody counts": ("admit", "if limits then limiting().take(limits, now) end", ""),
+    "requests of a key that nobody counts": (
+        "admit",
+        "if limits then with_limiting().limiting().take(limits, now) end",
+        "",
+    ),
     "tokens of a key that are not settled": ("finish", "settle_limits(x, told, ran, now)\n  add_served", "add_served"),
     "requests of a key that ran and are given back": ("finish", "l.r + (ran and 0 or 1)", "l.r + 1"),
     "a key that is not refunded for what waited in vain": ("sweep", "settle_limits(x, 0, false, now)", ""),
@@ -384,10 +396,14 @@ BROKEN = {
         "if limits then held.record = with_limits(held.record, limits) end",
         "",
     ),
-    "refused clients of a key who return together": ("admit", "limiting().tell(l, math", "select('#', math"),
+    "refused clients of a key who return together": (
+        "admit",
+        "with_limiting().limiting().tell(l, math",
+        "select('#', math",
+    ),
     "announcements that no key is charged for": (
         "announce",
-        "limiting().take(limits, now)\nend\nif backend",
+        "with_limiting().limiting().take(limits, now)\nend\nif backend",
         "end\nif backend",
     ),
     "requests in flight of a key that stay wrong": ("rebuild", "limited(text)\n  if queue", "if queue"),
@@ -419,15 +435,19 @@ BROKEN = {
         "  drop_waiting(id, x)\n  call('HSET', EV",
         "  call('HSET', EV",
     ),
-    "superseding where another entitlement would take it": ("admit", "ARGV[30] ~= '-'", "true"),
+    "superseding where another entitlement would take it": (
+        "admit",
+        "supersedes = supersedes == 49",
+        "supersedes = true",
+    ),
     "superseded requests that nobody is told of": ("admit", "' - superseded '", "' - evicted '"),
     "a superseded request of which no account is kept": ("finish", " or before == 'superseded')", ")"),
     "no refund for who is superseded and whose gateway dies": ("sweep", "if x.granted == 0 then refund(x) end", ""),
     "a superseded request that ends as evicted": ("sweep", "ended(id) or 'evicted'", "'evicted'"),
     "KV cache of who is superseded, counted still": ("admit", "v[7] - (missed and missed.x.kv or 0)", "v[7]"),
-    "the place of who is superseded, counted still": ("admit", "ent_wait - (missed and 1 or 0)", "ent_wait"),
+    "the place of who is superseded, counted still": ("admit", "ent_wait - one >=", "ent_wait >="),
     "adapters told without a fence": ("set_adapters", FENCE, ""),
-    "adapters that no replica lacks": ("admit", "if fits and not serves(homes, name) then", "if false then"),
+    "adapters that no replica lacks": ("admit", "if fits and not has then", "if false then"),
     "adapters that nobody asks for after a failure": ("requeue", "homes_of(held.record)", "nil"),
     "adapters that nobody asks for while nobody leads": ("finish", "homes_of(x.record))", "nil)"),
     "an adapter that may be loaded, and is refused": ("admit", "loads = may_load(homes)", "loads = false"),

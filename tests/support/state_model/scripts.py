@@ -22,15 +22,14 @@ POINTS = 12  # of prompts' beginnings that a generation of the index keeps
 
 def variant(script: Script, old: str, new: str) -> Script:
     """A script with one text replaced; fails when that text is not there (any more)."""
-    text = script.source.decode()
-    assert old in text, f"{script.name}.lua no longer contains {old!r}"
-    return make_script(script.name, text.replace(old, new))
+    assert old in script.text, f"{script.name}.lua no longer contains {old!r}"
+    return make_script(script.name, script.text.replace(old, new))
 
 
 def variants(scripts: dict[str, Script], old: str, new: str) -> dict[str, Script]:
     """All scripts, with one text replaced in those that have it; fails when none has it (any more)."""
-    assert any(old in s.source.decode() for s in scripts.values()), f"no script contains {old!r}"
-    return {n: variant(s, old, new) if old in s.source.decode() else s for n, s in scripts.items()}
+    assert any(old in s.text for s in scripts.values()), f"no script contains {old!r}"
+    return {n: variant(s, old, new) if old in s.text else s for n, s in scripts.items()}
 
 
 def timed_scripts() -> dict[str, Script]:

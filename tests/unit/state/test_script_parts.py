@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from scheduling.state import script
+from scheduling.state.lua_text import written_out
 from scheduling.state.script import enclosed, load_scripts, needed_of
 
 SHARED = (
@@ -31,8 +32,9 @@ local function three() return B end
 
 
 def test_a_script_gets_what_it_uses_and_what_that_uses() -> None:
-    assert needed_of(SHARED, "return 1 -- not two") == ""
-    kept = needed_of(SHARED, "return two()")
+    assert needed_of(SHARED, "return 1 -- not two") == ("", "return 1 -- not two")
+    assert needed_of(SHARED, "return 'two'")[0] == "", "a word in a string is no use of it"
+    kept, _ = needed_of(SHARED, "return two()")
     assert "local function one" in kept
     assert "-- about two" in kept
     assert "function three" not in kept, "a word in a comment is no use of it"
@@ -41,18 +43,56 @@ def test_a_script_gets_what_it_uses_and_what_that_uses() -> None:
     assert kept.index("local function one") < kept.index("local function two")
 
 
-def test_what_only_a_function_uses_that_is_seldom_entered_is_declared_inside_it() -> None:
-    seldom = "local function rarely(now)\n  return one() + two() + now\nend\n"
-    kept = needed_of((*SHARED, seldom), "if ARGV[1] then return rarely(1) end\nreturn A", ("rarely",))
+def test_a_function_that_is_seldom_entered_is_made_then_with_all_that_only_it_uses() -> None:
+    rarely = "local function rarely(now)\n  return one() + two() + now\nend\n"
+    kept, _ = needed_of((*SHARED, rarely), "if ARGV[1] then return rarely(1) end\nreturn A", (("rarely",),))
     assert kept.count("local function rarely(") == 2, "an outer one, which makes all of it when it is entered"
     inside = kept[kept.index("local function rarely(...)") :]
     assert "local function one" in inside
     assert "local function two" in inside
-    assert kept.index("local A, B = 1, 2") < kept.index("local function rarely(...)"), "the body uses it as well"
-    assert inside.rstrip().endswith("return rarely(...)\nend")
-    often = needed_of((*SHARED, seldom), "return rarely(one())", ("rarely",))
-    assert often.index("local function one") < often.index("local function rarely(...)")
-    assert "..." not in needed_of((*SHARED, seldom), "return rarely(two())", ("rarely",)), "nothing is its own"
+    assert kept.index("local A, B = 1, 2") < kept.index("local function rarely(...)"), "a variable is one for all"
+    assert inside.rstrip().endswith("  rarely = made\n  return made(...)\nend"), "made once"
+    often, _ = needed_of((*SHARED, rarely), "return rarely(one())", (("rarely",),))
+    assert often.index("local function one") < often.index("local function rarely(...)"), "others use it as well"
+    assert "..." not in needed_of((*SHARED, rarely), "return rarely(two())", (("rarely",),))[0], "nothing is its own"
+
+
+def test_functions_that_are_seldom_entered_together_are_made_together() -> None:
+    seldom = "local function rare(n)\n  return two() + n\nend\n\nlocal function odd()\n  return rare(B)\nend\n"
+    row = (("rare", "odd"),)
+    kept, body = needed_of((*SHARED, seldom), "if ARGV[1] then return rare(1) end\nreturn odd()", row)
+    assert body == "if ARGV[1] then return with_rare().rare(1) end\nreturn with_rare().odd()"
+    made = kept[kept.index("function with_rare()") :]
+    assert kept.index("local with_rare_now, with_rare\n") < kept.index("function with_rare()")
+    assert "local function two" in made
+    assert "return rare(B)" in made, "beside each other they are called as they are"
+    assert "with_rare_now = {rare=rare, odd=odd}" in made
+    alone, body = needed_of((*SHARED, seldom), "return odd()", row)
+    assert body == "return odd()"
+    assert "with_rare" not in alone
+
+
+def test_what_is_known_is_written_where_it_is_used() -> None:
+    text = (
+        "local LIMIT = 7\nlocal HEAD = 'v' .. LIMIT .. ' '\nlocal P = KEYS[1]\nlocal META = P .. 'meta'\n"
+        "local SELDOM = P .. 'seldom'  -- a key\nlocal function f(x) return call(META, x) end\n"
+    )
+    assert written_out(text + "return f(HEAD .. 'LIMIT' .. x.LIMIT, SELDOM) -- LIMIT\n") == (
+        "local P = KEYS[1]\nlocal META = P .. 'meta'\nlocal function f(x) return call(META, x) end\n"
+        "return f('v7 ' .. 'LIMIT' .. x.LIMIT, (P .. 'seldom')) -- LIMIT\n"
+    )
+
+
+def test_a_function_of_one_expression_is_written_where_it_is_called_unless_work_were_done_twice() -> None:
+    twice = "local function twice(n) return n + n end\n"
+    once = "local function once(a, b) return a and twice(b) end\n"
+    assert written_out(f"{twice}{once}return once(g(1, ')'), x[i]) + twice('2')\n") == (
+        "return ((g(1, ')')) and (x[i] + x[i])) + ('2' + '2')\n"
+    )
+    assert written_out(f"{twice}return twice(g(1))\n") == f"{twice}return twice(g(1))\n"
+    own = "local told = 1\nlocal function used(x) return told + x end\nreturn used(2)\n"
+    assert written_out(own) == own, "what it uses may be another variable there"
+    assert written_out(f"{twice}return twice\n") == f"{twice}return twice\n"
 
 
 def test_functions_of_a_script_are_made_inside_one_that_encloses_them() -> None:

@@ -3,8 +3,8 @@
 
 -- What is known of the adapter that a record names; nil for a request of the base model, which every replica has.
 local function homes_of(record)
-  local _, at = string.find(record, '"adapter":"', 1, true)
-  local name = at and string.match(record, '^[^"]+', at + 1)
+  local at = behind(record, '"adapter":"', 600)
+  local name = at and string.byte(record, at) ~= 34 and string.match(record, '^[^"]+', at)  -- 34: a quotation mark
   return name and (call('HGET', ADAPTERS, name) or '0 ')
 end
 

@@ -26,18 +26,24 @@ end
 -- refusals; nothing where it never ran. `stayed`: for how many ms it was in flight, its wait included.
 local function settle(ent, charge, actual, now, occupied, stayed)
   if charge == 0 and not occupied then return end
-  local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth', ent .. ':service_ms',
-    ent .. ':stay_ms')
-  local level, set = charge ~= 0 and level_now(b[1], b[2], b[3], b[4], now), {}
+  local b, level, set
+  if charge == 0 then
+    b = call('HMGET', BUCKETS, ent .. ':service_ms', ent .. ':stay_ms')
+  else
+    b = call('HMGET', BUCKETS, ent .. ':service_ms', ent .. ':stay_ms', ent .. ':level', ent .. ':at', ent .. ':rate',
+      ent .. ':depth')
+    level = level_now(b[3], b[4], b[5], b[6], now)
+  end
+  set = {}
   if level then
-    level = math.min(tonumber(b[4]), level + charge - actual)
+    level = math.min(tonumber(b[6]), level + charge - actual)
     set = {ent .. ':level', string.format('%.6f', level), ent .. ':at', now}
   end
   if occupied then
     set[#set + 1] = ent .. ':service_ms'
-    set[#set + 1] = average(b[5], occupied)
+    set[#set + 1] = average(b[1], occupied)
     set[#set + 1] = ent .. ':stay_ms'
-    set[#set + 1] = average(b[6], stayed)
+    set[#set + 1] = average(b[2], stayed)
     call('HSET', META, 'service_ms', average(call('HGET', META, 'service_ms'), occupied))
   end
   if #set > 0 then call('HSET', BUCKETS, unpack(set)) end

@@ -20,48 +20,71 @@ local paces = {}
 local function pace_of(backend)
   local p = paces[backend]
   if p then return p end
-  local v = call('HMGET', CREDITS, backend .. ' pace', backend .. ' step', ' turnaround')
-  local left, at, sure, ms, tokens, last = string.match(v[1] or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
-  p = {
-    left = tonumber(left) or 0, at = tonumber(at) or 0, sure = tonumber(sure) or 0, ms = tonumber(ms) or 0,
-    tokens = tonumber(tokens) or 0, last = tonumber(last) or 0, step = math.max(1, tonumber(v[2]) or USUAL_BUDGET),
-    turnaround = tonumber(v[3]) or TURNAROUND_MS,
-  }
+  local left, at, sure, rest =
+    string.match(call('HGET', CREDITS, backend .. ' pace') or '0 0 0 0.000 0.000 0', '^(%S+) (%S+) (%S+) (.*)$')
+  p = {left = tonumber(left) or 0, at = tonumber(at) or 0, sure = tonumber(sure) or 0, rest = rest or '0.000 0.000 0'}
   paces[backend] = p
   return p
 end
 
+-- How fast it is. A grant beside no other needs none of this.
+local function rate_of(backend)
+  local p = pace_of(backend)
+  if p.ms then return p end
+  local ms, tokens, last = string.match(p.rest, '^(%S+) (%S+) (%S+)$')
+  p.ms, p.tokens, p.last = tonumber(ms) or 0, tonumber(tokens) or 0, tonumber(last) or 0
+  local v = call('HMGET', CREDITS, backend .. ' step', ' turnaround')
+  p.step, p.turnaround = math.max(1, tonumber(v[1]) or USUAL_BUDGET), tonumber(v[2]) or TURNAROUND_MS
+  return p
+end
+
 local function keep_pace(backend, p)
-  call('HSET', CREDITS, backend .. ' pace', string.format('%.3f %.0f %.0f %.3f %.3f %.0f', p.left, p.at, p.sure, p.ms,
-    p.tokens, p.last))
+  call('HSET', CREDITS, backend .. ' pace', string.format('%.3f %d %d ', p.left, p.at, p.sure) .. p.rest)
+end
+
+local function keep_rate(backend, p)
+  p.rest = string.format('%.3f %.3f %d', p.ms, p.tokens, p.last)
+  keep_pace(backend, p)
 end
 
 -- The text that is stored.
-local function kept(x) return tonumber(string.format('%.3f', x)) end
+local function kept(x)
+  return x == math.floor(x) and x or tonumber(string.format('%.3f', x))
+end
 
 local function per_ms(p) return p.ms > 0 and p.tokens / p.ms or 0 end
 
-local function left_of(p, now) return math.max(0, p.left - per_ms(p) * math.max(0, now - p.at)) end
+local function left_of(backend, now)
+  local p = pace_of(backend)
+  if p.left == 0 then return 0 end
+  return math.max(0, p.left - per_ms(rate_of(backend)) * math.max(0, now - p.at))
+end
 
 local function pace_granted(backend, used, need, whole, now)
   local p = pace_of(backend)
   if used == 0 then p.sure = need elseif whole then p.sure = p.sure + need end
-  p.left, p.at = kept(math.min(left_of(p, now), used) + need), now
+  p.left, p.at = kept(math.min(left_of(backend, now), used) + need), now
   keep_pace(backend, p)
 end
 
 local function pace_told(backend, used, given, granted, now, begun)
-  local p = pace_of(backend)
-  p.left, p.at, p.sure = kept(math.min(math.max(left_of(p, now), used - p.step - (begun or 0)), used)), now, used
+  local p = rate_of(backend)
+  p.left, p.at, p.sure = kept(math.min(math.max(left_of(backend, now), used - p.step - (begun or 0)), used)), now, used
   p.ms = kept(PREFILL_KEPT * p.ms + math.max(1, now - math.max(p.last, granted)))
   p.tokens, p.last = kept(PREFILL_KEPT * p.tokens + given), now
-  keep_pace(backend, p)
+  keep_rate(backend, p)
+end
+
+-- A request whose prompt is only read has ended: that is the end of its prompt.
+local function tell_read(x, now)
+  if not reads_only(x.record) then return end
+  pace_told(x.backend, tonumber(call('HGET', TOTALS, 'b:' .. x.backend .. ':pre')) or 0, x.pre, x.granted, now)
 end
 
 -- How many of the `used` tokens count, and in how many ms they are fewer (0: not before a first token comes).
 local function ahead_of(backend, used, now)
   if used <= 0 then return 0, 0 end
-  local p = pace_of(backend)
+  local p = rate_of(backend)
   local rate, least = per_ms(p), math.max(0, used - p.sure)
   if rate <= 0 or least >= used then return used, 0 end
   local left, done = math.min(p.left, used), rate * math.max(0, now + p.turnaround - p.at)
@@ -113,7 +136,7 @@ local function give_back(id, text)
   pre = tonumber(pre)
   if not pre or pre == 0 then return 0 end
   call('HSET', HELD, id, string.sub(text, 1, from - 1) .. '0' .. string.sub(text, to))
-  if string.find(text, WHOLE, to, true) then call('ZREM', PREFILLS, id) end
+  if is_whole(text) then call('ZREM', PREFILLS, id) end
   if pre >= LONG_TOKENS then call('ZREM', LONG, id) end
   leave_beginning(backend, text, to + 1)
   return pre, backend, tonumber(granted), reserves(class) and pre or 0

@@ -22,15 +22,16 @@ end
 -- -> ok | full | ent | away
 local function grant_waiting(id, x, backend, cap, note, now, point, tokens)
   local offer = call('HGET', READY, backend)
-  offer = offer and with_bounds(offer, unpack(call('HMGET', CREDITS, backend, backend .. ' longest')))
+  local o = offer and offer_of(offer, unpack(call('HMGET', CREDITS, backend, backend .. ' longest')))
+    or offer_of('0 0')
   local b = 'b:' .. backend
   local e = 'e:' .. x.ent
   local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', e .. ':run', b .. ':pre', e .. ':base', b .. ':own')
-  local slots, kv, longest, credit = offered(offer)
+  local credit = o.credit
   local owner = owns(x, tonumber(v[3]) or 0, tonumber(v[5]))
   local used = tonumber(v[4]) or 0
-  if not has_slot(tonumber(v[1]) or 0, slots) then return 'full' end
-  if not kv_fits(kv, tonumber(v[2]) or 0, x.kv, owner) or x.kv > longest then return 'full' end
+  if not has_slot(tonumber(v[1]) or 0, o.slots) then return 'full' end
+  if not kv_fits(o.kv, tonumber(v[2]) or 0, x.kv, owner) or x.kv > o.longest then return 'full' end
   local pre = x.pre
   if credit > 0 then
     local c = point and cache_of(backend)

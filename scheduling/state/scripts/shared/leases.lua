@@ -10,7 +10,7 @@ local function charge_prefill(id, x, credit, used, now, point, tokens)
     take_beginning(x.backend, point, tokens)
     x.pre, x.record = x.pre - tokens, '"uncounted":"' .. point .. '",' .. x.record
   end
-  local whole = string.find(x.record, WHOLE, 1, true)
+  local whole = is_whole(x.record)
   if whole then call('ZADD', PREFILLS, now, id) end
   if x.pre >= LONG_TOKENS then call('ZADD', LONG, now, id) end
   pace_granted(x.backend, used, x.pre, whole, now)
@@ -28,6 +28,7 @@ local function put_lease(id, x, expiry)
   count(x, 1, 0)
 end
 
+-- -> how many requests wait; false: none
 local function drop_lease(id, x, staying)
   call('ZREM', LEASES, id)
   call('HDEL', HELD, id)
@@ -37,5 +38,5 @@ local function drop_lease(id, x, staying)
     if x.pre >= LONG_TOKENS then call('ZREM', LONG, id) end
     leave_beginning(x.backend, x.record, 1)
   end
-  count(x, -1, 0, staying)
+  return count(x, -1, 0, staying)
 end

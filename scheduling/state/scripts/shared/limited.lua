@@ -3,8 +3,8 @@
 
 -- `<charge> <scope>=<requests a minute>,<tokens a minute>,<concurrency> ...` in a record; nothing: it has none.
 local function is_limited(text)
-  local _, at = string.find(text, '"limits":"', 1, true)
-  return at and string.byte(text, at + 1) ~= 34  -- a quotation mark: they are empty
+  local at = behind(text, '"limits":"', 200)
+  return at and string.byte(text, at) ~= 34  -- a quotation mark: they are empty
 end
 
 local LIMITS = '"limits":"([^"]+)"'
@@ -24,12 +24,15 @@ local function with_limits(record, words)
 end
 
 -- What has a limit of concurrency and is in flight is counted together with its totals.
-local function count_limits(text, by)
-  if not is_limited(text) then return end
+local function count_scopes(text, by)
   for _, l in ipairs(limits_of(text) or {}) do
     if l.concurrency > 0 then
       local n = redis.pcall('HINCRBY', USING, l.name, by)
       if type(n) == 'table' or n <= 0 then call('HDEL', USING, l.name) end  -- no number: the leader writes it anew
     end
   end
+end
+
+local function count_limits(text, by)
+  if is_limited(text) then count_scopes(text, by) end
 end

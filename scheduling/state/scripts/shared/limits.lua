@@ -122,7 +122,7 @@ local function limiting()
     return table.concat(said, ';')
   end
 
-  limiter = {at = at, place_users = place_users, take = take, settle = settle_all, over = over, tell = tell, said = said_of}
+  limiter = {at = at, place_users = place_users, take = take, settles = settle_all, over = over, tell = tell, said = said_of}
   return limiter
 end
 
@@ -131,5 +131,5 @@ local function limits_at(record, now)
 end
 
 local function settle_limits(x, actual, ran, now)
-  if is_limited(x.record) then limiting().settle(x, actual, ran, now) end
+  if is_limited(x.record) then limiting().settles(x, actual, ran, now) end
 end

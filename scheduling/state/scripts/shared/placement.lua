@@ -1,45 +1,64 @@
 -- The choice of a replica, and of requests to evict for it.
 
--- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash.
+local NONE = {}
+
+-- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash; one more for
+-- what is 0 while nobody waits.
 -- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, due, its baseline or false, then run,
 -- kv, work, prefill and owners' prefill of each replica}
-local REPLICAS, SUMS = 11, 5
+local REPLICAS = 11
+local SUMS = 5
+local sums_read
 local function survey(ent)
-  local ready = offers()
-  local e = 'e:' .. ent
-  local fields = {'run', 'wait', 'bytes', 'able', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', 'due', e .. ':base'}
-  for i = 1, #ready, 2 do
-    local b = 'b:' .. ready[i]
+  local ready = ready_offers()
+  local e, fields = 'e:' .. ent, sums_read
+  if not fields then
+    fields = {'run', 'wait', '', '', '', ''}
     local n = #fields
-    fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = b .. ':run', b .. ':kv', b .. ':work', b .. ':pre'
-    fields[n + 5] = b .. ':own'
+    for i = 1, #ready, 2 do
+      local b = 'b:' .. ready[i]
+      fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4], fields[n + 5] =
+        b .. ':run', b .. ':kv', b .. ':work', b .. ':pre', b .. ':own'
+      n = n + SUMS
+    end
+    sums_read = fields
   end
-  local v = call('HMGET', TOTALS, unpack(fields))
-  local cap, base = tonumber(v[8]), tonumber(v[10])
-  for i = 1, #fields do v[i] = tonumber(v[i]) or 0 end
-  v[8], v[10] = cap or false, base or false
+  fields[3], fields[4], fields[5], fields[6] = e .. ':run', e .. ':kv', e .. ':cap', e .. ':base'
+  local sums = call('HMGET', TOTALS, unpack(fields))
+  local wait = figure(sums[2])
+  local w = wait ~= 0 and call('HMGET', TOTALS, 'bytes', 'able', 'due', e .. ':wait') or NONE
+  local v = {
+    figure(sums[1]), wait, figure(w[1]), figure(w[2]), figure(sums[3]), figure(w[4]), figure(sums[4]),
+    sums[5] and tonumber(sums[5]) or false, figure(w[3]), sums[6] and tonumber(sums[6]) or false,
+  }
+  for i = 7, #fields do v[i + 4] = figure(sums[i]) end
   return ready, v
 end
 
 -- Whether a replica's prefill credit has room for a prompt beside those `ahead` (`has_credit` in Python): what is cached
 -- there of it need not count.
-local function needs_fit(name, credit, ahead, pre, record)
-  if prefill_fits(credit, ahead, pre) then return true end
+local function fits_cached(name, credit, ahead, pre, record)
   if not record or not prefill_fits(credit, ahead, 1) then return false end
   local _, tokens = believed(name, pre, record)
   return tokens and prefill_fits(credit, ahead, pre - tokens)
 end
 
+local function needs_fit(name, credit, ahead, pre, record)
+  return prefill_fits(credit, ahead, pre) or fits_cached(name, credit, ahead, pre, record)
+end
+
 -- Whether a prompt chosen for a replica would go beside a long one (`computes_long` in Python): an owner's, whose
 -- replica has no room for it otherwise. It waits for the leader, who may interrupt that prefill.
-local function beside_long(name, credit, used, pre)
-  if credit == 0 or used < LEAST_CREDITS * credit then return false end
+local function computes_long(name, credit, used, pre)
   local ahead = ahead_of(name, used, now_ms())
   if prefill_fits(credit, ahead, pre) or ahead < LEAST_CREDITS * credit then return false end
   return call('HEXISTS', CREDITS, name .. ' resumes') == 1
 end
 
-local NONE = {}
+local function beside_long(name, credit, used, pre)
+  return credit > 0 and used >= LEAST_CREDITS * credit and computes_long(name, credit, used, pre)
+end
+
 local function words_of(text)
   if text == '' then return NONE end
   local words = {}
@@ -51,6 +70,7 @@ end
 -- the points of its prompt, `worth` what they are worth by replica; without points by outstanding work alone. Ties:
 -- fewest running, then name.
 local function place(list, ready, v, loads, p, worth)
+  if #list < 2 then return list[1] end
   local least, sum = math.huge, 0
   for _, i in ipairs(list) do
     least, sum = math.min(least, loads[i]), sum + loads[i]
@@ -86,7 +106,6 @@ end
 -- (scheduling/core/placement/cache_wait.py), and the one of these that `place` names.
 local function cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
   local best = place(fit, ready, v, loads, p, worth)
-  if not best or not p or #fit == #serving then return nil, best end
   local own = place(serving, ready, v, loads, p, worth)
   for _, i in ipairs(fit) do
     if i == own then return nil, best end
@@ -123,29 +142,33 @@ end
 local function choose(ready, v, kv, exclude, pre, record, owner, homes, pace)
   local fit, beside, ahead_at, credits, loads, serving = {}, {}, {}, {}, {}, {}
   local slots, free, roomy, cold, slow = 0, 0, false, false, false
-  local out = words_of(exclude)
+  local out = exclude == '' and NONE or words_of(exclude)
   for i = 1, #ready, 2 do
-    local name = ready[i]
-    local s, k, longest, credit, speed, token = offered(ready[i + 1])
-    slots = slots + s
+    local name, o = ready[i], ready[i + 1]
     local j = REPLICAS + (i - 1) / 2 * SUMS
-    local run = v[j]
-    free = free + math.max(0, s - run)
-    if not out[name] and kv <= k and kv <= longest and serves(homes, name) then
-      serving[#serving + 1], loads[i] = i, v[j + 2] * 1000 / speed
-      if pace and 0 < pace and pace < token then
+    local run, credit = v[j], o.credit
+    local fits = has_slot(run, o.slots)
+    slots = slots + o.slots
+    if fits then free = free + o.slots - run end
+    local may = kv <= o.longest and not out[name]
+    local has = may and serves(homes, name)
+    if has and kv <= o.kv then
+      serving[#serving + 1], loads[i] = i, v[j + 2] * 1000 / o.speed
+      if pace and 0 < pace and pace < o.token then
         slow = slow or {}
         slow[i] = true
       end
     end
-    local fits = not out[name] and has_slot(run, s) and kv_fits(k, v[j + 1], kv, owner) and kv <= longest
-    if fits and not serves(homes, name) then fits, cold = false, true end
+    fits = fits and may and kv_fits(o.kv, v[j + 1], kv, owner)
+    if fits and not has then fits, cold = false, true end
     roomy = roomy or fits
-    if fits and kv <= k then
-      local held, over = v[j + 3], v[j + 1] + kv > k
-      -- no more than the whole counts
-      local ahead = not over and prefill_fits(credit, held, pre) and 0 or credit > 0 and ahead_of(name, held, now_ms()) or held
-      credits[i], loads[i] = credit, v[j + 2] * 1000 / speed
+    if fits and kv <= o.kv then
+      local held, over = v[j + 3], v[j + 1] + kv > o.kv
+      local ahead = 0  -- of what is held never more counts than all of it
+      if over or not prefill_fits(credit, held, pre) then
+        ahead = credit > 0 and ahead_of(name, held, now_ms()) or held
+      end
+      credits[i] = credit
       if not over and needs_fit(name, credit, ahead, pre, record) then
         fit[#fit + 1] = i
       elseif owner and needs_fit(name, credit, owned_ahead(v[j + 4], ahead), pre, record) then
@@ -164,8 +187,13 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes, pace)
   end
   if #fit == 0 then fit = fewest(beside, ahead_at) end
   local p = #fit > 0 and #serving > 1 and record and points_of(record)
-  local worth = p and worth_of(p) or {}  -- to run there, in tokens of outstanding work
-  local own, best = cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
+  local worth = p and worth_of(p) or NONE  -- to run there, in tokens of outstanding work
+  local own, best
+  if p and #fit < #serving then
+    own, best = cached_elsewhere(serving, fit, ready, v, loads, p, worth, pre)
+  else
+    best = place(fit, ready, v, loads, p, worth)
+  end
   if not best then return false, 0, slots, free, roomy, 0, cold, false end
   if own and ahead_at[own] then own, best = nil, own end
   return ready[best], REPLICAS + (best - 1) / 2 * SUMS, slots, free, roomy, credits[best], cold, waits or own ~= nil
@@ -181,11 +209,11 @@ local function make_room(ready, v, kv, exclude, pre, now, owner, homes)
   local texts = call('HMGET', HELD, unpack(ids))
   local place, out = {}, words_of(exclude)
   for i = 1, #ready, 2 do
-    local s, k, longest, credit = offered(ready[i + 1])
-    if not out[ready[i]] and kv <= longest and serves(homes, ready[i]) then
+    local o = ready[i + 1]
+    if not out[ready[i]] and kv <= o.longest and serves(homes, ready[i]) then
       local j = REPLICAS + (i - 1) / 2 * SUMS
-      local ahead = credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0
-      place[ready[i]] = {slots = s, kv = k, credit = credit, run = v[j], used = v[j + 1], pre = v[j + 3],
+      local ahead = o.credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0
+      place[ready[i]] = {slots = o.slots, kv = o.kv, credit = o.credit, run = v[j], used = v[j + 1], pre = v[j + 3],
         own = v[j + 4], ahead = ahead, out = {}}
     end
   end

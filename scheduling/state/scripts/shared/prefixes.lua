@@ -4,9 +4,8 @@
 -- The points of a record and what is known of each; nil for a request without points. The last answer is kept: whoever
 -- chooses a replica by it grants next.
 local known_text, known_points
-local function points_of(record)
-  local _, at = string.find(record, '"prefixes":"', 1, true)
-  local skew, text = string.match(record, '^(%x+):(%x+)"', (at or #record) + 1)
+local function read_points(record, at)
+  local skew, text = string.match(record, '^(%x+):(%x+)"', at)
   if not skew then return nil end
   if text == known_text and known_points.told == skew then return known_points end
   local names, told = {}, skew
@@ -25,6 +24,11 @@ local function points_of(record)
     told = told, skew = skew, goes_on = skew % 2 == 0, names = names, text = text, ran = ran, before = before,
   }
   return known_points
+end
+
+local function points_of(record)
+  local at = behind(record, '"prefixes":"', 700)
+  if at and string.byte(record, at) ~= 34 then return read_points(record, at) end  -- 34: a quotation mark, there are none
 end
 
 -- How many of its tokens are before its n-th point.
@@ -70,20 +74,21 @@ end
 
 -- Of a prompt of `pre` tokens: up to which point it is believed to be cached on a replica, and how many of its tokens
 -- need not count against the replica's prefill credit (scheduling/core/placement/cached_prompts.py); nil: all count.
-local function believed(backend, pre, record)
-  local c = cache_of(backend)
-  local p = c and c.trust > 0 and pre > 1 and points_of(record)
-  if not p then return nil end
+local function believed_there(c, p, backend, pre)
   local point, before, expected = known_at(p, backend)
   local tokens = point and math.min(pre - 1, before, math.floor(expected * c.trust / 1000)) or 0
   if tokens <= 0 then return nil end
   return point, uncounted_of(backend, point, tokens, c.most)
 end
 
+local function believed(backend, pre, record)
+  local c = cache_of(backend)
+  local p = c and c.trust > 0 and pre > 1 and points_of(record)
+  if p then return believed_there(c, p, backend, pre) end
+end
+
 -- A request was granted there: the next one with the same beginning finds it cached.
-local function remember_place(x)
-  local p = points_of(x.record)
-  if not p then return end
+local function remember_points(p, x)
   if x.pre > 0 and cache_of(x.backend) then
     local _, _, expected = known_at(p, x.backend)
     if (expected or 0) > 0 then call('HINCRBY', EXPECTED, x.backend .. ' tokens', expected) end
@@ -107,4 +112,9 @@ local function remember_place(x)
     call('UNLINK', WARM_BEFORE)
     call('RENAME', WARM, WARM_BEFORE)
   end
+end
+
+local function remember_place(x)
+  local p = points_of(x.record)
+  if p then remember_points(p, x) end
 end

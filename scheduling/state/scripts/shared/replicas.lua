@@ -2,11 +2,13 @@
 
 -- The offer of a replica: slots, KV tokens of all requests and of one, prefill credit (0: no bound), speed, and the time
 -- between two tokens of one that is slower than others [us].
-local function offered(words)
-  local s, k, c, longest, speed, token =
-    string.match(words or '0 0 0 0 1000 -1 0 0', '^(%d+) (%d+) (%d+) (%d+) (%d+) %S+ %d+ (%d+)$')
-  longest = tonumber(longest)
-  return tonumber(s), tonumber(k), longest > 0 and longest or math.huge, tonumber(c), tonumber(speed), tonumber(token)
+local function offer_of(words, credit, longest, speed, token)
+  local slots, kv = string.match(words or '0 0', '^(%d+) (%d+)')
+  return {
+    slots = tonumber(slots), kv = tonumber(kv), longest = longest and longest ~= '0' and tonumber(longest) or math.huge,
+    credit = credit and tonumber(credit) or 0, speed = speed and tonumber(speed) or 1000,
+    token = token and tonumber(token) or 0,
+  }
 end
 
 -- How much of what is expected to be cached there of a prompt is believed [per mille], and how many such tokens may be
@@ -27,23 +29,43 @@ local function with_bounds(words, credit, longest, speed, cached, token)
   return words .. ' ' .. (cached or '-1 0') .. ' ' .. (token or '0')
 end
 
--- The ready replicas, each with its offer: `slots kv credit longest speed trust most token`. The last six have a hash of
--- their own, since older versions read two words of `ready`.
-local function offers()
-  local ready, names = call('HGETALL', READY), {}
-  if #ready == 0 then return ready end
+-- The ready replicas, each with `slots kv`, and their bounds, five of each. These have a hash of their own, since older
+-- versions read two words of `ready`.
+local function bounds_of_ready()
+  local ready, names, n = call('HGETALL', READY), {}, 0
+  if #ready == 0 then return ready, names end
   for i = 1, #ready, 2 do
-    local n = #names
-    names[n + 1], names[n + 2], names[n + 3] = ready[i], ready[i] .. ' longest', ready[i] .. ' speed'
-    names[n + 4], names[n + 5] = ready[i] .. ' cached', ready[i] .. ' token'
+    local name = ready[i]
+    names[n + 1], names[n + 2], names[n + 3], names[n + 4], names[n + 5] =
+      name, name .. ' longest', name .. ' speed', name .. ' cached', name .. ' token'
+    n = n + 5
   end
-  local bounds = call('HMGET', CREDITS, unpack(names))
+  return ready, call('HMGET', CREDITS, unpack(names))
+end
+
+-- The ready replicas, each with its offer as words: `slots kv credit longest speed trust most token`.
+local function offers()
+  local ready, bounds = bounds_of_ready()
   for i = 1, #ready, 2 do
     local n = (i - 1) / 2 * 5
     ready[i + 1] =
       with_bounds(ready[i + 1], bounds[n + 1], bounds[n + 2], bounds[n + 3], bounds[n + 4], bounds[n + 5])
-    if not bounds[n + 4] then caches[ready[i]] = false end
   end
+  return ready
+end
+
+-- The ready replicas, each with its offer. No script that asks for them changes them, so they are read once.
+local ready_now
+local function ready_offers()
+  if ready_now then return ready_now end
+  local ready, bounds = bounds_of_ready()
+  local n = 0
+  for i = 1, #ready, 2 do
+    ready[i + 1] = offer_of(ready[i + 1], bounds[n + 1], bounds[n + 2], bounds[n + 3], bounds[n + 5])
+    if not bounds[n + 4] then caches[ready[i]] = false end
+    n = n + 5
+  end
+  ready_now = ready
   return ready
 end
 

@@ -1,6 +1,8 @@
 -- Sums of what waits and runs: of the pool, of each entitlement, of each replica. They count requests; only the `run`
 -- of a replica and of an entitlement count sequences, as slots do.
 
+local function figure(text) return text and tonumber(text) or 0 end
+
 -- How many of an entitlement's waiting requests could run if slots were free; no cap: it may burst.
 local function able_of(wait, run, cap)
   if not cap then return wait end
@@ -16,38 +18,57 @@ end
 local function reserves(class) return class == 'guaranteed' or class == 'dedicated' end
 
 -- Adds one entry to the totals, or takes it away: `run` and `wait` are 1, 0 or -1. A total that reaches 0 is deleted. An
--- entitlement with nothing left in flight is deleted, unless it is `staying`.
+-- entitlement with nothing left in flight is deleted, unless it is `staying`. -> how many waited before; false: nobody
 local function count(x, run, wait, staying)
-  local e, b = 'e:' .. x.ent, 'b:' .. x.backend
-  local fields = {'able', 'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', b .. ':run',
-    b .. ':kv', b .. ':work', 'due', e .. ':base', b .. ':pre', b .. ':own'}
-  local v = call('HMGET', TOTALS, unpack(fields))
-  local ent_run, ent_wait, cap, base = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8]), tonumber(v[13])
+  local e, b, owned = 'e:' .. x.ent, 'b:' .. x.backend, x.pre > 0 and reserves(x.class)
+  local fields = {'run', 'wait', e .. ':run', e .. ':kv', b .. ':run', b .. ':kv', b .. ':work', b .. ':pre', b .. ':own'}
+  local v = call('HMGET', TOTALS, unpack(fields, 1, run == 0 and 4 or x.pre == 0 and 7 or owned and 9 or 8))
+  local waits = wait ~= 0 or v[2]
+  if waits then  -- else all of these are 0, and what may run of it is no sum
+    local more = {'able', 'due', 'bytes', e .. ':wait', e .. ':cap', e .. ':base'}
+    local w = call('HMGET', TOTALS, unpack(more))
+    for i = 1, 6 do fields[9 + i], v[9 + i] = more[i], w[i] end
+  end
+  local ent_run, ent_wait = figure(v[3]), figure(v[13])
   local sequences = run == 0 and 0 or run * sequences_of(x.record)
-  local able = able_of(ent_wait + wait, ent_run + sequences, cap) - able_of(ent_wait, ent_run, cap)
-  local due = due_of(ent_wait + wait, ent_run + sequences, base) - due_of(ent_wait, ent_run, base)
-  local deltas = {able, run, wait, wait * x.bytes, sequences, wait, (run + wait) * x.kv, 0, sequences, run * x.kv,
-    run * x.work, due, 0, run * x.pre, reserves(x.class) and run * x.pre or 0}
-  local set, gone = {}, {}
-  for i = 1, #fields do
-    if deltas[i] ~= 0 then
-      local new = (tonumber(v[i]) or 0) + deltas[i]
-      if new == 0 then
-        gone[#gone + 1] = fields[i]
-      else
-        set[#set + 1] = fields[i]
-        set[#set + 1] = new
-      end
+  local set, gone, n = {}, {}, 0
+  local function add(i, delta)
+    if delta == 0 then return end
+    local new = figure(v[i]) + delta
+    if new == 0 then
+      gone[#gone + 1] = fields[i]
+    else
+      set[n + 1], set[n + 2] = fields[i], new
+      n = n + 2
     end
   end
+  add(1, run)
+  add(3, sequences)
+  add(4, (run + wait) * x.kv)
+  if run ~= 0 then
+    add(5, sequences)
+    add(6, run * x.kv)
+    add(7, run * x.work)
+    if x.pre > 0 then add(8, run * x.pre) end
+    if owned then add(9, run * x.pre) end
+  end
+  if waits then
+    local cap, base = tonumber(v[14]), tonumber(v[15])
+    add(2, wait)
+    add(10, able_of(ent_wait + wait, ent_run + sequences, cap) - able_of(ent_wait, ent_run, cap))
+    add(11, due_of(ent_wait + wait, ent_run + sequences, base) - due_of(ent_wait, ent_run, base))
+    add(12, wait * x.bytes)
+    add(13, wait)
+  end
   if not staying and ent_run + ent_wait + sequences + wait == 0 then
-    if v[8] then gone[#gone + 1] = fields[8] end
-    if v[13] then gone[#gone + 1] = fields[13] end
+    gone[#gone + 1] = e .. ':cap'
+    gone[#gone + 1] = e .. ':base'
     call('ZREM', WEIGHTS, x.ent)
   end
-  if #set > 0 then call('HSET', TOTALS, unpack(set)) end
+  if n > 0 then call('HSET', TOTALS, unpack(set)) end
   if #gone > 0 then call('HDEL', TOTALS, unpack(gone)) end
   if run + wait ~= 0 then count_limits(x.record, run + wait) end
+  return v[2]
 end
 
 local function shift(name, delta)
@@ -58,18 +79,19 @@ local function shift(name, delta)
   return 0
 end
 
-local function keep_total(name, value)
-  if value then call('HSET', TOTALS, name, value) else call('HDEL', TOTALS, name) end
+local function keep_total(name, value, sums)
+  if value then sums[#sums + 1], sums[#sums + 2] = name, value else call('HDEL', TOTALS, name) end
 end
 
 -- An entitlement has its first request in flight, or its cap or baseline changed: updates `able` and `due`.
-local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
+-- `sums`: what the caller writes of the totals next.
+local function set_limits(ent, wait, run, old_cap, cap, old_base, base, sums)
   if cap ~= old_cap then
-    keep_total('e:' .. ent .. ':cap', cap)
+    keep_total('e:' .. ent .. ':cap', cap, sums)
     shift('able', able_of(wait, run, cap) - able_of(wait, run, old_cap))
   end
   if base ~= old_base then
-    keep_total('e:' .. ent .. ':base', base)
+    keep_total('e:' .. ent .. ':base', base, sums)
     shift('due', due_of(wait, run, base) - due_of(wait, run, old_base))
   end
 end
