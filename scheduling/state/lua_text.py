@@ -81,7 +81,7 @@ def _expanded(text: str, functions: Expressions) -> str:
         end = found.end()
         if found.start() < at or found[0] not in functions or text[end : end + 1] != "(":
             continue
-        if text[: found.start()].endswith("function "):
+        if text.endswith("function ", 0, found.start()):
             continue
         given, end = _arguments(text, end + 1)
         expression = _instead(*functions[found[0]], [_expanded(one, functions) for one in given])
