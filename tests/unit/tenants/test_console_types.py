@@ -31,7 +31,8 @@ def test_a_form_s_bounds_default_unit_and_choices_are_the_model_s():
     fields = console_types.fields(TierSerializer())
     assert fields["max_wait_s"] == {
         "kind": "number", "required": True, "initial": "30", "unit": "seconds", "min": 0.1, "max": 86_400,
-        "help": "A request that waited this long is refused.",
+        "help": "A request that waited this long is refused. All requests end after QUARTERMASTER_REQUEST_TIMEOUT_S "
+        "(600 unless set), waiting included.",
     }  # fmt: skip
     assert [o["value"] for o in fields["service_class"]["options"]] == ServiceClass.values
 
