@@ -8,7 +8,9 @@ names of keys that few calls touch, and the expression of a function that is one
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 KEYS_OFTEN = ("META", "TOTALS", "BUCKETS", "HELD", "CREDITS")  # joined once in a call, the others where they are used
 
@@ -40,10 +42,12 @@ def written_out(text: str) -> str:
     text = replaced(_CONSTANT.sub(lambda found: "" if found[1] in known else found[0], text), known)
     functions = _expressions(text)
     text = _expanded(text, functions)
+    used = Counter(_TOKEN.findall(text))
     for found in reversed(list(_EXPRESSION.finditer(text))):
-        rest = text[: found.start()] + text[found.end() :]
-        if found[1] in functions and found[1] not in _TOKEN.findall(rest):
-            text = rest
+        own = Counter(_TOKEN.findall(found[0]))
+        if found[1] in functions and used[found[1]] == own[found[1]]:
+            text = text[: found.start()] + text[found.end() :]
+            used.subtract(own)
     return text
 
 
@@ -93,11 +97,16 @@ def _expanded(text: str, functions: Expressions) -> str:
 
 def _instead(names: Sequence[str], expression: str, given: Sequence[str]) -> str:
     values = dict(zip(names, [*given, *["nil"] * len(names)], strict=False))
-    used = _TOKEN.findall(expression)
+    used = _tokens(expression)
     if any(used.count(name) > 1 and not _SIMPLE.fullmatch(value) for name, value in values.items()):
         return ""
     named = {name: value if _SIMPLE.fullmatch(value) else f"({value})" for name, value in values.items()}
     return f"({replaced(expression, named)})"
+
+
+@cache
+def _tokens(expression: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(expression))
 
 
 def _arguments(text: str, at: int) -> tuple[list[str], int]:

@@ -244,6 +244,7 @@ def _made(names: Sequence[str]) -> str:
     return f"with_{names[0]}"
 
 
+@cache
 def _function(statement: str) -> str:
     """The name of the function that it declares; empty: it declares none."""
     found = _FUNCTION.search(statement)
@@ -252,7 +253,7 @@ def _function(statement: str) -> str:
 
 def _reached(statements: Sequence[str], body: str, leaves: Set[str]) -> set[str]:
     """What a text uses, directly or through others; what ``leaves`` use is left out."""
-    used, kept = _names(body), set()
+    used, kept = set(_names(body)), set()
     for statement in reversed(statements):
         names = _DECLARED.search(statement)
         if names is not None and not used.isdisjoint(_NAME.findall(names[1])):
@@ -262,8 +263,9 @@ def _reached(statements: Sequence[str], body: str, leaves: Set[str]) -> set[str]
     return kept
 
 
-def _names(text: str) -> set[str]:
-    return set(_NAME.findall(_ASIDE.sub("", text)))
+@cache
+def _names(text: str) -> frozenset[str]:
+    return frozenset(_NAME.findall(_ASIDE.sub("", text)))
 
 
 def _statements(text: str) -> list[str]:
