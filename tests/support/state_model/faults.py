@@ -79,7 +79,8 @@ class FaultMoves(Sides):
     def remove(self) -> None:
         """Takes all that it has out of Redis: nothing comes after it."""
         keys = self._run(self._resp.call("KEYS", self._pattern("*")))
-        self._run(self._resp.call("DEL", *keys))
+        if keys:
+            self._run(self._resp.call("DEL", *keys))
 
     def flush(self) -> None:
         """The whole state is lost, as by FLUSHALL, of this pool."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from scheduling.core.admission.key_limits import USERS_TRACKED
 from scheduling.core.placement.cache_wait import LEAST_AGAIN
 from scheduling.core.placement.rule import POINTS_KEPT
@@ -33,6 +35,11 @@ def variants(scripts: dict[str, Script], old: str, new: str) -> dict[str, Script
 
 
 def timed_scripts() -> dict[str, Script]:
+    return dict(_timed_scripts())
+
+
+@cache
+def _timed_scripts() -> dict[str, Script]:
     scripts = {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
     few = f"local POINTS_KEPT = {POINTS}\n"  # so that generations of the index change
     scripts = variants(scripts, f"local POINTS_KEPT = {POINTS_KEPT}\n", few)
