@@ -259,14 +259,14 @@ def test_a_silenced_alert_is_not_counted_nor_sent_and_the_next_of_its_kind_neith
     assert olga.get("/api/v1/alerts/open").json()["open"] == 1
     olga.post(f"/api/v1/alerts/{alert.pk}/silence", {"minutes": 60, "note": "known"}, format="json")
     assert olga.get("/api/v1/alerts/open").json()["open"] == 0
-    assert not lifecycle._due(timezone.now() - timedelta(days=2)).exists()
+    assert not lifecycle._due(timezone.now() - timedelta(days=2), ()).exists()
     lifecycle.resolve(Alert.objects.all(), "over")
     again = fired(own, NOW + 60)
     assert (again.silenced_by, again.note) == ("olga", "known")
     assert olga.get("/api/v1/alerts/open").json()["open"] == 0
     Alert.objects.update(silenced_until=timezone.now() - timedelta(seconds=1))
     assert olga.get("/api/v1/alerts/open").json()["open"] == 1, "a silence ends by itself"
-    assert lifecycle._due(timezone.now() - timedelta(days=2)).exists()
+    assert lifecycle._due(timezone.now() - timedelta(days=2), ()).exists()
 
 
 def test_a_silence_can_be_ended_and_has_a_bound(world: worlds.World) -> None:
