@@ -104,7 +104,7 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN, ids=str)
 async def test_a_walk_notices(resp: RespConnection, pool_id: str, fault: str) -> None:
     name, right, wrong = BROKEN[fault]
-    source = load_scripts()[name].source.decode()
+    source = load_scripts()[name].text
     assert source.count(right) == 1, f"{name} has no single line {right!r} any more"
     scripts = {**load_scripts(), name: make_script(name, source.replace(right, wrong))}
 

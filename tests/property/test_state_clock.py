@@ -147,7 +147,7 @@ BAD_CLOCKS = {
 def test_the_walk_notices(make: Any, name: str):
     old, new = BAD_CLOCKS[name]
     whole = set_scripts()
-    broken = {n: variant(s, old, new) for n, s in whole.items() if old in s.source.decode()}  # few ask who doubts
+    broken = {n: variant(s, old, new) for n, s in whole.items() if old in s.text}  # few ask who doubts
     assert broken
     scripts = whole | broken
     with pytest.raises(AssertionError):

@@ -32,7 +32,7 @@ FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
 
 
 def without_fence() -> dict[str, Any]:
-    return {name: make_script(name, s.source.decode().replace(FENCE, "")) for name, s in load_scripts().items()}
+    return {name: make_script(name, s.text.replace(FENCE, "")) for name, s in load_scripts().items()}
 
 
 async def never_ends(self: Leadership) -> None:
